@@ -1,0 +1,160 @@
+//! `cargo xtask tidy`: the house rules that neither rustfmt nor clippy can check.
+//!
+//! Looks at every file that git tracks or would track. It reports and never edits.
+
+mod source;
+mod text;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// One breach of a rule; the path is known to the caller.
+#[derive(Debug, PartialEq, Eq)]
+struct Violation {
+    line: usize,
+    message: String,
+}
+
+impl Violation {
+    fn new(line: usize, message: impl Into<String>) -> Self {
+        Self {
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+/// Checks the whole repository and prints each breach as `path:line: message`.
+pub(crate) fn run() -> ExitCode {
+    match check_repository() {
+        Ok((files, 0)) => {
+            println!("tidy: {files} files, all clean");
+            ExitCode::SUCCESS
+        }
+        Ok((files, violations)) => {
+            eprintln!("tidy: {files} files, {violations} violations");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns how many files were read and how many breaches were found.
+fn check_repository() -> io::Result<(usize, usize)> {
+    let root = PathBuf::from(git(Path::new("."), &["rev-parse", "--show-toplevel"])?.trim_end());
+    let listing = git(
+        &root,
+        &[
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ],
+    )?;
+    let mut paths: Vec<&str> = listing.split_terminator('\0').collect();
+    // A path in a merge conflict is listed once for each side.
+    paths.sort_unstable();
+    paths.dedup();
+
+    let mut files = 0;
+    let mut violations = 0;
+    for path in paths {
+        let on_disk = root.join(path);
+        // Deleted files are still listed until the deletion is staged; links are checked as targets.
+        if !on_disk
+            .symlink_metadata()
+            .is_ok_and(|metadata| metadata.is_file())
+        {
+            continue;
+        }
+        files += 1;
+        for Violation { line, message } in check_file(path, &std::fs::read(&on_disk)?) {
+            println!("{path}:{line}: {message}");
+            violations += 1;
+        }
+    }
+    Ok((files, violations))
+}
+
+fn check_file(path: &str, bytes: &[u8]) -> Vec<Violation> {
+    let is_rust = path.ends_with(".rs");
+    let Ok(content) = std::str::from_utf8(bytes) else {
+        return if is_rust {
+            vec![Violation::new(1, "is not UTF-8")]
+        } else {
+            Vec::new()
+        };
+    };
+    let mut violations = Vec::new();
+    if !path.ends_with("Cargo.lock") && !content.contains('\0') {
+        violations.extend(text::machine_paths(content));
+    }
+    if is_rust {
+        violations.extend(text::length(content));
+        if is_crate_source(path) {
+            violations.extend(text::module_comment(content));
+        }
+        violations.extend(source::check(content));
+    }
+    violations.sort_by_key(|violation| violation.line);
+    violations
+}
+
+/// Whether a path is of the form `crates/<name>/src/...`.
+fn is_crate_source(path: &str) -> bool {
+    let mut parts = path.split('/');
+    parts.next() == Some("crates") && parts.next().is_some() && parts.next() == Some("src")
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> io::Result<String> {
+    let output = Command::new("git")
+        .current_dir(directory)
+        .args(arguments)
+        .output()?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!(
+            "git {}: {}",
+            arguments[0],
+            reason.trim()
+        )));
+    }
+    String::from_utf8(output.stdout).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_crate_sources_need_a_module_comment() {
+        let needs = |path: &str| !check_file(path, b"fn f() {}\n").is_empty();
+        assert!(needs("crates/berth-engine/src/plan/mod.rs"));
+        assert!(!needs("crates/berth-engine/benches/instructions.rs"));
+        assert!(!needs("crates/berth-engine/tests/digest.rs"));
+    }
+
+    #[test]
+    fn violations_of_one_file_are_in_line_order() {
+        let content = "//! A.\nfn f() {\n    todo!()\n}\nfn g() {\n    dbg!(1);\n}\n";
+        let lines: Vec<usize> = check_file("crates/a/src/lib.rs", content.as_bytes())
+            .iter()
+            .map(|violation| violation.line)
+            .collect();
+        assert_eq!(lines, [3, 6]);
+    }
+
+    #[test]
+    fn binary_files_pass_and_rust_must_be_text() {
+        assert_eq!(check_file("logo.png", &[0xff, 0x00]), []);
+        assert_eq!(
+            check_file("a.rs", &[0xff]),
+            [Violation::new(1, "is not UTF-8")]
+        );
+    }
+}
