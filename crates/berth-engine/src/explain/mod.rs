@@ -1,0 +1,186 @@
+//! Why this node, why not that one, and what would help.
+//!
+//! Explanations are values computed from the same filters and scorers that decided, and only when
+//! somebody asks or nothing fits. Text is made in `render`, where the audience is known; a tenant
+//! never sees another tenant's instances, nor any rack.
+
+mod fixes;
+mod refusal;
+mod render;
+mod table;
+
+use serde::Serialize;
+
+use crate::filter::Evidence;
+use crate::model::{Amounts, InstanceId, NodeId};
+use crate::plan::{Notice, SearchEnd};
+
+/// Who reads an explanation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience<'a> {
+    /// Whoever runs the fleet: everything.
+    Operator,
+    /// The owner of the request: nothing of others, no racks, nodes only if the policy says so.
+    Tenant(&'a str),
+}
+
+/// How many nodes one filter removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FilterCount {
+    /// The filter.
+    pub filter: &'static str,
+    /// Nodes for which it was the first to say no.
+    pub removed: usize,
+}
+
+/// The node that came closest to passing a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NearestMiss {
+    /// The filter.
+    pub filter: &'static str,
+    /// The node; hidden from tenants if the policy says so.
+    pub node: Option<NodeId>,
+    /// Wanted and found.
+    pub evidence: Evidence,
+}
+
+/// A change that was tried and found to work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Fix {
+    /// Ask for less.
+    Shrink {
+        /// What would fit.
+        resources: Amounts,
+        /// Where.
+        node: Option<NodeId>,
+    },
+    /// Drop or soften one of the request's rules.
+    Relax {
+        /// The filter it concerns.
+        filter: &'static str,
+        /// What to change, in words.
+        change: String,
+        /// Where the instance would go then.
+        node: Option<NodeId>,
+    },
+    /// Release other instances.
+    Free {
+        /// Which.
+        instances: Vec<InstanceId>,
+        /// Whose.
+        owners: Vec<String>,
+        /// Where.
+        node: Option<NodeId>,
+    },
+    /// Make a node fit again.
+    Mend {
+        /// The filter that keeps it out.
+        filter: &'static str,
+        /// What the operator can do.
+        remedy: &'static str,
+        /// Which node.
+        node: Option<NodeId>,
+    },
+    /// Add a node of this shape.
+    AddNode {
+        /// The least it must have.
+        shape: Amounts,
+    },
+}
+
+/// A decision that placed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its owner.
+    pub owner: String,
+    /// The stable reason code.
+    pub code: &'static str,
+    /// The filter that removed the last nodes.
+    pub filter: Option<&'static str>,
+    /// What can be done about that filter.
+    pub remedy: &'static str,
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// Nodes removed by each filter, in the order of filters; adds up to the number of nodes.
+    pub counts: Vec<FilterCount>,
+    /// For each filter that removed a node, the one that came closest.
+    pub nearest: Vec<NearestMiss>,
+    /// The single filter whose relaxation would admit most nodes, and how many.
+    pub best_relaxation: Option<(&'static str, usize)>,
+    /// Changes that were tried and found to work, the smallest first.
+    pub fixes: Vec<Fix>,
+    /// Whether waiting may help.
+    pub waiting_may_help: bool,
+    /// What the caller should know about its rules.
+    pub notices: Vec<Notice>,
+    /// For a batch: how the search ended.
+    pub search: Option<SearchEnd>,
+}
+
+/// One scorer's part in a node's total.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Term {
+    /// The scorer.
+    pub scorer: &'static str,
+    /// Its value, `0..=1_000_000`.
+    pub value: u32,
+    /// Its weight in thousandths.
+    pub weight_permille: u32,
+    /// What it adds, in millionths of a point.
+    pub points: i64,
+}
+
+/// What was found of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NodeVerdict {
+    /// A filter removed it.
+    Removed {
+        /// The node.
+        node: NodeId,
+        /// The first filter that said no.
+        filter: &'static str,
+        /// Why.
+        evidence: Evidence,
+    },
+    /// It could take the instance.
+    Scored {
+        /// The node.
+        node: NodeId,
+        /// Its total.
+        total: i64,
+        /// Every term of it.
+        terms: Vec<Term>,
+    },
+}
+
+/// A node that could take the instance, and why it stands where it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// The node.
+    pub node: NodeId,
+    /// Its total.
+    pub total: i64,
+    /// Every term of it.
+    pub terms: Vec<Term>,
+}
+
+/// Everything about one choice: the winner, the runner-up, and every node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// The policy's name.
+    pub policy: String,
+    /// The policy's version.
+    pub policy_hash: String,
+    /// The node that won, if any could.
+    pub winner: Option<Decision>,
+    /// The node that came second, if any did.
+    pub runner_up: Option<Decision>,
+    /// Every node, in order of id.
+    pub table: Vec<NodeVerdict>,
+    /// What the caller should know about its rules.
+    pub notices: Vec<Notice>,
+}

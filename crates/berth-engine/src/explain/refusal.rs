@@ -1,0 +1,123 @@
+//! Diagnosis of a refusal: who removed whom, who came closest, and which single rule matters most.
+
+use super::{FilterCount, NearestMiss, Refusal};
+use crate::filter::{Evidence, FILTERS, FilterId, Test, judge};
+use crate::fleet::Slot;
+use crate::model::{InstanceRequest, NodeId, Timestamp};
+use crate::plan::{Ask, Engine};
+
+/// What the pass over all nodes found.
+pub(super) struct Diagnosis {
+    /// Nodes removed first by each filter.
+    removed: Vec<usize>,
+    /// The closest node of each filter.
+    nearest: Vec<Option<(Closeness, NodeId, Evidence)>>,
+    /// Nodes that only this filter keeps out.
+    pub(super) only: Vec<usize>,
+    /// The first node, by id, that only this filter keeps out.
+    pub(super) only_node: Vec<Option<Slot>>,
+    /// Nodes that only filters of room keep out.
+    pub(super) lack_only_room: Vec<Slot>,
+}
+
+/// Smaller is closer: a shortfall in numbers first, else the order of ids decides.
+type Closeness = i64;
+
+impl Engine {
+    /// Explains why no node can take a request.
+    pub fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+        let (mut refusal, diagnosis) = {
+            let ask = Ask::new(request, self.policy(), self.fleet(), now);
+            let diagnosis = diagnose(&ask);
+            (describe(&ask, &diagnosis), diagnosis)
+        };
+        refusal.fixes = self.fixes(request, &diagnosis, now);
+        refusal
+    }
+}
+
+fn diagnose(ask: &Ask<'_>) -> Diagnosis {
+    let filters = FILTERS.len();
+    let mut diagnosis = Diagnosis {
+        removed: vec![0; filters],
+        nearest: vec![None; filters],
+        only: vec![0; filters],
+        only_node: vec![None; filters],
+        lack_only_room: Vec::new(),
+    };
+    for (id, slot) in ask.fleet.slots_in_order() {
+        diagnosis.look_at(ask, id, slot);
+    }
+    diagnosis
+}
+
+impl Diagnosis {
+    fn look_at(&mut self, ask: &Ask<'_>, id: &NodeId, slot: Slot) {
+        let Some(row) = ask.fleet.row(slot) else {
+            return;
+        };
+        let failures: Vec<(FilterId, Evidence)> = FilterId::all()
+            .filter_map(|filter| judge(filter, ask, slot, row).err().map(|why| (filter, why)))
+            .collect();
+        let of_room =
+            |(filter, _): &(FilterId, Evidence)| matches!(filter.filter().test, Test::Load(_));
+        if !failures.is_empty() && failures.iter().all(of_room) {
+            self.lack_only_room.push(slot);
+        }
+        if let [(single, _)] = failures.as_slice() {
+            let place = usize::from(single.0);
+            self.only[place] += 1;
+            self.only_node[place].get_or_insert(slot);
+        }
+        if let Some((first, evidence)) = failures.into_iter().next() {
+            let place = usize::from(first.0);
+            self.removed[place] += 1;
+            let closeness = evidence.shortfall().unwrap_or(0);
+            let nearest = &mut self.nearest[place];
+            if nearest
+                .as_ref()
+                .is_none_or(|(least, _, _)| closeness < *least)
+            {
+                *nearest = Some((closeness, id.clone(), evidence));
+            }
+        }
+    }
+}
+
+fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
+    let removing = || FilterId::all().filter(|id| diagnosis.removed[usize::from(id.0)] > 0);
+    // The last filter to remove a node emptied the list, as in a chain of filters.
+    let last = removing().next_back();
+    let counts = removing().map(|id| FilterCount {
+        filter: id.filter().name,
+        removed: diagnosis.removed[usize::from(id.0)],
+    });
+    let nearest = removing().filter_map(|id| {
+        let (_, node, evidence) = diagnosis.nearest[usize::from(id.0)].clone()?;
+        Some(NearestMiss {
+            filter: id.filter().name,
+            node: Some(node),
+            evidence,
+        })
+    });
+    let most = FilterId::all()
+        .map(|id| (diagnosis.only[usize::from(id.0)], std::cmp::Reverse(id)))
+        .max()
+        .filter(|(admits, _)| *admits > 0);
+    Refusal {
+        instance: ask.request.id,
+        owner: ask.request.owner.clone(),
+        // A fleet without nodes has, above all, no active ones.
+        code: last.map_or("no_nodes_active", |id| id.filter().code),
+        filter: last.map(|id| id.filter().name),
+        remedy: last.map_or("add a node", |id| id.filter().remedy),
+        nodes: ask.fleet.node_count(),
+        counts: counts.collect(),
+        nearest: nearest.collect(),
+        best_relaxation: most.map(|(admits, id)| (id.0.filter().name, admits)),
+        fixes: Vec::new(),
+        waiting_may_help: removing().any(|id| id.filter().transient),
+        notices: ask.notices.clone(),
+        search: None,
+    }
+}

@@ -1,0 +1,94 @@
+//! The full picture of one choice: every node with its verdict, every term of every total.
+
+use super::{Decision, Explanation, NodeVerdict, Term};
+use crate::filter::first_failure;
+use crate::fleet::Slot;
+use crate::model::{InstanceRequest, NodeId, Timestamp};
+use crate::plan::{Ask, Engine, PlaceError};
+use crate::policy::{Combine, Policy};
+use crate::score::{all_values, combine, term};
+
+impl Engine {
+    /// Explains what [`Engine::place`] would answer now: winner, runner-up, every node and term.
+    ///
+    /// # Errors
+    /// When the request means nothing.
+    pub fn explain(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+    ) -> Result<Explanation, PlaceError> {
+        self.validate(request)?;
+        self.catch_up(now);
+        let ask = Ask::new(request, self.policy(), self.fleet(), now);
+        let mut table = Vec::new();
+        let mut survivors: Vec<(NodeId, Slot)> = Vec::new();
+        for (id, slot) in ask.fleet.slots_in_order() {
+            let Some(row) = ask.fleet.row(slot) else {
+                continue;
+            };
+            match first_failure(&ask, slot, row) {
+                None => survivors.push((id.clone(), slot)),
+                Some((filter, evidence)) => table.push(NodeVerdict::Removed {
+                    node: id.clone(),
+                    filter: filter.filter().name,
+                    evidence,
+                }),
+            }
+        }
+        let slots: Vec<Slot> = survivors.iter().map(|(_, slot)| *slot).collect();
+        let values = all_values(&ask, self.scale(), &slots);
+        let mut scored: Vec<Decision> = survivors
+            .iter()
+            .zip(&values)
+            .map(|((node, _), values)| Decision {
+                node: node.clone(),
+                total: i64::from(combine(self.policy(), values)),
+                terms: terms(self.policy(), values),
+            })
+            .collect();
+        for decision in &scored {
+            let Decision { node, total, terms } = decision.clone();
+            table.push(NodeVerdict::Scored { node, total, terms });
+        }
+        table.sort_by(|a, b| a.node().cmp(b.node()));
+        // Stable, and the nodes come in order of id: of equals the smallest id stays first.
+        scored.sort_by_key(|decision| std::cmp::Reverse(decision.total));
+        let mut best = scored.into_iter();
+        Ok(Explanation {
+            policy: self.policy().name.clone(),
+            policy_hash: self.policy().hash.to_string(),
+            winner: best.next(),
+            runner_up: best.next(),
+            table,
+            notices: ask.notices.clone(),
+        })
+    }
+}
+
+impl NodeVerdict {
+    /// The node it is about.
+    #[must_use]
+    pub const fn node(&self) -> &NodeId {
+        match self {
+            Self::Removed { node, .. } | Self::Scored { node, .. } => node,
+        }
+    }
+}
+
+fn terms(policy: &Policy, values: &[u32]) -> Vec<Term> {
+    let weighted = policy.weights().zip(values);
+    let points = |value: u32, weight: u32| match policy.combine {
+        Combine::Sum => i64::from(term(value, weight)),
+        // In a product a term has no points of its own; its value is its factor.
+        Combine::Product => i64::from(value),
+    };
+    weighted
+        .map(|((id, weight_permille), &value)| Term {
+            scorer: id.scorer().name,
+            value,
+            weight_permille,
+            points: points(value, weight_permille),
+        })
+        .collect()
+}

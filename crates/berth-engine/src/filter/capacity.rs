@@ -1,0 +1,223 @@
+//! Rules about what is left on a node.
+//!
+//! Each is "a column is at least a need", and [`gates`] hands exactly these pairs to the scan. A
+//! need of zero passes everywhere, over-full nodes included.
+
+use super::{Evidence, Filter, Test, Verdict};
+use crate::fleet::{Column, Fleet, NodeRow};
+use crate::model::{Amounts, InstanceRequest, Unit};
+use crate::plan::Ask;
+use crate::policy::{CpuRule, Policy};
+
+pub(super) static INSTANCE_COUNT: Filter = Filter {
+    name: "instance-count",
+    code: "no_capacity_instances",
+    remedy: "release instances, raise the nodes' instance_limit, or add a node",
+    transient: true,
+    optional: false,
+    test: Test::Load(instance_count),
+};
+
+fn instance_count(_: &Ask<'_>, row: &NodeRow) -> Verdict {
+    if row.used.instances < row.instance_limit {
+        return Ok(());
+    }
+    let free = i64::from(row.instance_limit) - i64::from(row.used.instances);
+    Err(short("instance slots", 1, 0, free, Unit::Count))
+}
+
+pub(super) static CPU_CAP_MIXING: Filter = Filter {
+    name: "cpu-cap-mixing",
+    code: "cpu_cap_no_node",
+    remedy: "cap the instance like its would-be neighbours, or let nodes mix (cpu_cap_mode)",
+    transient: true,
+    optional: true,
+    test: Test::Load(cpu_cap_mixing),
+};
+
+fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
+    use crate::model::CpuCapMode::{Capped, Mixed, Uncapped, Uniform};
+    let uncapped = row.used.instances - row.used.capped;
+    let takes = match (row.cpu_cap_mode, ask.request.cpu_capped) {
+        (Mixed, _) | (Capped, true) | (Uncapped, false) => true,
+        (Capped, false) | (Uncapped, true) => false,
+        (Uniform, true) => uncapped == 0,
+        (Uniform, false) => row.used.capped == 0,
+    };
+    if takes {
+        return Ok(());
+    }
+    let found = format!("{} capped and {uncapped} uncapped", row.used.capped);
+    let wanted = if ask.request.cpu_capped {
+        "only capped"
+    } else {
+        "only uncapped"
+    };
+    Err(Evidence::fact("instances here by CPU cap", found, wanted))
+}
+
+pub(super) static MEMORY: Filter = Filter {
+    name: "memory",
+    code: "no_capacity_memory",
+    remedy: "ask for less memory, release instances, or add a node",
+    transient: true,
+    optional: false,
+    test: Test::Load(memory),
+};
+
+fn memory(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
+    let wanted = i64::from(memory_need(ask.request));
+    if row.memory_room() >= wanted {
+        return Ok(());
+    }
+    let overhead = i64::from(row.vmm_overhead_mib);
+    let free = row.limits.memory - row.memory_used();
+    Err(short("memory", wanted, overhead, free, Unit::Mib))
+}
+
+pub(super) static CPU: Filter = Filter {
+    name: "cpu",
+    code: "no_capacity_cpu",
+    remedy: "ask for less CPU, release instances, add a node, or let the policy treat CPU as soft",
+    transient: true,
+    optional: false,
+    test: Test::Load(cpu),
+};
+
+fn cpu(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
+    let wanted = cpu_need(ask.request, ask.policy);
+    let free = row.limits.cpu - row.used.cpu;
+    enough("CPU", wanted, free, Unit::MilliCpu)
+}
+
+pub(super) static DISK: Filter = Filter {
+    name: "disk",
+    code: "no_capacity_disk",
+    remedy: "ask for less disk, release instances, or add a node",
+    transient: true,
+    optional: false,
+    test: Test::Load(disk),
+};
+
+fn disk(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
+    let wanted = disk_need(ask.request, ask.policy);
+    enough("disk", wanted, row.limits.disk - row.used.disk, Unit::Mib)
+}
+
+pub(super) static BANDWIDTH: Filter = Filter {
+    name: "bandwidth",
+    code: "no_capacity_bandwidth",
+    remedy: "ask for less bandwidth, release instances, or add a node",
+    transient: true,
+    optional: false,
+    test: Test::Load(bandwidth),
+};
+
+fn bandwidth(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
+    let wanted = ask.request.resources.bandwidth_mbps;
+    enough(
+        "bandwidth",
+        wanted,
+        row.limits.bandwidth - row.used.bandwidth,
+        Unit::Mbps,
+    )
+}
+
+pub(super) static EXTRA_CLASSES: Filter = Filter {
+    name: "extra-classes",
+    code: "no_capacity_class",
+    remedy: "ask for less of it, release instances, or add a node that has it",
+    transient: true,
+    optional: false,
+    test: Test::Load(extra_classes),
+};
+
+fn extra_classes(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
+    for (name, &wanted) in &ask.request.extra {
+        enough(name, wanted, class_room(ask.fleet, row, name), Unit::Count)?;
+    }
+    Ok(())
+}
+
+/// What is left of a further class on a node; a class it never stated is nothing.
+fn class_room(fleet: &Fleet, row: &NodeRow, name: &str) -> i64 {
+    let class = row
+        .extra
+        .iter()
+        .find(|class| fleet.texts().text(class.name) == name);
+    class.map_or(0, |class| i64::from(class.limit) - class.used)
+}
+
+/// Memory the instance itself gets; the node's overhead comes on top.
+pub(crate) const fn memory_need(request: &InstanceRequest) -> u32 {
+    request.resources.memory_mib
+}
+
+fn cpu_need(request: &InstanceRequest, policy: &Policy) -> u32 {
+    match policy.filters.cpu {
+        CpuRule::Hard => request.resources.cpu_milli,
+        CpuRule::Soft => 0,
+    }
+}
+
+fn disk_need(request: &InstanceRequest, policy: &Policy) -> u32 {
+    let wanted = request.resources.disk_mib.saturating_add(request.image_mib);
+    // Never above what a lane can hold, so that scan and filter compare the same number.
+    wanted
+        .saturating_add(policy.filters.disk_headroom_mib)
+        .min(Amounts::MAX)
+}
+
+fn enough(resource: &str, wanted: u32, free: i64, unit: Unit) -> Verdict {
+    let wanted = i64::from(wanted);
+    if wanted == 0 || free >= wanted {
+        return Ok(());
+    }
+    Err(short(resource, wanted, 0, free, unit))
+}
+
+fn short(resource: &str, wanted: i64, overhead: i64, free: i64, unit: Unit) -> Evidence {
+    Evidence::Short {
+        resource: resource.to_owned(),
+        wanted,
+        overhead,
+        free,
+        unit,
+    }
+}
+
+/// A column and what it must at least hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gate<'a> {
+    pub(crate) column: Option<&'a Column<i32>>,
+    pub(crate) need: i32,
+}
+
+/// The same comparisons as the filters above, for the scan. A class that no node ever stated has
+/// no column, and nothing passes.
+pub(crate) fn gates<'a>(
+    fleet: &'a Fleet,
+    request: &InstanceRequest,
+    policy: &Policy,
+) -> Vec<Gate<'a>> {
+    let columns = fleet.columns();
+    let fixed = [
+        (Some(&columns.memory), memory_need(request)),
+        (Some(&columns.disk), disk_need(request, policy)),
+        (Some(&columns.cpu), cpu_need(request, policy)),
+        (Some(&columns.bandwidth), request.resources.bandwidth_mbps),
+    ];
+    let classes = request
+        .extra
+        .iter()
+        .map(|(name, &need)| (fleet.extra_column(name), need));
+    let needed = fixed
+        .into_iter()
+        .chain(classes)
+        .filter(|(_, need)| *need != 0);
+    let gate = |(column, need)| Gate {
+        column,
+        need: i32::try_from(need).unwrap_or(i32::MAX),
+    };
+    needed.map(gate).collect()
+}

@@ -1,0 +1,161 @@
+//! Rules about what a node is and has, whatever is asked of it.
+
+use super::{Evidence, Filter, Test, Verdict};
+use crate::fleet::NodeRow;
+use crate::model::{Amounts, PPM, Timestamp, Unit};
+use crate::policy::Policy;
+
+pub(super) static FACTS_VALID: Filter = Filter {
+    name: "facts-valid",
+    code: "no_nodes_valid",
+    remedy: "correct the node's facts; the evidence names the field",
+    transient: false,
+    optional: false,
+    test: Test::Node(facts_valid),
+};
+
+fn facts_valid(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
+    let ratios = [
+        ("ratios.cpu_permille", row.ratios.cpu_permille),
+        ("ratios.memory_permille", row.ratios.memory_permille),
+        ("ratios.disk_permille", row.ratios.disk_permille),
+    ];
+    for (field, found) in ratios {
+        if !(1..=1_000_000).contains(&found) {
+            return Err(Evidence::fact(field, found, "1 to 1000000"));
+        }
+    }
+    let marks = [
+        ("watermarks.cpu_permille", row.watermarks.cpu_permille),
+        ("watermarks.memory_permille", row.watermarks.memory_permille),
+    ];
+    for (field, found) in marks {
+        if !(1..=1000).contains(&found) {
+            return Err(Evidence::fact(field, found, "1 to 1000"));
+        }
+    }
+    if row.overlay_loss_ppm > PPM {
+        return Err(Evidence::fact(
+            "overlay_loss_ppm",
+            row.overlay_loss_ppm,
+            "0 to 1000000",
+        ));
+    }
+    if row.capacity_known {
+        return reserve_within(row.capacity, row.system_reserve);
+    }
+    Ok(())
+}
+
+fn reserve_within(capacity: Amounts, reserve: Amounts) -> Verdict {
+    for ((name, have, _), (_, keep, _)) in capacity.named().into_iter().zip(reserve.named()) {
+        if keep > have {
+            let field = format!("system_reserve.{name}");
+            return Err(Evidence::fact(&field, keep, format!("at most {have}")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) static CAPACITY_KNOWN: Filter = Filter {
+    name: "capacity-known",
+    code: "no_nodes_sized",
+    remedy: "let the agents report CPU and memory; an unsized node is never chosen",
+    transient: true,
+    optional: false,
+    test: Test::Node(capacity_known),
+};
+
+fn capacity_known(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
+    if !row.capacity_known {
+        return Err(Evidence::fact("capacity", "unknown", "reported"));
+    }
+    if row.capacity.cpu_milli == 0 || row.capacity.memory_mib == 0 {
+        return Err(Evidence::fact(
+            "capacity",
+            "zero CPU or memory",
+            "more than zero",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) static KVM: Filter = Filter {
+    name: "kvm",
+    code: "no_nodes_kvm",
+    remedy: "enable KVM on the nodes",
+    transient: false,
+    optional: true,
+    test: Test::Node(|row, _, _| flag("kvm", row.kvm, true)),
+};
+
+pub(super) static SCRATCH_DISK: Filter = Filter {
+    name: "scratch-disk",
+    code: "no_nodes_scratch",
+    remedy: "free scratch disk on the nodes, or lower min_scratch_mib",
+    transient: true,
+    optional: true,
+    test: Test::Node(scratch_disk),
+};
+
+fn scratch_disk(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
+    let (wanted, free) = (policy.filters.min_scratch_mib, row.scratch_mib);
+    if free >= wanted {
+        return Ok(());
+    }
+    Err(Evidence::Short {
+        resource: "scratch disk".to_owned(),
+        wanted: i64::from(wanted),
+        overhead: 0,
+        free: i64::from(free),
+        unit: Unit::Mib,
+    })
+}
+
+pub(super) static OVERLAY_HEALTHY: Filter = Filter {
+    name: "overlay-healthy",
+    code: "no_nodes_overlay",
+    remedy: "mend the overlay network, or raise max_overlay_loss_ppm",
+    transient: true,
+    optional: true,
+    test: Test::Node(overlay_healthy),
+};
+
+fn overlay_healthy(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
+    let limit = policy.filters.max_overlay_loss_ppm;
+    if row.overlay_loss_ppm <= limit {
+        return Ok(());
+    }
+    let wanted = format!("at most {limit}");
+    Err(Evidence::fact(
+        "overlay packet loss (ppm)",
+        row.overlay_loss_ppm,
+        wanted,
+    ))
+}
+
+pub(super) static NOT_RESERVED: Filter = Filter {
+    name: "not-reserved",
+    code: "no_nodes_unreserved",
+    remedy: "take the reservation off a node",
+    transient: false,
+    optional: true,
+    test: Test::Node(|row, _, _| flag("reserved", row.reserved, false)),
+};
+
+pub(super) static NOT_HEADNODE: Filter = Filter {
+    name: "not-headnode",
+    code: "no_nodes_beside_headnode",
+    remedy: "add a node that does not run the control plane, or switch the filter off",
+    transient: false,
+    optional: true,
+    test: Test::Node(|row, _, _| flag("headnode", row.headnode, false)),
+};
+
+pub(super) fn flag(name: &str, found: bool, wanted: bool) -> Verdict {
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(Evidence::fact(name, found, wanted))
+    }
+}

@@ -1,0 +1,146 @@
+//! Why a filter removed a node: values, not prose. Text is made here, at the edge, and only when
+//! somebody asks for it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::affinity::Topology;
+use crate::model::{NodeState, Unit};
+
+/// What was wanted and what was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Evidence {
+    /// Not enough of something that is counted.
+    Short {
+        /// Of what.
+        resource: String,
+        /// How much the request wants.
+        wanted: i64,
+        /// How much more it costs beside that.
+        overhead: i64,
+        /// How much is free; negative when the node is over-full.
+        free: i64,
+        /// What it is counted in.
+        unit: Unit,
+    },
+    /// The node's state does not take instances.
+    State {
+        /// The state it is in.
+        found: NodeState,
+    },
+    /// Something happened too long ago, or will happen too soon.
+    Time {
+        /// What.
+        what: &'static str,
+        /// How many seconds ago, or until then.
+        seconds: i64,
+        /// How many would be accepted.
+        limit: i64,
+    },
+    /// A fact that differs from what is wanted.
+    Fact {
+        /// Which fact.
+        fact: String,
+        /// As it is.
+        found: String,
+        /// As it should be.
+        wanted: String,
+    },
+    /// Other instances are where they may not be, or are not where they must be.
+    Neighbours {
+        /// The group or rule.
+        rule: String,
+        /// The level it holds at.
+        topology: Topology,
+        /// Members in this node's domain.
+        members: u32,
+        /// What the rule would accept.
+        wanted: String,
+    },
+}
+
+impl Evidence {
+    /// How far the node is from passing, where that is a number.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<i64> {
+        match self {
+            Self::Short {
+                wanted,
+                overhead,
+                free,
+                ..
+            } => Some(wanted + overhead - free),
+            Self::Time { seconds, limit, .. } => Some((limit - seconds).abs()),
+            Self::State { .. } | Self::Fact { .. } | Self::Neighbours { .. } => None,
+        }
+    }
+
+    pub(crate) fn fact(fact: &str, found: impl fmt::Display, wanted: impl fmt::Display) -> Self {
+        let (found, wanted) = (found.to_string(), wanted.to_string());
+        Self::Fact {
+            fact: fact.to_owned(),
+            found,
+            wanted,
+        }
+    }
+
+    /// The unit after a number, with its space.
+    fn unit(unit: Unit) -> String {
+        if unit.suffix().is_empty() {
+            String::new()
+        } else {
+            format!(" {}", unit.suffix())
+        }
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short {
+                resource,
+                wanted,
+                overhead,
+                free,
+                unit,
+            } => {
+                let unit = Self::unit(*unit);
+                write!(f, "{resource}: needs {wanted}{unit}")?;
+                if *overhead != 0 {
+                    write!(f, " + {overhead} overhead")?;
+                }
+                let short = wanted + overhead - free;
+                write!(f, ", {free} free: short by {short}{unit}")
+            }
+            Self::State { found } => write!(f, "is {}, not active", found.name()),
+            Self::Time {
+                what,
+                seconds,
+                limit,
+            } => {
+                write!(f, "{what} is {seconds} s, accepted is {limit} s")
+            }
+            Self::Fact {
+                fact,
+                found,
+                wanted,
+            } => {
+                write!(f, "{fact} is {found}, wanted is {wanted}")
+            }
+            Self::Neighbours {
+                rule,
+                topology,
+                members,
+                wanted,
+            } => {
+                write!(
+                    f,
+                    "{rule}: {members} in this {}, wanted is {wanted}",
+                    topology.name()
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Rules about where a node stands in its life: its state, its pulse, its health, its calendar.
+
+use super::{Evidence, Filter, Test, Verdict};
+use crate::fleet::NodeRow;
+use crate::model::{NodeState, Timestamp};
+use crate::policy::Policy;
+
+pub(super) static NODE_ACTIVE: Filter = Filter {
+    name: "node-active",
+    code: "no_nodes_active",
+    remedy: "activate or uncordon a node, or add one",
+    transient: true,
+    optional: false,
+    test: Test::Node(node_active),
+};
+
+fn node_active(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
+    let admitted = match row.state {
+        NodeState::Active => true,
+        NodeState::Degraded => policy.filters.admit_degraded,
+        NodeState::Joining | NodeState::Cordoned | NodeState::Draining | NodeState::Lost => false,
+    };
+    if admitted {
+        Ok(())
+    } else {
+        Err(Evidence::State { found: row.state })
+    }
+}
+
+pub(super) static HEARTBEAT_FRESH: Filter = Filter {
+    name: "heartbeat-fresh",
+    code: "no_nodes_fresh",
+    remedy: "see why the agents are silent, or raise heartbeat_grace_s",
+    transient: true,
+    optional: true,
+    test: Test::Node(heartbeat_fresh),
+};
+
+fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
+    let limit = i64::from(policy.filters.heartbeat_grace_s);
+    let seconds = now.0.saturating_sub(row.heartbeat_at.0);
+    if seconds <= limit {
+        return Ok(());
+    }
+    Err(Evidence::Time {
+        what: "age of the last heartbeat",
+        seconds,
+        limit,
+    })
+}
+
+pub(super) static NOT_SICK: Filter = Filter {
+    name: "not-sick",
+    code: "no_nodes_healthy",
+    remedy: "look at the node's boot failures; it is taken back when they have aged",
+    transient: true,
+    optional: true,
+    test: Test::Node(not_sick),
+};
+
+fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
+    let until = row.sick_until(i64::from(policy.filters.sick_window_s));
+    match until.filter(|until| now < *until) {
+        None => Ok(()),
+        Some(until) => Err(Evidence::Time {
+            what: "time until the two newest boot failures have aged",
+            seconds: until.0 - now.0,
+            limit: 0,
+        }),
+    }
+}
+
+pub(super) static NO_REBOOT_SOON: Filter = Filter {
+    name: "no-reboot-soon",
+    code: "no_nodes_before_reboot",
+    remedy: "move the planned reboots, or lower no_reboot_within_days",
+    transient: true,
+    optional: true,
+    test: Test::Node(no_reboot_soon),
+};
+
+fn no_reboot_soon(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
+    let Some(days) = policy.filters.no_reboot_within_days else {
+        return Ok(());
+    };
+    let limit = i64::from(days) * Timestamp::DAY;
+    match row.pending_reboot().map(|at| at.0.saturating_sub(now.0)) {
+        // A missed date says nothing about the future.
+        Some(seconds) if (0..limit).contains(&seconds) => Err(Evidence::Time {
+            what: "time until the planned reboot",
+            seconds,
+            limit,
+        }),
+        Some(_) | None => Ok(()),
+    }
+}

@@ -1,0 +1,222 @@
+//! Rules that compare a node's facts with what the request asks of facts.
+//!
+//! They change only when facts do, so the planner folds them into one bit per node.
+
+use std::collections::BTreeMap;
+
+use super::equipment::flag;
+use super::{Evidence, Filter, Test, Verdict};
+use crate::fleet::NodeRow;
+use crate::model::{InstanceRequest, LinkState, Network, PlatformVersion, Timestamp, TraitValue};
+use crate::policy::{Policy, TraitRule};
+
+pub(super) static NOT_VIRTUAL: Filter = Filter {
+    name: "not-virtual",
+    code: "no_nodes_physical",
+    remedy: "add a physical node, or drop exclude_virtual",
+    transient: false,
+    optional: true,
+    test: Test::Static(|row, request, _| {
+        if request.exclude_virtual {
+            flag("virtual", row.is_virtual, false)
+        } else {
+            Ok(())
+        }
+    }),
+};
+
+pub(super) static CAPACITY_TYPE: Filter = Filter {
+    name: "capacity-type",
+    code: "capacity_type_no_node",
+    remedy: "add nodes of that type, or drop capacity_type",
+    transient: true,
+    optional: false,
+    test: Test::Static(capacity_type),
+};
+
+fn capacity_type(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+    match request.capacity_type {
+        Some(wanted) if wanted != row.capacity_type => Err(Evidence::fact(
+            "capacity type",
+            row.capacity_type.name(),
+            wanted.name(),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) static PLATFORM: Filter = Filter {
+    name: "platform",
+    code: "platform_no_node",
+    remedy: "update a node's platform, or widen the platform bounds",
+    transient: false,
+    optional: false,
+    test: Test::Static(platform),
+};
+
+/// Triton took a node without a version to be this old.
+const UNSTATED_VERSION: PlatformVersion = PlatformVersion::new(6, 5);
+
+fn platform(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+    let bounds = &request.platform;
+    if bounds.min.is_empty() && bounds.max.is_empty() {
+        return Ok(());
+    }
+    let (version, built_at) = row
+        .platform
+        .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| {
+            (known.version, known.built_at)
+        });
+    let found = format!("{version} built at {}", built_at.0);
+    if !at_least(&bounds.min, version, built_at) {
+        return Err(Evidence::fact(
+            "platform",
+            found,
+            format!("at least {}", list(&bounds.min)),
+        ));
+    }
+    if !at_most(&bounds.max, version, built_at) {
+        return Err(Evidence::fact(
+            "platform",
+            found,
+            format!("at most {}", list(&bounds.max)),
+        ));
+    }
+    Ok(())
+}
+
+/// Built late enough for its version, or of an unlisted version above the lowest listed one.
+fn at_least(
+    bounds: &BTreeMap<PlatformVersion, Timestamp>,
+    version: PlatformVersion,
+    built_at: Timestamp,
+) -> bool {
+    let Some((lowest, _)) = bounds.first_key_value() else {
+        return true;
+    };
+    match bounds.get(&version) {
+        Some(oldest) => built_at >= *oldest,
+        None => version > *lowest,
+    }
+}
+
+/// Built early enough for its version, or of an unlisted version below the highest listed one.
+fn at_most(
+    bounds: &BTreeMap<PlatformVersion, Timestamp>,
+    version: PlatformVersion,
+    built_at: Timestamp,
+) -> bool {
+    let Some((highest, _)) = bounds.last_key_value() else {
+        return true;
+    };
+    match bounds.get(&version) {
+        Some(newest) => built_at <= *newest,
+        None => version < *highest,
+    }
+}
+
+fn list(bounds: &BTreeMap<PlatformVersion, Timestamp>) -> String {
+    let each = bounds
+        .iter()
+        .map(|(version, at)| format!("{version} built at {}", at.0));
+    each.collect::<Vec<_>>().join(" or ")
+}
+
+pub(super) static TRAITS: Filter = Filter {
+    name: "traits",
+    code: "traits_no_node",
+    remedy: "add a node with these traits, or change the request's traits",
+    transient: false,
+    optional: true,
+    test: Test::Static(traits),
+};
+
+fn traits(row: &NodeRow, request: &InstanceRequest, policy: &Policy) -> Verdict {
+    let (found, wanted) = (&row.profile.traits, &request.traits);
+    for (name, value) in wanted {
+        match found.get(name) {
+            Some(has) if value.agrees_with(has) => {}
+            Some(has) => return Err(Evidence::fact(&format!("trait {name}"), has, value)),
+            None => return Err(Evidence::fact(&format!("trait {name}"), "absent", value)),
+        }
+    }
+    if policy.filters.traits == TraitRule::Subset || found.len() == wanted.len() {
+        return Ok(());
+    }
+    // A node with a trait is kept for requests that ask for it.
+    Err(unasked_trait(found, wanted))
+}
+
+fn unasked_trait(
+    found: &BTreeMap<String, TraitValue>,
+    wanted: &BTreeMap<String, TraitValue>,
+) -> Evidence {
+    let unasked = found.iter().find(|(name, _)| !wanted.contains_key(*name));
+    let (name, value) = unasked.map_or(("", String::new()), |(n, v)| (n.as_str(), v.to_string()));
+    Evidence::fact(&format!("trait {name}"), value, "absent")
+}
+
+pub(super) static NETWORKS: Filter = Filter {
+    name: "networks",
+    code: "network_no_node",
+    remedy: "bring the link up, plug the network in, or drop it from the request",
+    transient: true,
+    optional: false,
+    test: Test::Static(networks),
+};
+
+fn networks(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+    for any_of in &request.networks {
+        let here = |network: &&Network| any_of.contains(&network.tag);
+        let present: Vec<&Network> = row.profile.networks.iter().filter(here).collect();
+        if present.iter().any(|network| network.link == LinkState::Up) {
+            continue;
+        }
+        let found = match present.as_slice() {
+            [] => "absent".to_owned(),
+            [network, ..] => {
+                let down = network.link == LinkState::Down;
+                format!(
+                    "{} with its link {}",
+                    network.tag,
+                    if down { "down" } else { "unknown" }
+                )
+            }
+        };
+        return Err(Evidence::fact(
+            "network",
+            found,
+            format!("{} up", any_of.join(" or ")),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
+    name: "overprovision-ratios",
+    code: "ratios_no_node",
+    remedy: "add a node with these ratios, or drop them from the request",
+    transient: false,
+    optional: true,
+    test: Test::Static(overprovision_ratios),
+};
+
+fn overprovision_ratios(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+    let Some(wanted) = request.ratios else {
+        return Ok(());
+    };
+    if wanted.same_to_two_decimals(&row.ratios) {
+        return Ok(());
+    }
+    let text = |r: crate::model::Ratios| {
+        format!(
+            "cpu {} memory {} disk {}",
+            r.cpu_permille, r.memory_permille, r.disk_permille
+        )
+    };
+    Err(Evidence::fact(
+        "overprovision ratios (per mille)",
+        text(row.ratios),
+        text(wanted),
+    ))
+}

@@ -1,0 +1,240 @@
+//! The rules that remove a node: the one feasibility function, and its parts in their fixed order.
+//!
+//! [`first_failure`] decides whether an instance may go on a node. Preview, choice, re-check,
+//! drain, rebalance and simulation all rest on it: the fast scan folds the same tests into bits
+//! and compares the same columns with the same needs, and the property tests hold the two equal.
+//!
+//! The order is cheapest and most static first, with capacity last, so that the last rule to
+//! remove a node names what the remaining nodes lacked. A filter never scores and never mutates.
+
+mod capacity;
+mod equipment;
+mod evidence;
+mod lifecycle;
+mod matching;
+mod neighbours;
+mod requested;
+
+use crate::fleet::{NodeRow, Slot};
+use crate::model::{InstanceRequest, Timestamp};
+use crate::plan::Ask;
+use crate::policy::Policy;
+
+pub(crate) use capacity::{Gate, gates};
+pub use evidence::Evidence;
+
+/// What a filter says of a node: fine, or why not.
+pub(crate) type Verdict = Result<(), Evidence>;
+
+/// What a filter looks at, and so when it must be asked again.
+#[derive(Clone, Copy)]
+pub(crate) enum Test {
+    /// Only the request: the same answer for every node.
+    Request(fn(&Ask<'_>) -> Verdict),
+    /// The node's facts, the policy and the time.
+    Node(fn(&NodeRow, &Policy, Timestamp) -> Verdict),
+    /// The node's facts and what the request asks of facts.
+    Static(fn(&NodeRow, &InstanceRequest, &Policy) -> Verdict),
+    /// Where other instances are.
+    Neighbour(fn(&Ask<'_>, Slot) -> Verdict),
+    /// What is used on the node.
+    Load(fn(&Ask<'_>, &NodeRow) -> Verdict),
+}
+
+/// One rule that can remove a node.
+pub struct Filter {
+    /// Its stable name.
+    pub name: &'static str,
+    /// The stable reason code of a refusal that it caused.
+    pub code: &'static str,
+    /// What the caller or operator can do about it.
+    pub remedy: &'static str,
+    /// Whether waiting may help.
+    pub transient: bool,
+    /// Whether a policy may switch it off.
+    pub optional: bool,
+    pub(crate) test: Test,
+}
+
+/// A filter's place in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilterId(pub(crate) u8);
+
+impl FilterId {
+    /// The filter itself.
+    #[must_use]
+    pub fn filter(self) -> &'static Filter {
+        FILTERS[usize::from(self.0)]
+    }
+
+    /// All filters in order.
+    pub fn all() -> impl DoubleEndedIterator<Item = Self> {
+        (0..FILTERS.len()).map(|place| Self(u8::try_from(place).unwrap_or(u8::MAX)))
+    }
+
+    /// The filter with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|id| id.filter().name == name)
+    }
+
+    pub(crate) fn bit(self) -> u64 {
+        1 << self.0
+    }
+}
+
+/// The filter on mixing capped and uncapped instances, which the scan has as bits.
+pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(27);
+
+/// Every filter, in the order in which they are asked.
+pub static FILTERS: [&Filter; 33] = [
+    &requested::SECRETS_PRESENT,
+    &requested::ADDRESS_AVAILABLE,
+    &requested::VOLUME_EXCLUSIVE,
+    &lifecycle::NODE_ACTIVE,
+    &lifecycle::HEARTBEAT_FRESH,
+    &equipment::FACTS_VALID,
+    &equipment::CAPACITY_KNOWN,
+    &equipment::KVM,
+    &equipment::SCRATCH_DISK,
+    &equipment::OVERLAY_HEALTHY,
+    &equipment::NOT_RESERVED,
+    &equipment::NOT_HEADNODE,
+    &lifecycle::NOT_SICK,
+    &lifecycle::NO_REBOOT_SOON,
+    &matching::NOT_VIRTUAL,
+    &matching::CAPACITY_TYPE,
+    &matching::PLATFORM,
+    &matching::TRAITS,
+    &matching::NETWORKS,
+    &matching::OVERPROVISION_RATIOS,
+    &neighbours::NOT_EXCLUDED,
+    &neighbours::VOLUME_HOME,
+    &neighbours::GROUPS,
+    &neighbours::RESIDENT_RULES,
+    &neighbours::AFFINITY,
+    &neighbours::STRICT_LOCALITY,
+    &capacity::INSTANCE_COUNT,
+    &capacity::CPU_CAP_MIXING,
+    &capacity::MEMORY,
+    &capacity::CPU,
+    &capacity::DISK,
+    &capacity::BANDWIDTH,
+    &capacity::EXTRA_CLASSES,
+];
+
+/// What one filter says of one node.
+pub(crate) fn judge(id: FilterId, ask: &Ask<'_>, slot: Slot, row: &NodeRow) -> Verdict {
+    if ask.policy.is_off(id) {
+        return Ok(());
+    }
+    match id.filter().test {
+        Test::Request(test) => test(ask),
+        Test::Node(test) => test(row, ask.policy, ask.now),
+        Test::Static(test) => test(row, ask.request, ask.policy),
+        Test::Neighbour(test) => test(ask, slot),
+        Test::Load(test) => test(ask, row),
+    }
+}
+
+/// The first rule that keeps the instance off the node, if any does.
+pub(crate) fn first_failure(
+    ask: &Ask<'_>,
+    slot: Slot,
+    row: &NodeRow,
+) -> Option<(FilterId, Evidence)> {
+    FilterId::all().find_map(|id| {
+        judge(id, ask, slot, row)
+            .err()
+            .map(|evidence| (id, evidence))
+    })
+}
+
+/// Whether the node passes every rule that looks only at its own facts and the time.
+pub(crate) fn passes_node_tests(row: &NodeRow, policy: &Policy, now: Timestamp) -> bool {
+    FilterId::all().all(|id| match id.filter().test {
+        Test::Node(test) => policy.is_off(id) || test(row, policy, now).is_ok(),
+        Test::Request(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => true,
+    })
+}
+
+/// Whether the node passes every rule that compares its facts with the request's.
+pub(crate) fn passes_static_tests(
+    row: &NodeRow,
+    request: &InstanceRequest,
+    policy: &Policy,
+) -> bool {
+    FilterId::all().all(|id| match id.filter().test {
+        Test::Static(test) => policy.is_off(id) || test(row, request, policy).is_ok(),
+        Test::Request(_) | Test::Node(_) | Test::Neighbour(_) | Test::Load(_) => true,
+    })
+}
+
+/// Whether the request passes every rule that is the same for all nodes.
+pub(crate) fn passes_request_tests(ask: &Ask<'_>) -> bool {
+    FilterId::all().all(|id| match id.filter().test {
+        Test::Request(test) => ask.policy.is_off(id) || test(ask).is_ok(),
+        Test::Node(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => true,
+    })
+}
+
+/// Whether one node passes every rule about where other instances are.
+pub(crate) fn passes_neighbour_tests(ask: &Ask<'_>, slot: Slot) -> bool {
+    FilterId::all().all(|id| match id.filter().test {
+        Test::Neighbour(test) => ask.policy.is_off(id) || test(ask, slot).is_ok(),
+        Test::Request(_) | Test::Node(_) | Test::Static(_) | Test::Load(_) => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_and_codes_are_unique_and_well_formed() {
+        let names: BTreeSet<_> = FILTERS.iter().map(|filter| filter.name).collect();
+        let codes: BTreeSet<_> = FILTERS.iter().map(|filter| filter.code).collect();
+        assert_eq!(names.len(), FILTERS.len());
+        assert_eq!(codes.len(), FILTERS.len());
+        for filter in FILTERS {
+            let kebab = |c: char| c.is_ascii_lowercase() || c == '-';
+            let snake = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(filter.name.chars().all(kebab), "{}", filter.name);
+            assert!(filter.code.chars().all(snake), "{}", filter.code);
+            assert!(!filter.remedy.is_empty(), "{}", filter.name);
+        }
+    }
+
+    #[test]
+    fn the_named_place_is_the_filter_it_names() {
+        assert_eq!(CPU_CAP_MIXING.filter().name, "cpu-cap-mixing");
+    }
+
+    #[test]
+    fn the_seed_codes_keep_their_names() {
+        let codes: BTreeSet<_> = FILTERS.iter().map(|filter| filter.code).collect();
+        for code in [
+            "no_capacity_memory",
+            "volume_locality_no_node",
+            "no_nodes_active",
+            "ipam_exhausted",
+            "volume_in_use",
+            "secrets_missing",
+        ] {
+            assert!(codes.contains(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn facts_come_before_neighbours_and_neighbours_before_load() {
+        let stage = |filter: &&Filter| match filter.test {
+            Test::Request(_) => 0,
+            Test::Node(_) => 1,
+            Test::Static(_) => 2,
+            Test::Neighbour(_) => 3,
+            Test::Load(_) => 4,
+        };
+        assert!(FILTERS.iter().map(stage).is_sorted());
+    }
+}

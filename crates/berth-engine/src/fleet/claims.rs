@@ -1,0 +1,268 @@
+//! Claims come and go: one instance on one node, with all it holds there.
+//!
+//! A claim is recorded, never judged: whether it may be is the planner's question. Adding and
+//! removing the same claims in any order leaves every column and posting where it was.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::changes::Change;
+use super::columns::Slot;
+use super::index::Place;
+use super::rows::{ExtraClass, InstanceRow, NodeRow, Rare};
+use super::{Fleet, Symbol};
+use crate::affinity::{Operator, Strength};
+use crate::model::{InstanceId, InstanceRequest, NodeId};
+
+/// A claim that cannot be recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ClaimError {
+    /// The node is not known.
+    #[error("node {0} is not known; register it first")]
+    UnknownNode(NodeId),
+    /// The instance already has a claim.
+    #[error("instance {id} is already on node {node}; release it first")]
+    AlreadyPlaced {
+        /// The instance.
+        id: InstanceId,
+        /// Where it is.
+        node: NodeId,
+    },
+}
+
+impl Fleet {
+    /// Records that an instance holds its resources on a node.
+    ///
+    /// # Errors
+    /// When the node is unknown or the instance is already placed; nothing has changed then.
+    pub fn claim(&mut self, request: &InstanceRequest, node: &NodeId) -> Result<(), ClaimError> {
+        let slot = self
+            .slot_of(node)
+            .ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
+        if let Some(at) = self.node_of(request.id) {
+            return Err(ClaimError::AlreadyPlaced {
+                id: request.id,
+                node: at.clone(),
+            });
+        }
+        self.claim_at(request, slot);
+        Ok(())
+    }
+
+    pub(crate) fn claim_at(&mut self, request: &InstanceRequest, slot: Slot) {
+        let instance = self.instance_row(request, slot);
+        let number = match self.free_instances.pop() {
+            Some(number) => number,
+            None => {
+                self.instances.push(None);
+                u32::try_from(self.instances.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        let Some(place) = self.place(slot) else {
+            return;
+        };
+        self.index.add(&instance, place);
+        self.join_groups(&instance, place);
+        self.attach_volumes(&instance);
+        if let Some(row) = self.rows[slot.index()].as_mut() {
+            charge(row, &instance, 1);
+            row.instances.push(number);
+        }
+        self.instances_by_id.insert(instance.id, number);
+        self.instances[number as usize] = Some(instance);
+        self.refresh(slot);
+        self.changes.push(Change::Load(slot));
+    }
+
+    /// Takes an instance off its node. Returns the node it was on.
+    pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
+        let number = self.instances_by_id.remove(&id)?;
+        let instance = self.instances[number as usize].take()?;
+        let slot = Slot(instance.node);
+        let place = self.place(slot)?;
+        self.index.remove(&instance, place);
+        self.leave_groups(&instance, place);
+        self.detach_volumes(&instance);
+        let row = self.rows[slot.index()].as_mut()?;
+        charge(row, &instance, -1);
+        if let Some(at) = row.instances.iter().position(|&other| other == number) {
+            row.instances.swap_remove(at);
+        }
+        row.extra
+            .retain(|class| class.limit != 0 || class.used != 0);
+        let node = row.id.clone();
+        self.refresh(slot);
+        self.free_texts(&instance);
+        self.free_instances.push(number);
+        self.changes.push(Change::Load(slot));
+        Some(node)
+    }
+
+    fn place(&self, slot: Slot) -> Option<Place> {
+        let row = self.row(slot)?;
+        Some(Place {
+            slot: slot.0,
+            rack: row.rack,
+            zone: row.zone,
+        })
+    }
+
+    fn instance_row(&mut self, request: &InstanceRequest, slot: Slot) -> InstanceRow {
+        let texts = &mut self.texts;
+        let tags = request.tags.iter();
+        let tags = tags
+            .map(|(key, value)| (texts.acquire(key), texts.acquire(value)))
+            .collect();
+        let hard_apart = request.affinity.iter().filter(|rule| {
+            rule.operator() == Operator::Different && rule.strength() == Strength::Hard
+        });
+        let rare = Rare {
+            name: request.name.as_deref().map(|name| texts.acquire(name)),
+            extra: request
+                .extra
+                .iter()
+                .map(|(name, &n)| (texts.acquire(name), n))
+                .collect(),
+            groups: request
+                .groups
+                .iter()
+                .map(|group| texts.acquire(group))
+                .collect(),
+            apart_rules: hard_apart.map(|rule| Arc::new(rule.clone())).collect(),
+            volumes: request
+                .volumes
+                .iter()
+                .map(|volume| texts.acquire(volume))
+                .collect(),
+        };
+        self.hold_extra_classes(&rare, slot);
+        InstanceRow {
+            id: request.id,
+            owner: self.texts.acquire(&request.owner),
+            workload: request
+                .workload
+                .as_deref()
+                .map(|name| self.texts.acquire(name)),
+            image: request
+                .image
+                .as_deref()
+                .map(|name| self.texts.acquire(name)),
+            node: slot.0,
+            priority: request.priority,
+            resources: request.resources,
+            tags,
+            rare: (rare != Rare::default()).then(|| Box::new(rare)),
+            cpu_capped: request.cpu_capped,
+        }
+    }
+
+    /// Makes room in the row for classes the node never stated: reality is recorded, not refused.
+    fn hold_extra_classes(&mut self, rare: &Rare, slot: Slot) {
+        for &(name, _) in &rare.extra {
+            let known = |row: &NodeRow| row.extra.iter().any(|class| class.name == name);
+            if self.row(slot).is_some_and(|row| !known(row)) {
+                let text = self.texts.text(name).to_owned();
+                let name = self.texts.acquire(&text);
+                if let Some(row) = self.rows[slot.index()].as_mut() {
+                    row.extra.push(ExtraClass {
+                        name,
+                        limit: 0,
+                        used: 0,
+                    });
+                }
+            }
+        }
+    }
+
+    fn free_texts(&mut self, instance: &InstanceRow) {
+        let texts = &mut self.texts;
+        for &(key, value) in &instance.tags {
+            texts.release(key);
+            texts.release(value);
+        }
+        texts.release(instance.owner);
+        let mut rest: Vec<Symbol> = instance
+            .workload
+            .into_iter()
+            .chain(instance.image)
+            .collect();
+        if let Some(rare) = &instance.rare {
+            rest.extend(rare.name);
+            rest.extend(rare.extra.iter().map(|&(name, _)| name));
+            rest.extend(rare.groups.iter().chain(&rare.volumes));
+        }
+        rest.into_iter().for_each(|symbol| texts.release(symbol));
+    }
+
+    fn join_groups(&mut self, instance: &InstanceRow, place: Place) {
+        for group in instance.rare.iter().flat_map(|rare| &rare.groups) {
+            if let Some(row) = self.groups.get_mut(self.texts.text(*group)) {
+                row.presence.add(place.slot, place.rack, place.zone);
+            }
+        }
+    }
+
+    fn leave_groups(&mut self, instance: &InstanceRow, place: Place) {
+        for group in instance.rare.iter().flat_map(|rare| &rare.groups) {
+            if let Some(row) = self.groups.get_mut(self.texts.text(*group)) {
+                row.presence.remove(place.slot, place.rack, place.zone);
+            }
+        }
+    }
+
+    pub(super) fn move_groups(&mut self, instance: &InstanceRow, from: Place, to: Place) {
+        self.leave_groups(instance, from);
+        self.join_groups(instance, to);
+    }
+
+    fn attach_volumes(&mut self, instance: &InstanceRow) {
+        for volume in instance.rare.iter().flat_map(|rare| &rare.volumes) {
+            if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume)) {
+                volume.attached_to = Some(instance.id);
+            }
+        }
+    }
+
+    fn detach_volumes(&mut self, instance: &InstanceRow) {
+        for volume in instance.rare.iter().flat_map(|rare| &rare.volumes) {
+            if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume))
+                && volume.attached_to == Some(instance.id)
+            {
+                volume.attached_to = None;
+            }
+        }
+    }
+}
+
+impl NodeRow {
+    /// The row as it would be without an instance, for what-ifs.
+    pub(crate) fn uncharge(&mut self, instance: &InstanceRow) {
+        charge(self, instance, -1);
+    }
+}
+
+/// Adds (`sign` 1) or takes off (`sign` -1) what an instance uses.
+fn charge(row: &mut NodeRow, instance: &InstanceRow, sign: i64) {
+    let wanted = instance.resources;
+    row.used.cpu += sign * i64::from(wanted.cpu_milli);
+    row.used.memory += sign * i64::from(wanted.memory_mib);
+    row.used.disk += sign * i64::from(wanted.disk_mib);
+    row.used.bandwidth += sign * i64::from(wanted.bandwidth_mbps);
+    let one_more = |count: u32| {
+        if sign > 0 {
+            count + 1
+        } else {
+            count.saturating_sub(1)
+        }
+    };
+    row.used.instances = one_more(row.used.instances);
+    if instance.cpu_capped {
+        row.used.capped = one_more(row.used.capped);
+    }
+    for &(name, amount) in instance.rare.iter().flat_map(|rare| &rare.extra) {
+        if let Some(class) = row.extra.iter_mut().find(|class| class.name == name) {
+            class.used += sign * i64::from(amount);
+        }
+    }
+}

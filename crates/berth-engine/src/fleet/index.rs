@@ -1,0 +1,214 @@
+//! Where instances live, by what others ask about them: owner, workload, tag, rule, cached image.
+//!
+//! Kept in step with the rows by `claims` and `nodes`; answers "on which nodes, and how many"
+//! without looking at a single instance.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::interner::{Interner, Symbol};
+use super::posting::{Posting, Presence};
+use super::rows::InstanceRow;
+use crate::affinity::Rule;
+
+/// Postings by attribute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    owners: FxHashMap<Symbol, Posting>,
+    workloads: FxHashMap<(Symbol, Symbol), Presence>,
+    tags: BTreeMap<(Symbol, Symbol, Symbol), Posting>,
+    images: BTreeMap<(Symbol, Symbol), Posting>,
+    names: BTreeMap<(Symbol, Symbol), Posting>,
+    apart_rules: BTreeMap<(Symbol, Arc<Rule>), Posting>,
+    cached_images: FxHashMap<Symbol, Posting>,
+}
+
+/// A place: node slot, rack, zone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) slot: u32,
+    pub(crate) rack: u32,
+    pub(crate) zone: u32,
+}
+
+impl Index {
+    pub(crate) fn add(&mut self, row: &InstanceRow, place: Place) {
+        let owner = row.owner;
+        self.owners.entry(owner).or_default().add(place.slot);
+        if let Some(workload) = row.workload {
+            let presence = self.workloads.entry((owner, workload)).or_default();
+            presence.add(place.slot, place.rack, place.zone);
+        }
+        for &(key, value) in &row.tags {
+            self.tags
+                .entry((owner, key, value))
+                .or_default()
+                .add(place.slot);
+        }
+        if let Some(image) = row.image {
+            self.images
+                .entry((owner, image))
+                .or_default()
+                .add(place.slot);
+        }
+        if let Some(rare) = &row.rare {
+            if let Some(name) = rare.name {
+                self.names.entry((owner, name)).or_default().add(place.slot);
+            }
+            for rule in &rare.apart_rules {
+                let key = (owner, Arc::clone(rule));
+                self.apart_rules.entry(key).or_default().add(place.slot);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, row: &InstanceRow, place: Place) {
+        let owner = row.owner;
+        drop_from_hash(&mut self.owners, &owner, place.slot);
+        if let Some(workload) = row.workload {
+            let key = (owner, workload);
+            if let Some(presence) = self.workloads.get_mut(&key) {
+                presence.remove(place.slot, place.rack, place.zone);
+                if presence.nodes.is_empty() {
+                    self.workloads.remove(&key);
+                }
+            }
+        }
+        for &(key, value) in &row.tags {
+            drop_from_tree(&mut self.tags, &(owner, key, value), place.slot);
+        }
+        if let Some(image) = row.image {
+            drop_from_tree(&mut self.images, &(owner, image), place.slot);
+        }
+        if let Some(rare) = &row.rare {
+            if let Some(name) = rare.name {
+                drop_from_tree(&mut self.names, &(owner, name), place.slot);
+            }
+            for rule in &rare.apart_rules {
+                drop_from_tree(
+                    &mut self.apart_rules,
+                    &(owner, Arc::clone(rule)),
+                    place.slot,
+                );
+            }
+        }
+    }
+
+    pub(crate) fn add_cached_image(&mut self, image: Symbol, slot: u32) {
+        self.cached_images.entry(image).or_default().add(slot);
+    }
+
+    pub(crate) fn remove_cached_image(&mut self, image: Symbol, slot: u32) {
+        drop_from_hash(&mut self.cached_images, &image, slot);
+    }
+
+    /// Nodes that hold any of this owner's instances.
+    pub(crate) fn owner(&self, owner: Symbol) -> Option<&Posting> {
+        self.owners.get(&owner)
+    }
+
+    /// Where the replicas of one of this owner's workloads are.
+    pub(crate) fn workload(&self, owner: Symbol, workload: Symbol) -> Option<&Presence> {
+        self.workloads.get(&(owner, workload))
+    }
+
+    /// Nodes that hold any of this owner's instances with this tag and value.
+    pub(crate) fn tag(&self, owner: Symbol, key: Symbol, value: Symbol) -> Option<&Posting> {
+        self.tags.get(&(owner, key, value))
+    }
+
+    /// Nodes that hold any of this owner's instances of this image.
+    pub(crate) fn image(&self, owner: Symbol, image: Symbol) -> Option<&Posting> {
+        self.images.get(&(owner, image))
+    }
+
+    /// Nodes that hold any of this owner's instances with this name.
+    pub(crate) fn name(&self, owner: Symbol, name: Symbol) -> Option<&Posting> {
+        self.names.get(&(owner, name))
+    }
+
+    /// Nodes that already have an image.
+    pub(crate) fn cached_image(&self, image: Symbol) -> Option<&Posting> {
+        self.cached_images.get(&image)
+    }
+
+    /// This owner's values of a tag, with where they are.
+    pub(crate) fn tag_values<'a>(
+        &'a self,
+        owner: Symbol,
+        key: Symbol,
+        texts: &'a Interner,
+    ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
+        let span = (owner, key, Symbol(0))..=(owner, key, Symbol(u32::MAX));
+        self.tags
+            .range(span)
+            .map(|((_, _, value), posting)| (texts.text(*value), posting))
+    }
+
+    /// This owner's images, with where they are.
+    pub(crate) fn images_of<'a>(
+        &'a self,
+        owner: Symbol,
+        texts: &'a Interner,
+    ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
+        let span = (owner, Symbol(0))..=(owner, Symbol(u32::MAX));
+        self.images
+            .range(span)
+            .map(|((_, image), posting)| (texts.text(*image), posting))
+    }
+
+    /// This owner's workloads, with the nodes they are on. In no particular order.
+    pub(crate) fn workloads_of<'a>(
+        &'a self,
+        owner: Symbol,
+        texts: &'a Interner,
+    ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
+        let of_owner = self
+            .workloads
+            .iter()
+            .filter(move |((of, _), _)| *of == owner);
+        of_owner.map(|((_, workload), presence)| (texts.text(*workload), &presence.nodes))
+    }
+
+    /// Hard "apart" rules that this owner's instances carry, with where those instances are.
+    pub(crate) fn apart_rules_of(
+        &self,
+        owner: Symbol,
+    ) -> impl Iterator<Item = (&Arc<Rule>, &Posting)> {
+        // No smallest rule exists to start a range from, and rules are few.
+        let of_owner = self
+            .apart_rules
+            .iter()
+            .filter(move |((of, _), _)| *of == owner);
+        of_owner.map(|((_, rule), posting)| (rule, posting))
+    }
+
+    /// Whether anyone carries a hard "apart" rule.
+    pub(crate) fn has_apart_rules(&self) -> bool {
+        !self.apart_rules.is_empty()
+    }
+}
+
+fn drop_from_hash<K: std::hash::Hash + Eq>(
+    postings: &mut FxHashMap<K, Posting>,
+    key: &K,
+    slot: u32,
+) {
+    if let Some(posting) = postings.get_mut(key) {
+        posting.remove(slot);
+        if posting.is_empty() {
+            postings.remove(key);
+        }
+    }
+}
+
+fn drop_from_tree<K: Ord>(postings: &mut BTreeMap<K, Posting>, key: &K, slot: u32) {
+    if let Some(posting) = postings.get_mut(key) {
+        posting.remove(slot);
+        if posting.is_empty() {
+            postings.remove(key);
+        }
+    }
+}

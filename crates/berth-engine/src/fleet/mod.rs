@@ -1,0 +1,280 @@
+//! The fleet: nodes, instances, groups and volumes, and how much of everything is used.
+//!
+//! Rows are the truth, columns and postings are derived from them in step. A claim touches one
+//! node. Nothing here knows a policy, and nothing here decides: see `filter` and `score`.
+
+mod changes;
+mod claims;
+mod columns;
+mod domains;
+mod index;
+mod interner;
+mod nodes;
+mod posting;
+mod ranges;
+mod rows;
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+pub(crate) use changes::Change;
+pub(crate) use columns::{Bits, Block, Column, Columns, LANES, Slot, lanes};
+pub(crate) use domains::{Domains, NO_DOMAIN};
+pub(crate) use index::Index;
+pub(crate) use interner::{Interner, Symbol};
+pub(crate) use posting::{Posting, Presence};
+pub(crate) use rows::{InstanceRow, NodeRow, Profile, Used};
+
+pub use claims::ClaimError;
+
+use crate::affinity::Topology;
+use crate::model::{Group, InstanceId, NodeId, Volume};
+use changes::Changes;
+pub(crate) use ranges::Ranges;
+
+/// A group and where its members are.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupRow {
+    pub(crate) group: Group,
+    pub(crate) presence: Presence,
+}
+
+/// Nodes and what runs on them.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    rows: Vec<Option<NodeRow>>,
+    columns: Columns,
+    extra: BTreeMap<String, Column<i32>>,
+    slots_by_id: BTreeMap<NodeId, Slot>,
+    ranks_stale: bool,
+    domains: Domains,
+    profiles: Vec<std::sync::Weak<Profile>>,
+    texts: Interner,
+    instances: Vec<Option<InstanceRow>>,
+    free_instances: Vec<u32>,
+    instances_by_id: FxHashMap<InstanceId, u32>,
+    index: Index,
+    groups: BTreeMap<String, GroupRow>,
+    volumes: BTreeMap<String, Volume>,
+    secrets: BTreeMap<String, bool>,
+    free_addresses: Option<u64>,
+    ranges: Ranges,
+    changes: Changes,
+    fact_changes: Changes,
+    pulses: Vec<Slot>,
+    rules_gen: u64,
+    rank_gen: u64,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fleet {
+    /// An empty fleet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            rows: Vec::new(),
+            columns: Columns::new(),
+            extra: BTreeMap::new(),
+            slots_by_id: BTreeMap::new(),
+            ranks_stale: false,
+            domains: Domains::default(),
+            profiles: Vec::new(),
+            texts: Interner::default(),
+            instances: Vec::new(),
+            free_instances: Vec::new(),
+            instances_by_id: FxHashMap::default(),
+            index: Index::default(),
+            groups: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            free_addresses: None,
+            ranges: Ranges::default(),
+            changes: Changes::new(),
+            fact_changes: Changes::new(),
+            pulses: Vec::new(),
+            rules_gen: 0,
+            rank_gen: 0,
+        }
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.slots_by_id.len()
+    }
+
+    /// How many instances are placed.
+    #[must_use]
+    pub fn instance_count(&self) -> usize {
+        self.instances_by_id.len()
+    }
+
+    /// The node an instance is on.
+    #[must_use]
+    pub fn node_of(&self, instance: InstanceId) -> Option<&NodeId> {
+        let row = self.instance(instance)?;
+        self.rows[row.node as usize].as_ref().map(|node| &node.id)
+    }
+
+    /// A group as it was defined.
+    #[must_use]
+    pub fn group(&self, id: &str) -> Option<&Group> {
+        self.groups.get(id).map(|row| &row.group)
+    }
+
+    /// Defines a group, or changes its rules. Members stay.
+    pub fn put_group(&mut self, group: Group) {
+        self.rules_gen += 1;
+        match self.groups.get_mut(&group.id) {
+            Some(row) => row.group = group,
+            None => {
+                let row = GroupRow {
+                    group,
+                    presence: Presence::default(),
+                };
+                self.groups.insert(row.group.id.clone(), row);
+            }
+        }
+    }
+
+    /// A volume as it stands.
+    #[must_use]
+    pub fn volume(&self, id: &str) -> Option<&Volume> {
+        self.volumes.get(id)
+    }
+
+    /// Defines a volume, or moves it.
+    pub fn put_volume(&mut self, volume: Volume) {
+        self.volumes.insert(volume.id.clone(), volume);
+    }
+
+    /// States whether an environment has a current bundle of secrets.
+    pub fn set_secrets(&mut self, env: &str, present: bool) {
+        self.secrets.insert(env.to_owned(), present);
+    }
+
+    /// States how many overlay addresses are left, or that they are not counted here.
+    pub fn set_free_addresses(&mut self, free: Option<u64>) {
+        self.free_addresses = free;
+    }
+
+    pub(crate) fn has_secrets(&self, env: Option<&str>) -> bool {
+        env.is_some_and(|env| self.secrets.get(env).copied().unwrap_or(false))
+    }
+
+    pub(crate) const fn free_addresses(&self) -> Option<u64> {
+        self.free_addresses
+    }
+
+    pub(crate) const fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    pub(crate) fn extra_column(&self, class: &str) -> Option<&Column<i32>> {
+        self.extra.get(class)
+    }
+
+    pub(crate) const fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(crate) const fn texts(&self) -> &Interner {
+        &self.texts
+    }
+
+    pub(crate) const fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    pub(crate) const fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    pub(crate) fn row(&self, slot: Slot) -> Option<&NodeRow> {
+        self.rows.get(slot.index()).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn slot_of(&self, node: &NodeId) -> Option<Slot> {
+        self.slots_by_id.get(node).copied()
+    }
+
+    /// All nodes in order of id.
+    pub(crate) fn slots_in_order(&self) -> impl Iterator<Item = (&NodeId, Slot)> {
+        self.slots_by_id.iter().map(|(id, &slot)| (id, slot))
+    }
+
+    pub(crate) fn instance(&self, id: InstanceId) -> Option<&InstanceRow> {
+        self.instances_by_id
+            .get(&id)
+            .and_then(|&row| self.instance_at(row))
+    }
+
+    pub(crate) fn instance_at(&self, row: u32) -> Option<&InstanceRow> {
+        self.instances.get(row as usize).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn group_row(&self, id: &str) -> Option<&GroupRow> {
+        self.groups.get(id)
+    }
+
+    /// The domain a node is in at one level.
+    pub(crate) fn domain(&self, slot: Slot, topology: Topology) -> u32 {
+        match topology {
+            Topology::Node => slot.0,
+            Topology::Rack => self.row(slot).map_or(NO_DOMAIN, |row| row.rack),
+            Topology::Zone => self.row(slot).map_or(NO_DOMAIN, |row| row.zone),
+        }
+    }
+
+    pub(crate) const fn changes_end(&self) -> u64 {
+        self.changes.end()
+    }
+
+    pub(crate) fn changes_since(&self, place: u64) -> Option<impl Iterator<Item = Change> + '_> {
+        self.changes.since(place)
+    }
+
+    /// The same for changes of facts alone, which are rarer and so reach further back.
+    pub(crate) const fn fact_changes_end(&self) -> u64 {
+        self.fact_changes.end()
+    }
+
+    pub(crate) fn fact_changes_since(
+        &self,
+        place: u64,
+    ) -> Option<impl Iterator<Item = Change> + '_> {
+        self.fact_changes.since(place)
+    }
+
+    /// Tells followers to look at a node again.
+    pub(crate) fn touch(&mut self, slot: Slot) {
+        self.changes.push(Change::Load(slot));
+    }
+
+    /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too
+    /// long, so it does not go through the change log, which every ranking follows.
+    pub(crate) fn take_pulses(&mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.pulses)
+    }
+
+    /// Rises when a group's rules change.
+    pub(crate) const fn rules_gen(&self) -> u64 {
+        self.rules_gen
+    }
+
+    /// Rises when nodes change places in the order of ids.
+    pub(crate) const fn rank_gen(&self) -> u64 {
+        self.rank_gen
+    }
+
+    fn note_facts(&mut self, slot: Slot) {
+        self.changes.push(Change::Facts(slot));
+        self.fact_changes.push(Change::Facts(slot));
+    }
+}

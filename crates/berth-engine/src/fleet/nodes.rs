@@ -1,0 +1,499 @@
+//! Nodes come, change and go.
+//!
+//! A change of facts refreshes that node's columns and bumps its constraint generation; claims do
+//! not. Nothing here looks at any other node.
+
+use std::sync::Arc;
+
+use super::changes::Change;
+use super::columns::{Column, LANES, Slot};
+use super::index::Place;
+use super::rows::{ExtraClass, NodeRow, Profile};
+use super::{Fleet, Symbol, Used};
+use crate::model::{BootOutcome, CpuCapMode, InvalidNode, NodeFacts, NodeId, NodeState, Timestamp};
+
+/// Boots that are remembered per node; enough for the decay to have made older ones worthless.
+const BOOTS_KEPT: usize = 8;
+
+impl Fleet {
+    /// Adds a node, or replaces what is known of it. What runs there stays.
+    ///
+    /// # Errors
+    /// When the facts cannot be stored; nothing has changed then.
+    pub fn add_node(&mut self, facts: &NodeFacts) -> Result<(), InvalidNode> {
+        self.put_node(facts).map(drop)
+    }
+
+    pub(crate) fn put_node(&mut self, facts: &NodeFacts) -> Result<Slot, InvalidNode> {
+        facts.validate()?;
+        let zone = self.domains.zone(facts.zone.as_deref());
+        let rack = self.domains.rack(zone, facts.rack.as_deref());
+        let slot = match self.slot_of(&facts.id) {
+            Some(slot) if self.row(slot).is_some_and(|row| row.zone == zone) => slot,
+            // Blocks belong to one zone, so a node that changes zone changes its place.
+            Some(old) => self.relocate(old, zone),
+            None => self.new_slot(&facts.id, zone),
+        };
+        let old = self.rows[slot.index()].take();
+        if let Some(old) = &old {
+            self.forget_facts(slot, old);
+        }
+        let row = self.row_from(facts, rack, zone, old);
+        self.ranges.add(&row);
+        for image in &row.cached_images {
+            self.index.add_cached_image(*image, slot.0);
+        }
+        self.domains.add(slot, rack, zone);
+        self.rows[slot.index()] = Some(row);
+        self.columns.present.set(slot, true);
+        self.refresh(slot);
+        self.note_facts(slot);
+        Ok(slot)
+    }
+
+    /// What is known of a node.
+    #[must_use]
+    pub fn node(&self, id: &NodeId) -> Option<NodeFacts> {
+        let row = self.row(self.slot_of(id)?)?;
+        let text = |symbol: Symbol| self.texts.text(symbol).to_owned();
+        Some(NodeFacts {
+            id: row.id.clone(),
+            state: row.state,
+            heartbeat_at: row.heartbeat_at,
+            capacity: row.capacity_known.then_some(row.capacity),
+            extra: row
+                .extra
+                .iter()
+                .map(|class| (text(class.name), class.limit))
+                .collect(),
+            system_reserve: row.system_reserve,
+            ratios: row.ratios,
+            vmm_overhead_mib: row.vmm_overhead_mib,
+            instance_limit: row.instance_limit,
+            other: row.other,
+            labels: row
+                .labels
+                .iter()
+                .map(|&(key, value)| (text(key), text(value)))
+                .collect(),
+            traits: row.profile.traits.clone(),
+            zone: self.domains.zone_name(row.zone).map(str::to_owned),
+            rack: self.domains.rack_name(row.rack).map(str::to_owned),
+            capacity_type: row.capacity_type,
+            platform: row.platform,
+            last_boot: row.last_boot,
+            next_reboot: row.next_reboot,
+            hardware_class: row.hardware_class,
+            kvm: row.kvm,
+            scratch_mib: row.scratch_mib,
+            overlay_loss_ppm: row.overlay_loss_ppm,
+            networks: row.profile.networks.clone(),
+            reserved: row.reserved,
+            headnode: row.headnode,
+            is_virtual: row.is_virtual,
+            reservoir: row.reservoir,
+            cpu_cap_mode: row.cpu_cap_mode,
+            cached_images: row.cached_images.iter().map(|&image| text(image)).collect(),
+            boots: row.boots.clone(),
+            watermarks: row.watermarks,
+        })
+    }
+
+    /// The generation of a node's facts; a plan made on another generation is re-checked.
+    #[must_use]
+    pub fn constraint_gen(&self, id: &NodeId) -> Option<u64> {
+        self.row(self.slot_of(id)?).map(|row| row.constraint_gen)
+    }
+
+    /// Removes an empty node. Returns whether it was there and is gone.
+    pub fn remove_node(&mut self, id: &NodeId) -> bool {
+        let Some(slot) = self.slot_of(id) else {
+            return false;
+        };
+        if self.row(slot).is_some_and(|row| !row.instances.is_empty()) {
+            return false;
+        }
+        self.vacate(slot);
+        self.slots_by_id.remove(id);
+        self.note_facts(slot);
+        true
+    }
+
+    /// Notes that a node's agent was heard.
+    pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) {
+        let Some(slot) = self.slot_of(id) else { return };
+        if let Some(row) = self.rows[slot.index()].as_mut() {
+            row.heartbeat_at = row.heartbeat_at.max(at);
+            self.pulses.push(slot);
+            // Nobody may be planning: a node needs to be remembered only once.
+            if self.pulses.len() > 2 * self.slots_by_id.len() {
+                self.pulses.sort_unstable();
+                self.pulses.dedup();
+            }
+        }
+    }
+
+    /// Notes how a boot ended.
+    pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) {
+        let Some(slot) = self.slot_of(id) else { return };
+        if let Some(row) = self.rows[slot.index()].as_mut() {
+            row.boots.push(outcome);
+            row.boots.sort_by_key(|boot| boot.at);
+            keep_newest(&mut row.boots);
+            self.changes.push(Change::Facts(slot));
+        }
+    }
+
+    /// Changes where a node stands in its life.
+    pub fn set_state(&mut self, id: &NodeId, state: NodeState) {
+        let Some(slot) = self.slot_of(id) else { return };
+        if let Some(row) = self.rows[slot.index()].as_mut() {
+            row.state = state;
+            row.constraint_gen += 1;
+            self.note_facts(slot);
+        }
+    }
+
+    /// Puts every node's position in the order of ids into its column, if ids came or went.
+    pub(crate) fn settle_ranks(&mut self) {
+        if !self.ranks_stale {
+            return;
+        }
+        self.ranks_stale = false;
+        self.rank_gen += 1;
+        for (rank, &slot) in self.slots_by_id.values().enumerate() {
+            self.columns
+                .rank
+                .set(slot, u32::try_from(rank).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn row_from(
+        &mut self,
+        facts: &NodeFacts,
+        rack: u32,
+        zone: u32,
+        old: Option<NodeRow>,
+    ) -> NodeRow {
+        let (used, instances, constraint_gen, old_extra) = old.map_or_else(
+            || (Used::default(), Vec::new(), 0, Vec::new()),
+            |old| (old.used, old.instances, old.constraint_gen + 1, old.extra),
+        );
+        let mut boots = facts.boots.clone();
+        keep_newest(&mut boots);
+        let texts = &mut self.texts;
+        let labels = facts
+            .labels
+            .iter()
+            .map(|(key, value)| (texts.acquire(key), texts.acquire(value)));
+        let labels = labels.collect();
+        let cached_images = facts
+            .cached_images
+            .iter()
+            .map(|image| texts.acquire(image))
+            .collect();
+        let extra = self.extra_classes(facts, &old_extra);
+        let mut row = NodeRow {
+            id: facts.id.clone(),
+            state: facts.state,
+            capacity_type: facts.capacity_type,
+            cpu_cap_mode: facts.cpu_cap_mode,
+            capacity_known: facts.capacity.is_some(),
+            kvm: facts.kvm,
+            reserved: facts.reserved,
+            headnode: facts.headnode,
+            is_virtual: facts.is_virtual,
+            reservoir: facts.reservoir,
+            heartbeat_at: facts.heartbeat_at,
+            capacity: facts.capacity.unwrap_or_default(),
+            system_reserve: facts.system_reserve,
+            ratios: facts.ratios,
+            vmm_overhead_mib: facts.vmm_overhead_mib,
+            instance_limit: facts.instance_limit,
+            other: facts.other,
+            labels,
+            profile: self.shared_profile(facts),
+            zone,
+            rack,
+            platform: facts.platform,
+            last_boot: facts.last_boot,
+            next_reboot: facts.next_reboot,
+            hardware_class: facts.hardware_class,
+            scratch_mib: facts.scratch_mib,
+            overlay_loss_ppm: facts.overlay_loss_ppm,
+            cached_images,
+            boots,
+            watermarks: facts.watermarks,
+            extra,
+            limits: super::rows::Limits::default(),
+            used,
+            instances,
+            constraint_gen,
+        };
+        row.limits = row.compute_limits();
+        row
+    }
+
+    /// Classes the facts state, and classes still in use though no longer stated.
+    fn extra_classes(&mut self, facts: &NodeFacts, old: &[ExtraClass]) -> Vec<ExtraClass> {
+        let used_before = |name: Symbol| old.iter().find(|class| class.name == name);
+        let mut classes: Vec<ExtraClass> = Vec::new();
+        for (name, &limit) in &facts.extra {
+            let name = self.texts.acquire(name);
+            let used = used_before(name).map_or(0, |class| class.used);
+            classes.push(ExtraClass { name, limit, used });
+        }
+        for class in old {
+            if class.used != 0 && !classes.iter().any(|kept| kept.name == class.name) {
+                let text = self.texts.text(class.name).to_owned();
+                let name = self.texts.acquire(&text);
+                classes.push(ExtraClass {
+                    name,
+                    limit: 0,
+                    used: class.used,
+                });
+            }
+            self.texts.release(class.name);
+        }
+        classes
+    }
+
+    fn shared_profile(&mut self, facts: &NodeFacts) -> Arc<Profile> {
+        let same = |profile: &Arc<Profile>| {
+            profile.traits == facts.traits && profile.networks == facts.networks
+        };
+        if let Some(shared) = self.profiles.iter().filter_map(|p| p.upgrade()).find(same) {
+            return shared;
+        }
+        let profile = Profile {
+            traits: facts.traits.clone(),
+            networks: facts.networks.clone(),
+        };
+        let profile = Arc::new(profile);
+        self.profiles.retain(|shared| shared.strong_count() > 0);
+        self.profiles.push(Arc::downgrade(&profile));
+        profile
+    }
+
+    /// Takes back what an old row put into the indexes; its instances stay.
+    fn forget_facts(&mut self, slot: Slot, old: &NodeRow) {
+        self.ranges.remove(old);
+        self.domains.remove(slot, old.rack, old.zone);
+        for image in &old.cached_images {
+            self.index.remove_cached_image(*image, slot.0);
+            self.texts.release(*image);
+        }
+        for &(key, value) in &old.labels {
+            self.texts.release(key);
+            self.texts.release(value);
+        }
+        for class in &old.extra {
+            let text = self.texts.text(class.name);
+            if let Some(column) = self.extra.get_mut(text) {
+                column.set(slot, 0);
+            }
+        }
+    }
+
+    fn new_slot(&mut self, id: &NodeId, zone: u32) -> Slot {
+        let last = self.slots_by_id.last_key_value().map(|(last, _)| last);
+        let is_last = last.is_none_or(|last| last < id);
+        let slot = self.free_slot(zone);
+        self.slots_by_id.insert(id.clone(), slot);
+        // The usual load is in order of ids; then no other node's rank moves.
+        if is_last && !self.ranks_stale {
+            let rank = u32::try_from(self.slots_by_id.len() - 1).unwrap_or(u32::MAX);
+            let above = self.highest_rank().max(rank);
+            self.columns.rank.set(slot, above);
+        } else {
+            self.ranks_stale = true;
+        }
+        slot
+    }
+
+    fn highest_rank(&self) -> u32 {
+        let mut ids = self.slots_by_id.values().rev();
+        ids.nth(1)
+            .map_or(0, |&slot| self.columns.rank.get(slot).saturating_add(1))
+    }
+
+    fn free_slot(&mut self, zone: u32) -> Slot {
+        let blocks = &self.columns.zone_of_block;
+        for (block, _) in blocks
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, of)| **of == zone)
+            .take(1)
+        {
+            let free = !self.columns.present.words()[block];
+            if free != 0 {
+                return Slot::at(block, free.trailing_zeros() as usize);
+            }
+        }
+        let reusable = self
+            .columns
+            .zone_of_block
+            .iter()
+            .zip(self.columns.present.words());
+        let hole = reusable
+            .enumerate()
+            .find(|(_, (of, word))| **of == zone && **word != u64::MAX);
+        if let Some((block, (_, word))) = hole {
+            return Slot::at(block, (!word).trailing_zeros() as usize);
+        }
+        self.columns.add_block(zone);
+        let blocks = self.columns.zone_of_block.len();
+        self.rows.resize(blocks * LANES, None);
+        for column in self.extra.values_mut() {
+            column.grow(blocks);
+        }
+        Slot::at(blocks - 1, 0)
+    }
+
+    /// Moves a node and its instances to a place in another zone's blocks.
+    fn relocate(&mut self, old: Slot, zone: u32) -> Slot {
+        let Some(mut row) = self.rows[old.index()].clone() else {
+            return old;
+        };
+        let from = Place {
+            slot: old.0,
+            rack: row.rack,
+            zone: row.zone,
+        };
+        let rack_name = self.domains.rack_name(row.rack).map(str::to_owned);
+        let moved = self.rebuild_elsewhere(&mut row, zone, rack_name.as_deref());
+        for &number in &row.instances {
+            let Some(instance) = self.instances[number as usize].as_mut() else {
+                continue;
+            };
+            instance.node = moved.0;
+            let instance = instance.clone();
+            self.index.remove(&instance, from);
+            self.index.add(
+                &instance,
+                Place {
+                    slot: moved.0,
+                    rack: row.rack,
+                    zone: row.zone,
+                },
+            );
+            self.move_groups(
+                &instance,
+                from,
+                Place {
+                    slot: moved.0,
+                    rack: row.rack,
+                    zone,
+                },
+            );
+        }
+        self.vacate(old);
+        self.slots_by_id.insert(row.id.clone(), moved);
+        self.columns.present.set(moved, true);
+        self.domains.add(moved, row.rack, row.zone);
+        self.ranges.add(&row);
+        for image in &row.cached_images {
+            self.index.add_cached_image(*image, moved.0);
+        }
+        self.rows[moved.index()] = Some(row);
+        self.ranks_stale = true;
+        self.note_facts(old);
+        moved
+    }
+
+    /// The new place, and the row's numbers for it. Every text the row holds gains a use, since
+    /// vacating the old place will release one.
+    fn rebuild_elsewhere(&mut self, row: &mut NodeRow, zone: u32, rack: Option<&str>) -> Slot {
+        row.zone = zone;
+        row.rack = self.domains.rack(zone, rack);
+        let labels = row.labels.iter().flat_map(|&(key, value)| [key, value]);
+        let classes = row.extra.iter().map(|class| class.name);
+        let symbols: Vec<Symbol> = labels
+            .chain(row.cached_images.iter().copied())
+            .chain(classes)
+            .collect();
+        for symbol in symbols {
+            let text = self.texts.text(symbol).to_owned();
+            self.texts.acquire(&text);
+        }
+        self.free_slot(zone)
+    }
+
+    fn vacate(&mut self, slot: Slot) {
+        let Some(row) = self.rows[slot.index()].take() else {
+            return;
+        };
+        self.forget_facts(slot, &row);
+        for class in &row.extra {
+            self.texts.release(class.name);
+        }
+        for column in [
+            &mut self.columns.cpu,
+            &mut self.columns.memory,
+            &mut self.columns.disk,
+            &mut self.columns.bandwidth,
+        ] {
+            column.set(slot, i32::MIN);
+        }
+        self.columns.rank.set(slot, u32::MAX);
+        for bits in [
+            &mut self.columns.present,
+            &mut self.columns.open,
+            &mut self.columns.takes_capped,
+            &mut self.columns.takes_uncapped,
+        ] {
+            bits.set(slot, false);
+        }
+    }
+
+    /// Puts a row's numbers into the columns.
+    pub(super) fn refresh(&mut self, slot: Slot) {
+        let Some(row) = self.rows[slot.index()].as_ref() else {
+            return;
+        };
+        let columns = &mut self.columns;
+        columns.cpu.set(slot, lane(row.limits.cpu - row.used.cpu));
+        columns.memory.set(slot, lane(row.memory_room()));
+        columns
+            .disk
+            .set(slot, lane(row.limits.disk - row.used.disk));
+        columns
+            .bandwidth
+            .set(slot, lane(row.limits.bandwidth - row.used.bandwidth));
+        columns
+            .open
+            .set(slot, row.used.instances < row.instance_limit);
+        let uncapped = row.used.instances - row.used.capped;
+        let (capped_ok, uncapped_ok) = match row.cpu_cap_mode {
+            CpuCapMode::Uniform => (uncapped == 0, row.used.capped == 0),
+            CpuCapMode::Capped => (true, false),
+            CpuCapMode::Uncapped => (false, true),
+            CpuCapMode::Mixed => (true, true),
+        };
+        columns.takes_capped.set(slot, capped_ok);
+        columns.takes_uncapped.set(slot, uncapped_ok);
+        for class in &row.extra {
+            let room = lane(i64::from(class.limit) - class.used);
+            let name = self.texts.text(class.name);
+            if let Some(column) = self.extra.get_mut(name) {
+                column.set(slot, room);
+            } else {
+                let mut column = Column::new(0);
+                column.grow(self.columns.zone_of_block.len());
+                column.set(slot, room);
+                self.extra.insert(name.to_owned(), column);
+            }
+        }
+    }
+}
+
+/// A room as a lane holds it. No request exceeds `i32::MAX`, so the ends lose nothing.
+fn lane(room: i64) -> i32 {
+    i32::try_from(room).unwrap_or(if room < 0 { i32::MIN } else { i32::MAX })
+}
+
+fn keep_newest(boots: &mut Vec<BootOutcome>) {
+    let excess = boots.len().saturating_sub(BOOTS_KEPT);
+    boots.drain(..excess);
+}

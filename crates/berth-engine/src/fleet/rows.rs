@@ -1,0 +1,239 @@
+//! One row per node and per instance: facts in a compact form, and what is used.
+//!
+//! A fleet of 100,000 nodes and millions of instances must fit in memory, so texts are symbols,
+//! what many nodes share is shared, and what few instances have is boxed away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::interner::Symbol;
+use crate::affinity::Rule;
+use crate::model::{
+    Amounts, BootOutcome, CapacityType, CpuCapMode, InstanceId, Network, NodeId, NodeState,
+    OtherUsage, Platform, Ratios, Timestamp, TraitValue, Watermarks, charge_for_other,
+};
+
+/// A node's traits and networks; most nodes share theirs with many others.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Profile {
+    pub(crate) traits: BTreeMap<String, TraitValue>,
+    pub(crate) networks: Vec<Network>,
+}
+
+/// A further integer class on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExtraClass {
+    pub(crate) name: Symbol,
+    pub(crate) limit: u32,
+    pub(crate) used: i64,
+}
+
+/// What is used on a node. Sums of claims, so that removing a claim restores them exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Used {
+    pub(crate) cpu: i64,
+    /// Without the hypervisor's overhead, which follows from the count.
+    pub(crate) memory: i64,
+    pub(crate) disk: i64,
+    pub(crate) bandwidth: i64,
+    pub(crate) instances: u32,
+    pub(crate) capped: u32,
+}
+
+/// What may be promised on a node, ratios and reserves applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Limits {
+    pub(crate) cpu: i64,
+    pub(crate) memory: i64,
+    pub(crate) disk: i64,
+    pub(crate) bandwidth: i64,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeRow {
+    pub(crate) id: NodeId,
+    pub(crate) state: NodeState,
+    pub(crate) capacity_type: CapacityType,
+    pub(crate) cpu_cap_mode: CpuCapMode,
+    pub(crate) capacity_known: bool,
+    pub(crate) kvm: bool,
+    pub(crate) reserved: bool,
+    pub(crate) headnode: bool,
+    pub(crate) is_virtual: bool,
+    pub(crate) reservoir: bool,
+    pub(crate) heartbeat_at: Timestamp,
+    pub(crate) capacity: Amounts,
+    pub(crate) system_reserve: Amounts,
+    pub(crate) ratios: Ratios,
+    pub(crate) vmm_overhead_mib: u32,
+    pub(crate) instance_limit: u32,
+    pub(crate) other: OtherUsage,
+    pub(crate) labels: Box<[(Symbol, Symbol)]>,
+    pub(crate) profile: Arc<Profile>,
+    pub(crate) zone: u32,
+    pub(crate) rack: u32,
+    pub(crate) platform: Option<Platform>,
+    pub(crate) last_boot: Option<Timestamp>,
+    pub(crate) next_reboot: Option<Timestamp>,
+    pub(crate) hardware_class: i32,
+    pub(crate) scratch_mib: u32,
+    pub(crate) overlay_loss_ppm: u32,
+    pub(crate) cached_images: Box<[Symbol]>,
+    pub(crate) boots: Vec<BootOutcome>,
+    pub(crate) watermarks: Watermarks,
+    pub(crate) extra: Vec<ExtraClass>,
+    pub(crate) limits: Limits,
+    pub(crate) used: Used,
+    /// Rows of the instances that are here.
+    pub(crate) instances: Vec<u32>,
+    /// Rises when facts change, never when claims come or go.
+    pub(crate) constraint_gen: u64,
+}
+
+impl NodeRow {
+    /// What may be promised, from the facts. Capacity rounds down at every step.
+    pub(crate) fn compute_limits(&self) -> Limits {
+        let (have, keep) = (self.capacity, self.system_reserve);
+        let cpu = after_other(
+            have.cpu_milli.into(),
+            keep.cpu_milli.into(),
+            self.other.cpu_milli.into(),
+            self.other.cpu_unit_milli.into(),
+        );
+        let memory_kib = after_other(
+            u64::from(have.memory_mib) << 10,
+            u64::from(keep.memory_mib) << 10,
+            self.other.memory_kib,
+            u64::from(self.other.memory_unit_mib) << 10,
+        );
+        Limits {
+            cpu: overcommitted(cpu, self.ratios.cpu_permille),
+            memory: overcommitted(memory_kib >> 10, self.ratios.memory_permille),
+            disk: overcommitted(
+                i64::from(have.disk_mib) - i64::from(keep.disk_mib),
+                self.ratios.disk_permille,
+            ),
+            bandwidth: i64::from(have.bandwidth_mbps) - i64::from(keep.bandwidth_mbps),
+        }
+    }
+
+    /// Memory in use, the hypervisor's overhead included.
+    pub(crate) fn memory_used(&self) -> i64 {
+        self.used.memory + i64::from(self.used.instances) * i64::from(self.vmm_overhead_mib)
+    }
+
+    /// Memory one more instance may have, its own overhead already taken off.
+    pub(crate) fn memory_room(&self) -> i64 {
+        self.limits.memory - self.memory_used() - i64::from(self.vmm_overhead_mib)
+    }
+
+    /// A planned reboot that still lies ahead of the last boot.
+    pub(crate) fn pending_reboot(&self) -> Option<Timestamp> {
+        self.next_reboot
+            .filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))
+    }
+
+    /// Until when the node counts as sick: its two newest boots both failed within the window.
+    pub(crate) fn sick_until(&self, window_s: i64) -> Option<Timestamp> {
+        let [.., second, newest] = self.boots.as_slice() else {
+            return None;
+        };
+        (second.failed && newest.failed).then(|| second.at.plus(window_s))
+    }
+}
+
+/// Whole units left after the system's reserve and what others are charged; negative when over.
+fn after_other(total: u64, system: u64, raw: u64, unit: u64) -> i64 {
+    let unit = unit.max(1);
+    let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    if system > total {
+        return signed(total) - signed(system);
+    }
+    let reservable = (total - system) / unit * unit;
+    let charged = charge_for_other(total, system, raw, unit).saturating_mul(unit);
+    signed(reservable).saturating_sub(signed(charged))
+}
+
+fn overcommitted(amount: i64, permille: u32) -> i64 {
+    // A deficit is not multiplied: it is real.
+    if amount < 0 {
+        amount
+    } else {
+        amount.saturating_mul(i64::from(permille)) / 1000
+    }
+}
+
+/// What few instances have.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Rare {
+    pub(crate) name: Option<Symbol>,
+    pub(crate) extra: Vec<(Symbol, u32)>,
+    pub(crate) groups: Vec<Symbol>,
+    pub(crate) apart_rules: Vec<Arc<Rule>>,
+    pub(crate) volumes: Vec<Symbol>,
+}
+
+/// One placed instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InstanceRow {
+    pub(crate) id: InstanceId,
+    pub(crate) owner: Symbol,
+    pub(crate) workload: Option<Symbol>,
+    pub(crate) image: Option<Symbol>,
+    pub(crate) node: u32,
+    pub(crate) priority: i32,
+    pub(crate) resources: Amounts,
+    pub(crate) tags: Box<[(Symbol, Symbol)]>,
+    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) cpu_capped: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Fleet;
+    use crate::model::NodeFacts;
+
+    fn limits(change: impl FnOnce(&mut NodeFacts)) -> Limits {
+        let mut facts = NodeFacts::new("n", Amounts::new(8000, 16_384).with_disk(1000));
+        change(&mut facts);
+        let mut fleet = Fleet::new();
+        let slot = fleet
+            .put_node(&facts)
+            .map_or(super::super::columns::Slot(0), |slot| slot);
+        fleet.row(slot).map(|row| row.limits).unwrap_or_default()
+    }
+
+    #[test]
+    fn limits_take_off_the_reserve_then_apply_the_ratio() {
+        let plain = limits(|_| {});
+        assert_eq!(
+            (plain.cpu, plain.memory, plain.disk),
+            (32_000, 16_384, 1000)
+        );
+        let reserved = limits(|facts| facts.system_reserve = Amounts::new(500, 384));
+        assert_eq!((reserved.cpu, reserved.memory), (30_000, 16_000));
+        let over = limits(|facts| facts.system_reserve = Amounts::new(9000, 0));
+        assert_eq!(
+            over.cpu, -1000,
+            "a deficit stays visible and is not multiplied"
+        );
+    }
+
+    #[test]
+    fn other_usage_takes_real_capacity_before_the_ratio() {
+        let used = limits(|facts| {
+            facts.other = OtherUsage {
+                cpu_milli: 1000,
+                memory_kib: 1025,
+                ..OtherUsage::default()
+            };
+        });
+        assert_eq!(
+            (used.cpu, used.memory),
+            (28_000, 16_382),
+            "a started MiB is a whole MiB"
+        );
+    }
+}

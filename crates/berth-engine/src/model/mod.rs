@@ -1,0 +1,20 @@
+//! The vocabulary: what a caller says about nodes, instances, groups and volumes.
+//!
+//! These are plain data with validation. Nothing here decides anything and nothing here knows how
+//! the fleet stores it.
+
+mod amounts;
+mod ids;
+mod node;
+mod request;
+
+pub use amounts::{Amounts, PPM, Ratios, Unit, charge_for_other, share_ppm};
+pub use ids::{InstanceId, NodeId, Timestamp};
+pub use node::{
+    BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, NodeState,
+    OtherUsage, Platform, PlatformVersion, TraitValue, Watermarks,
+};
+pub use request::{
+    Elastic, Group, GroupKind, Hint, InstanceRequest, InvalidRequest, Locality, PlatformBounds,
+    Volume,
+};

@@ -1,0 +1,407 @@
+//! What a caller asks for: one instance, its groups, its volumes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::amounts::{Amounts, Ratios};
+use super::ids::{InstanceId, NodeId, Timestamp};
+use super::node::{CapacityType, PlatformVersion, TraitValue};
+use crate::affinity::{Rule, Strength, Topology};
+
+/// How far an elastic instance may shrink and grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Elastic {
+    /// The least it runs with.
+    pub min: Amounts,
+    /// The most it may grow to.
+    pub max: Amounts,
+}
+
+/// Which platforms an instance runs on: for each listed version, the oldest or newest build.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlatformBounds {
+    /// At least these builds.
+    pub min: BTreeMap<PlatformVersion, Timestamp>,
+    /// At most these builds.
+    pub max: BTreeMap<PlatformVersion, Timestamp>,
+}
+
+/// Which instances a locality hint means.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hint {
+    /// The one with this id.
+    Instance(InstanceId),
+    /// All of the owner's with this tag and value.
+    Tag(String, String),
+}
+
+/// Near to and far from instances of the same owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Locality {
+    /// On a node with these: all of them when strict, any of them otherwise.
+    pub near: Vec<Hint>,
+    /// On a node with none of these.
+    pub far: Vec<Hint>,
+    /// Whether the hints are rules or wishes.
+    pub strict: bool,
+}
+
+impl Locality {
+    /// Whether nothing was asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.near.is_empty() && self.far.is_empty()
+    }
+}
+
+/// One instance to be placed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstanceRequest {
+    /// The id it will have.
+    pub id: InstanceId,
+    /// A name that affinity rules may use.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The tenant it belongs to.
+    pub owner: String,
+    /// The environment whose secrets it uses.
+    #[serde(default)]
+    pub env: Option<String>,
+    /// The workload it is a replica of.
+    #[serde(default)]
+    pub workload: Option<String>,
+    /// What it needs.
+    pub resources: Amounts,
+    /// Further integer classes it needs, such as `gpu`.
+    #[serde(default)]
+    pub extra: BTreeMap<String, u32>,
+    /// How far it may shrink and grow.
+    #[serde(default)]
+    pub elastic: Option<Elastic>,
+    /// Its tags, for rules of its own and of others.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Traits its node must have.
+    #[serde(default)]
+    pub traits: BTreeMap<String, TraitValue>,
+    /// Networks: of each set, at least one must be up on the node.
+    #[serde(default)]
+    pub networks: Vec<Vec<String>>,
+    /// Platforms it runs on.
+    #[serde(default)]
+    pub platform: PlatformBounds,
+    /// Overprovision ratios its package was sold with.
+    #[serde(default)]
+    pub ratios: Option<Ratios>,
+    /// On-demand or spot, if it matters.
+    #[serde(default)]
+    pub capacity_type: Option<CapacityType>,
+    /// Local volumes it must be beside.
+    #[serde(default)]
+    pub volumes: Vec<String>,
+    /// Whether its environment must have secrets.
+    #[serde(default)]
+    pub needs_secrets: bool,
+    /// Whether its CPU is capped.
+    #[serde(default)]
+    pub cpu_capped: bool,
+    /// Whether it refuses nodes that are virtual machines.
+    #[serde(default)]
+    pub exclude_virtual: bool,
+    /// Its image.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// What the image takes on disk beside the instance's own disk.
+    #[serde(default)]
+    pub image_mib: u32,
+    /// Groups it is a member of.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Affinity rules.
+    #[serde(default)]
+    pub affinity: Vec<Rule>,
+    /// Locality hints.
+    #[serde(default)]
+    pub locality: Locality,
+    /// Higher may push out lower, by proposal.
+    #[serde(default)]
+    pub priority: i32,
+    /// Nodes that already denied this request.
+    #[serde(default)]
+    pub excluded_nodes: Vec<NodeId>,
+}
+
+impl InstanceRequest {
+    /// Disk an instance gets when it asks for none: 4 GiB.
+    pub const DEFAULT_DISK_MIB: u32 = 4096;
+
+    /// A request with these resources, the default disk and nothing else.
+    #[must_use]
+    pub fn new(id: InstanceId, owner: &str, resources: Amounts) -> Self {
+        let mut resources = resources;
+        if resources.disk_mib == 0 {
+            resources.disk_mib = Self::DEFAULT_DISK_MIB;
+        }
+        Self {
+            id,
+            name: None,
+            owner: owner.to_owned(),
+            env: None,
+            workload: None,
+            resources,
+            extra: BTreeMap::new(),
+            elastic: None,
+            tags: BTreeMap::new(),
+            traits: BTreeMap::new(),
+            networks: Vec::new(),
+            platform: PlatformBounds::default(),
+            ratios: None,
+            capacity_type: None,
+            volumes: Vec::new(),
+            needs_secrets: false,
+            cpu_capped: false,
+            exclude_virtual: false,
+            image: None,
+            image_mib: 0,
+            groups: Vec::new(),
+            affinity: Vec::new(),
+            locality: Locality::default(),
+            priority: 0,
+            excluded_nodes: Vec::new(),
+        }
+    }
+
+    /// Whether two requests differ at most in their ids and names, and so share a ranking.
+    #[must_use]
+    pub fn same_class(&self, other: &Self) -> bool {
+        let Self {
+            id: _,
+            name: _,
+            owner,
+            env,
+            workload,
+            resources,
+            extra,
+            elastic,
+            ..
+        } = self;
+        // Listed in the order of how often they differ, so that most pairs part early.
+        *resources == other.resources
+            && *workload == other.workload
+            && *owner == other.owner
+            && self.tags == other.tags
+            && self.image == other.image
+            && *env == other.env
+            && *extra == other.extra
+            && *elastic == other.elastic
+            && self.same_static_class(other)
+            && self.volumes == other.volumes
+            && self.needs_secrets == other.needs_secrets
+            && self.cpu_capped == other.cpu_capped
+            && self.image_mib == other.image_mib
+            && self.groups == other.groups
+            && self.affinity == other.affinity
+            && self.locality == other.locality
+            && self.priority == other.priority
+            && self.excluded_nodes == other.excluded_nodes
+    }
+
+    /// Whether two requests ask the same of a node's facts, and so share a mask.
+    #[must_use]
+    pub fn same_static_class(&self, other: &Self) -> bool {
+        self.traits == other.traits
+            && self.networks == other.networks
+            && self.platform == other.platform
+            && self.ratios == other.ratios
+            && self.capacity_type == other.capacity_type
+            && self.exclude_virtual == other.exclude_virtual
+    }
+
+    /// Refuses a request that could mean nothing.
+    ///
+    /// # Errors
+    /// Names the field, the value and what would be accepted.
+    pub fn validate(&self) -> Result<(), InvalidRequest> {
+        for (field, value, _) in self.resources.named() {
+            if value > Amounts::MAX {
+                return Err(InvalidRequest::TooLarge {
+                    field: field.to_owned(),
+                    value,
+                });
+            }
+        }
+        if let Some((field, value)) = self.extra.iter().find(|(_, value)| **value > Amounts::MAX) {
+            return Err(InvalidRequest::TooLarge {
+                field: field.clone(),
+                value: *value,
+            });
+        }
+        if self.resources.memory_mib == 0 {
+            return Err(InvalidRequest::Zero {
+                field: "memory_mib",
+            });
+        }
+        if self.owner.is_empty() {
+            return Err(InvalidRequest::Empty { field: "owner" });
+        }
+        if let Some(elastic) = &self.elastic {
+            self.validate_elastic(elastic)?;
+        }
+        if self.networks.iter().any(Vec::is_empty) {
+            return Err(InvalidRequest::Empty { field: "networks" });
+        }
+        let fatal = crate::affinity::lint(&self.affinity)
+            .into_iter()
+            .find(|f| f.is_fatal());
+        match fatal {
+            Some(finding) => Err(InvalidRequest::Impossible {
+                finding: finding.to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn validate_elastic(&self, elastic: &Elastic) -> Result<(), InvalidRequest> {
+        let bounds = elastic.min.named().into_iter().zip(elastic.max.named());
+        for ((field, value, _), ((_, min, _), (_, max, _))) in
+            self.resources.named().into_iter().zip(bounds)
+        {
+            if value < min || (max != 0 && value > max) {
+                return Err(InvalidRequest::OutsideElastic {
+                    field,
+                    value,
+                    min,
+                    max,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request that could mean nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InvalidRequest {
+    /// An amount that no node could have.
+    #[error("{field} is {value}; accepted is 0 to {}", Amounts::MAX)]
+    TooLarge {
+        /// The field.
+        field: String,
+        /// What was given.
+        value: u32,
+    },
+    /// An amount that must not be zero.
+    #[error("{field} is 0; accepted is 1 to {}", Amounts::MAX)]
+    Zero {
+        /// The field.
+        field: &'static str,
+    },
+    /// A text or list that must not be empty.
+    #[error("{field} is empty; give at least one")]
+    Empty {
+        /// The field.
+        field: &'static str,
+    },
+    /// The instance is outside its own bounds.
+    #[error("{field} is {value}, outside its elastic bounds {min} to {max}")]
+    OutsideElastic {
+        /// The field.
+        field: &'static str,
+        /// What was given.
+        value: u32,
+        /// Its least.
+        min: u32,
+        /// Its most.
+        max: u32,
+    },
+    /// Rules that can never hold together.
+    #[error("affinity can never hold: {finding}")]
+    Impossible {
+        /// Which rules, and what to change.
+        finding: String,
+    },
+    /// The instance id is already placed.
+    #[error("instance {id} is already placed on node {node}; release it first or use a new id")]
+    AlreadyPlaced {
+        /// The instance.
+        id: InstanceId,
+        /// Where it is.
+        node: NodeId,
+    },
+    /// A batch that names an instance more than once.
+    #[error("{value}; every instance needs an id of its own")]
+    Duplicate {
+        /// Which.
+        value: String,
+    },
+    /// A group nobody made.
+    #[error("group {group:?} does not exist; create it first")]
+    UnknownGroup {
+        /// The group.
+        group: String,
+    },
+    /// A volume nobody made.
+    #[error("volume {volume:?} does not exist; create it first")]
+    UnknownVolume {
+        /// The volume.
+        volume: String,
+    },
+}
+
+/// Whether a group's members seek or avoid each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupKind {
+    /// In one domain. The first member chooses it.
+    Together,
+    /// In different domains.
+    Apart,
+}
+
+/// Instances that must or should be together or apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Its name.
+    pub id: String,
+    /// Together or apart.
+    pub kind: GroupKind,
+    /// Rule or wish.
+    pub strength: Strength,
+    /// Per node, rack or zone.
+    pub topology: Topology,
+    /// Most members in one domain; absent: one when apart, any number when together.
+    #[serde(default)]
+    pub max_per_domain: Option<u32>,
+}
+
+impl Group {
+    /// Most members that one domain may hold under this group.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.max_per_domain.unwrap_or(match self.kind {
+            GroupKind::Together => u32::MAX,
+            GroupKind::Apart => 1,
+        })
+    }
+}
+
+/// A local volume and where it lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Volume {
+    /// Its name.
+    pub id: String,
+    /// The node that holds it.
+    pub home: NodeId,
+    /// The one instance that uses it.
+    #[serde(default)]
+    pub attached_to: Option<InstanceId>,
+}

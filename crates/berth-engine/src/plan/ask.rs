@@ -1,0 +1,78 @@
+//! A request made ready: names resolved, others' places looked up, once for all nodes.
+
+use crate::fleet::{Fleet, Posting, Presence, Slot, Symbol};
+use crate::model::{InstanceRequest, Timestamp};
+use crate::policy::Policy;
+
+use super::neighbours::{self, DomainRule, Hints, Notice};
+
+/// What all filters and scorers are asked about.
+pub(crate) struct Ask<'a> {
+    pub(crate) request: &'a InstanceRequest,
+    pub(crate) policy: &'a Policy,
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) now: Timestamp,
+    /// The owner, when it has anything placed.
+    pub(crate) owner: Option<Symbol>,
+    /// Where the workload's replicas are, when there are any.
+    pub(crate) replicas: Option<&'a Presence>,
+    /// Which nodes have the image.
+    pub(crate) cached: Option<&'a Posting>,
+    /// Nodes that denied this request before.
+    pub(crate) excluded: Vec<Slot>,
+    /// Rules about others that must hold.
+    pub(crate) hard: Vec<DomainRule<'a>>,
+    /// Rules about others that should hold.
+    pub(crate) soft: Vec<DomainRule<'a>>,
+    /// Soft locality hints.
+    pub(crate) hints: Hints<'a>,
+    /// What the caller should be told, whatever the answer is.
+    pub(crate) notices: Vec<Notice>,
+}
+
+impl<'a> Ask<'a> {
+    pub(crate) fn new(
+        request: &'a InstanceRequest,
+        policy: &'a Policy,
+        fleet: &'a Fleet,
+        now: Timestamp,
+    ) -> Self {
+        let texts = fleet.texts();
+        let owner = texts.find(&request.owner);
+        let workload = request
+            .workload
+            .as_deref()
+            .and_then(|name| texts.find(name));
+        let replicas = owner
+            .zip(workload)
+            .and_then(|(o, w)| fleet.index().workload(o, w));
+        let image = request.image.as_deref().and_then(|name| texts.find(name));
+        let mut ask = Self {
+            request,
+            policy,
+            fleet,
+            now,
+            owner,
+            replicas,
+            cached: image.and_then(|image| fleet.index().cached_image(image)),
+            excluded: request
+                .excluded_nodes
+                .iter()
+                .filter_map(|id| fleet.slot_of(id))
+                .collect(),
+            hard: Vec::new(),
+            soft: Vec::new(),
+            hints: Hints::default(),
+            notices: Vec::new(),
+        };
+        neighbours::resolve(&mut ask);
+        ask
+    }
+
+    /// Whether one node's change can only change that node's own answer, apart from the spread
+    /// over racks and zones, which rankings handle: then a ranking can be repaired.
+    pub(crate) fn is_local(&self) -> bool {
+        let mut rules = self.hard.iter().chain(&self.soft);
+        rules.all(|rule| rule.is_local()) && self.hints.is_empty()
+    }
+}

@@ -1,0 +1,266 @@
+//! Batches: instances that are placed together, and see each other while they are.
+//!
+//! Greedy in the order given; if that fails, the largest first; if that fails too, a bounded exact
+//! search, so that a batch which fits is not refused merely because greedy missed it. Whatever is
+//! tried is claimed in the fleet and taken back, so one batch leaves no trace but its answer.
+
+use serde::Serialize;
+
+use super::engine::{Engine, Picked, PlaceError, Placement, Reuse};
+use super::search::{self, Budget};
+use crate::explain::Refusal;
+use crate::fleet::Slot;
+use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp};
+
+/// How many of a batch must be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BatchMode {
+    /// All or none.
+    #[default]
+    AllOrNothing,
+    /// At least this many, or none.
+    AtLeast(usize),
+    /// As many as fit.
+    BestEffort,
+}
+
+/// Instances to be placed together.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The instances, in order of preference.
+    pub requests: Vec<InstanceRequest>,
+    /// How many must be placed.
+    pub mode: BatchMode,
+    /// How many node choices the exact search may try.
+    pub search_budget: u32,
+}
+
+impl Batch {
+    /// Choices that the exact search tries by default.
+    pub const DEFAULT_BUDGET: u32 = 20_000;
+
+    /// A batch of which all or none are placed.
+    #[must_use]
+    pub const fn new(requests: Vec<InstanceRequest>) -> Self {
+        let mode = BatchMode::AllOrNothing;
+        Self {
+            requests,
+            mode,
+            search_budget: Self::DEFAULT_BUDGET,
+        }
+    }
+
+    /// The same batch in another mode.
+    #[must_use]
+    pub fn with_mode(self, mode: BatchMode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// How many must be placed.
+    fn quorum(&self) -> usize {
+        match self.mode {
+            BatchMode::AllOrNothing => self.requests.len(),
+            BatchMode::AtLeast(least) => least,
+            BatchMode::BestEffort => 0,
+        }
+    }
+}
+
+/// How far the planner had to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SearchEnd {
+    /// The order given worked.
+    Greedy,
+    /// Largest first worked.
+    LargestFirst,
+    /// The exact search found it.
+    Search,
+    /// Every possibility was ruled out: it does not fit.
+    DoesNotFit,
+    /// The budget ran out first: not found, which does not mean that it does not fit.
+    NotFoundWithinBudget,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug)]
+pub struct BatchOutcome {
+    /// Where instances go, in the order of the batch; empty when too few could be placed.
+    pub placements: Vec<Placement>,
+    /// Instances without a place, each explained beside those that have one.
+    pub refused: Vec<(InstanceId, Refusal)>,
+    /// How far the planner had to go.
+    pub end: SearchEnd,
+}
+
+/// One way to place a batch: per request, in the order of the batch.
+pub(super) type Assignment = Vec<Option<Picked>>;
+
+impl Engine {
+    /// Chooses nodes for a batch. Nothing is claimed.
+    ///
+    /// # Errors
+    /// When a request means nothing. A batch that does not fit is an outcome, not an error.
+    pub fn place_batch(
+        &mut self,
+        batch: &Batch,
+        now: Timestamp,
+    ) -> Result<BatchOutcome, PlaceError> {
+        self.validate_batch(batch)?;
+        let (assignment, end) = self.assign(batch, now);
+        Ok(self.outcome(batch, &assignment, end, now))
+    }
+
+    fn validate_batch(&self, batch: &Batch) -> Result<(), InvalidRequest> {
+        let mut ids = std::collections::BTreeSet::new();
+        for request in &batch.requests {
+            self.validate(request)?;
+            if !ids.insert(request.id) {
+                let value = format!("the batch has instance {} twice", request.id);
+                return Err(InvalidRequest::Duplicate { value });
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(&mut self, batch: &Batch, now: Timestamp) -> (Assignment, SearchEnd) {
+        let (quorum, count) = (batch.quorum(), batch.requests.len());
+        let given: Vec<usize> = (0..count).collect();
+        let greedy = self.try_in_order(batch, &given, now);
+        let by_greedy = placed(&greedy);
+        if by_greedy == count {
+            return (greedy, SearchEnd::Greedy);
+        }
+        let order = largest_first(&batch.requests);
+        let sorted = self.try_in_order(batch, &order, now);
+        let (best, end) = if placed(&sorted) > by_greedy {
+            (sorted, SearchEnd::LargestFirst)
+        } else {
+            (greedy, SearchEnd::Greedy)
+        };
+        if placed(&best) >= quorum {
+            return (best, end);
+        }
+        let mut budget = Budget::new(batch.search_budget);
+        match search::exact(self, &batch.requests, &order, quorum, &mut budget, now) {
+            Some(found) => (found, SearchEnd::Search),
+            None if budget.is_spent() => (best, SearchEnd::NotFoundWithinBudget),
+            None => (best, SearchEnd::DoesNotFit),
+        }
+    }
+
+    /// Places what can be placed, one after the other, each seeing those before it.
+    fn try_in_order(&mut self, batch: &Batch, order: &[usize], now: Timestamp) -> Assignment {
+        let mut assignment = vec![None; batch.requests.len()];
+        for &place in order {
+            let request = &batch.requests[place];
+            assignment[place] = self.pick(request, now, Reuse::Ranking);
+            if let Some(picked) = assignment[place] {
+                self.fleet.claim_at(request, picked.slot);
+            } else if batch.mode == BatchMode::AllOrNothing {
+                break;
+            }
+        }
+        self.take_back(&batch.requests, &assignment);
+        assignment
+    }
+
+    pub(super) fn take_back(&mut self, requests: &[InstanceRequest], assignment: &Assignment) {
+        for (request, picked) in requests.iter().zip(assignment).rev() {
+            if picked.is_some() {
+                self.fleet.release(request.id);
+            }
+        }
+    }
+
+    fn outcome(
+        &mut self,
+        batch: &Batch,
+        assignment: &Assignment,
+        end: SearchEnd,
+        now: Timestamp,
+    ) -> BatchOutcome {
+        let enough = placed(assignment) >= batch.quorum();
+        let mut placements = Vec::new();
+        for (request, picked) in batch.requests.iter().zip(assignment) {
+            if let Some(picked) = picked {
+                placements.push(self.placement(request, *picked, now));
+            }
+        }
+        let refused = self.explain_missing(batch, assignment, end, now);
+        if !enough {
+            placements.clear();
+        }
+        BatchOutcome {
+            placements,
+            refused,
+            end,
+        }
+    }
+
+    /// Explains the instances without a place, with the others of the batch in theirs.
+    fn explain_missing(
+        &mut self,
+        batch: &Batch,
+        assignment: &Assignment,
+        end: SearchEnd,
+        now: Timestamp,
+    ) -> Vec<(InstanceId, Refusal)> {
+        let slots: Vec<Option<Slot>> = assignment.iter().map(|p| p.map(|p| p.slot)).collect();
+        for (request, slot) in batch.requests.iter().zip(&slots) {
+            if let Some(slot) = slot {
+                self.fleet.claim_at(request, *slot);
+            }
+        }
+        let mut refused: Vec<(InstanceId, Refusal)> = Vec::new();
+        let mut explained: Vec<&InstanceRequest> = Vec::new();
+        for (request, slot) in batch.requests.iter().zip(&slots) {
+            // One explanation per class: a hundred equal ones help nobody.
+            if slot.is_some() || explained.iter().any(|other| other.same_class(request)) {
+                continue;
+            }
+            explained.push(request);
+            let mut refusal = self.refusal(request, now);
+            refusal.search = Some(end);
+            refused.push((request.id, refusal));
+            if batch.mode == BatchMode::AllOrNothing {
+                break;
+            }
+        }
+        self.take_back(&batch.requests, assignment);
+        refused
+    }
+}
+
+fn placed(assignment: &Assignment) -> usize {
+    assignment.iter().filter(|picked| picked.is_some()).count()
+}
+
+/// Places in the batch, the largest requests first; of equals, the order given.
+fn largest_first(requests: &[InstanceRequest]) -> Vec<usize> {
+    let sum = |of: fn(&Amounts) -> u32| {
+        requests
+            .iter()
+            .map(|request| u64::from(of(&request.resources)))
+            .sum::<u64>()
+            .max(1)
+    };
+    let totals = [
+        sum(|a| a.cpu_milli),
+        sum(|a| a.memory_mib),
+        sum(|a| a.disk_mib),
+    ];
+    let size = |request: &InstanceRequest| {
+        let wanted = request.resources;
+        let amounts = [wanted.cpu_milli, wanted.memory_mib, wanted.disk_mib];
+        let share = |(amount, total): (u32, u64)| u64::from(amount) * 1_000_000 / total;
+        let pinned = u64::from(!request.volumes.is_empty() || !request.extra.is_empty());
+        (
+            pinned,
+            amounts.into_iter().zip(totals).map(share).sum::<u64>(),
+        )
+    };
+    let mut order: Vec<usize> = (0..requests.len()).collect();
+    order.sort_by_key(|&place| std::cmp::Reverse(size(&requests[place])));
+    order
+}

@@ -1,0 +1,195 @@
+//! What no request changes: whether a node is eligible at all, and the points it has by itself.
+//!
+//! Follows the fleet's change log and the clock that callers hand in. Every moment at which an
+//! answer will change by itself (a heartbeat grows stale, a failure fades, a reboot comes near) is
+//! known beforehand and waits in a heap, so that time passing costs only the nodes it concerns.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::filter::passes_node_tests;
+use crate::fleet::{Bits, Change, Column, Fleet, NodeRow, Slot};
+use crate::model::Timestamp;
+use crate::policy::Policy;
+use crate::score::{Scale, fact_points, load_points, next_failure_step};
+
+/// Nothing will change by itself.
+const NEVER: i64 = i64::MAX;
+
+/// Per-node answers under one policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Derived {
+    /// Passes every filter that looks only at facts and time.
+    pub(crate) eligible: Bits,
+    /// Points by facts and load.
+    pub(crate) points: Column<i32>,
+    /// Points by facts alone.
+    fact_points: Column<i32>,
+    /// The spans that fact points were measured against.
+    pub(crate) scale: Scale,
+    /// Rises when everything was computed anew.
+    pub(crate) epoch: u64,
+    scale_until: i64,
+    cursor: u64,
+    now: Timestamp,
+    flips: BinaryHeap<Reverse<(i64, Slot)>>,
+    flip_at: Vec<i64>,
+}
+
+impl Derived {
+    pub(crate) fn new() -> Self {
+        Self {
+            eligible: Bits::default(),
+            points: Column::new(0),
+            fact_points: Column::new(0),
+            scale: Scale::default(),
+            epoch: 0,
+            scale_until: i64::MIN,
+            cursor: 0,
+            now: Timestamp(i64::MIN),
+            flips: BinaryHeap::new(),
+            flip_at: Vec::new(),
+        }
+    }
+
+    /// Brings everything up to date with the fleet and the time.
+    pub(crate) fn catch_up(&mut self, fleet: &mut Fleet, policy: &Policy, now: Timestamp) {
+        fleet.settle_ranks();
+        self.grow(fleet.columns().zone_of_block.len());
+        let went_back = now < self.now;
+        self.now = now;
+        if went_back || self.scale_changed(fleet, policy) || !self.follow(fleet, policy) {
+            self.rebuild(fleet, policy);
+            return;
+        }
+        for slot in fleet.take_pulses() {
+            // A fresh node's later staleness is found when its old flip comes up.
+            if !self.eligible.get(slot) {
+                self.refresh_and_tell(fleet, policy, slot);
+            }
+        }
+        self.pass_time(fleet, policy);
+        self.cursor = fleet.changes_end();
+    }
+
+    /// Whether the spans moved, which changes every node's fact points.
+    fn scale_changed(&mut self, fleet: &Fleet, policy: &Policy) -> bool {
+        let facts_changed = fleet
+            .changes_since(self.cursor)
+            .is_none_or(|mut changes| changes.any(|change| matches!(change, Change::Facts(_))));
+        if !facts_changed && self.now.0 < self.scale_until {
+            return false;
+        }
+        let mut reboots = fleet.ranges().reboots();
+        self.scale_until = reboots
+            .find(|at| *at >= self.now)
+            .map_or(NEVER, |at| at.plus(1).0);
+        let scale = Scale::new(fleet.ranges(), policy, self.now);
+        let changed = scale != self.scale;
+        self.scale = scale;
+        changed
+    }
+
+    /// Applies the logged changes; false when some of them are gone.
+    fn follow(&mut self, fleet: &Fleet, policy: &Policy) -> bool {
+        let Some(changes) = fleet.changes_since(self.cursor) else {
+            return false;
+        };
+        for change in changes {
+            match (change, fleet.row(change.slot())) {
+                (Change::Load(slot), Some(row)) => {
+                    let points = self.fact_points.get(slot) + load_points(row, &self.scale, policy);
+                    self.points.set(slot, points);
+                }
+                (Change::Facts(slot), row) => self.refresh(slot, row, policy),
+                (Change::Load(slot), None) => self.eligible.set(slot, false),
+            }
+        }
+        true
+    }
+
+    fn rebuild(&mut self, fleet: &mut Fleet, policy: &Policy) {
+        fleet.take_pulses();
+        self.flips.clear();
+        self.flip_at.iter_mut().for_each(|at| *at = NEVER);
+        self.eligible
+            .words_mut()
+            .iter_mut()
+            .for_each(|word| *word = 0);
+        let slots: Vec<Slot> = fleet.columns().present.slots().collect();
+        for slot in slots {
+            self.refresh(slot, fleet.row(slot), policy);
+        }
+        self.epoch += 1;
+        self.cursor = fleet.changes_end();
+    }
+
+    fn pass_time(&mut self, fleet: &mut Fleet, policy: &Policy) {
+        while let Some(&Reverse((at, slot))) = self.flips.peek() {
+            if at > self.now.0 {
+                return;
+            }
+            self.flips.pop();
+            if self.flip_at[slot.index()] == at {
+                self.flip_at[slot.index()] = NEVER;
+                self.refresh_and_tell(fleet, policy, slot);
+            }
+        }
+    }
+
+    fn refresh_and_tell(&mut self, fleet: &mut Fleet, policy: &Policy, slot: Slot) {
+        let before = (self.eligible.get(slot), self.points.get(slot));
+        self.refresh(slot, fleet.row(slot), policy);
+        if before != (self.eligible.get(slot), self.points.get(slot)) {
+            fleet.touch(slot);
+        }
+    }
+
+    fn refresh(&mut self, slot: Slot, row: Option<&NodeRow>, policy: &Policy) {
+        let Some(row) = row else {
+            self.eligible.set(slot, false);
+            return;
+        };
+        self.eligible
+            .set(slot, passes_node_tests(row, policy, self.now));
+        let facts = fact_points(row, &self.scale, policy, self.now);
+        self.fact_points.set(slot, facts);
+        self.points
+            .set(slot, facts + load_points(row, &self.scale, policy));
+        let flip = next_flip(row, policy, self.now);
+        if flip < self.flip_at[slot.index()] {
+            self.flip_at[slot.index()] = flip;
+            self.flips.push(Reverse((flip, slot)));
+        }
+    }
+
+    fn grow(&mut self, blocks: usize) {
+        if self.eligible.words().len() < blocks {
+            self.eligible.grow(blocks);
+            self.points.grow(blocks);
+            self.fact_points.grow(blocks);
+            self.flip_at.resize(blocks * crate::fleet::LANES, NEVER);
+        }
+    }
+}
+
+/// The next moment after `now` at which a node's own answers may change by themselves.
+fn next_flip(row: &NodeRow, policy: &Policy, now: Timestamp) -> i64 {
+    let stale = row
+        .heartbeat_at
+        .plus(i64::from(policy.filters.heartbeat_grace_s) + 1);
+    let healthy = row.sick_until(i64::from(policy.filters.sick_window_s));
+    let reboot = row.pending_reboot();
+    let days = policy.filters.no_reboot_within_days.unwrap_or(0);
+    let too_close = reboot.map(|at| at.plus(1 - i64::from(days) * Timestamp::DAY));
+    let missed = reboot.map(|at| at.plus(1));
+    let fades = next_failure_step(row, policy, now);
+    let moments = [Some(stale), healthy, too_close, missed, fades];
+    moments
+        .into_iter()
+        .flatten()
+        .filter(|at| *at > now)
+        .map(|at| at.0)
+        .min()
+        .unwrap_or(NEVER)
+}

@@ -1,0 +1,308 @@
+//! The door: a fleet, a policy, and the questions one can ask of them.
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::derived::Derived;
+use super::masks::Masks;
+use super::neighbours::Notice;
+use super::rankings::{Found, Inputs, Rankings, scan_all};
+use super::scan::Totals;
+use super::{Ask, words};
+use crate::explain::Refusal;
+use crate::filter::{Evidence, FilterId, first_failure, gates, passes_request_tests};
+use crate::fleet::{Fleet, Slot};
+use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
+use crate::policy::Policy;
+use crate::score::{Scale, all_values, combine};
+
+/// Where an instance should go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Placement {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The node.
+    pub node: NodeId,
+    /// The generation of the node's facts that this rests on.
+    pub constraint_gen: u64,
+    /// The node's total.
+    pub score: i64,
+    /// What the caller should know about its rules.
+    pub notices: Vec<Notice>,
+}
+
+/// Why there is no placement.
+#[derive(Clone, Debug, Error)]
+pub enum PlaceError {
+    /// The request means nothing.
+    #[error("the request is not valid")]
+    Invalid(#[from] InvalidRequest),
+    /// No node can take it.
+    #[error("no node can take the instance: {}", .0.code)]
+    Refused(Box<Refusal>),
+}
+
+/// How much of earlier answers a decision may use. All give the same answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reuse {
+    /// The ranking of the class, repaired where nodes changed.
+    #[default]
+    Ranking,
+    /// Only the mask of the request's static part: every node is filtered and scored.
+    Mask,
+    /// Nothing: the mask, too, is built from the facts.
+    Nothing,
+}
+
+/// A decision before it is dressed for the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Picked {
+    pub(crate) slot: Slot,
+    pub(crate) total: i32,
+}
+
+/// A fleet under a policy.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(super) fleet: Fleet,
+    pub(super) policy: Policy,
+    pub(super) derived: Derived,
+    masks: Masks,
+    rankings: Rankings,
+    words: Vec<u64>,
+    totals: Totals,
+}
+
+impl Engine {
+    /// An engine with an empty fleet.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self::with_fleet(Fleet::new(), policy)
+    }
+
+    /// An engine over an existing fleet.
+    #[must_use]
+    pub fn with_fleet(fleet: Fleet, policy: Policy) -> Self {
+        Self {
+            fleet,
+            policy,
+            derived: Derived::new(),
+            masks: Masks::default(),
+            rankings: Rankings::default(),
+            words: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// The fleet.
+    #[must_use]
+    pub const fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// The fleet, to change. What is derived from it follows by itself.
+    pub const fn fleet_mut(&mut self) -> &mut Fleet {
+        &mut self.fleet
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Changes the policy. The fleet stays.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+        self.derived = Derived::new();
+        self.masks.clear();
+        self.rankings.clear();
+    }
+
+    /// Chooses a node for one instance. Nothing is claimed.
+    ///
+    /// # Errors
+    /// When the request means nothing, or when no node can take it; the refusal explains itself.
+    pub fn place(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+    ) -> Result<Placement, PlaceError> {
+        self.place_with(request, now, Reuse::Ranking)
+    }
+
+    /// Chooses a node, reusing as much as told. The answer does not depend on it.
+    ///
+    /// # Errors
+    /// As [`Engine::place`].
+    pub fn place_with(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        reuse: Reuse,
+    ) -> Result<Placement, PlaceError> {
+        self.validate(request)?;
+        match self.pick(request, now, reuse) {
+            Some(picked) => Ok(self.placement(request, picked, now)),
+            None => Err(PlaceError::Refused(Box::new(self.refusal(request, now)))),
+        }
+    }
+
+    /// Whether one node can take the instance now: the re-check of a plan.
+    ///
+    /// # Errors
+    /// The first filter that says no, and why; nothing when the node is unknown.
+    pub fn check(
+        &mut self,
+        request: &InstanceRequest,
+        node: &NodeId,
+        now: Timestamp,
+    ) -> Result<(), Option<(FilterId, Evidence)>> {
+        let slot = self.fleet.slot_of(node).ok_or(None)?;
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        let row = self.fleet.row(slot).ok_or(None)?;
+        first_failure(&ask, slot, row).map_or(Ok(()), |failure| Err(Some(failure)))
+    }
+
+    /// Refuses what could mean nothing here and now.
+    pub(crate) fn validate(&self, request: &InstanceRequest) -> Result<(), InvalidRequest> {
+        request.validate()?;
+        if let Some(node) = self.fleet.node_of(request.id) {
+            return Err(InvalidRequest::AlreadyPlaced {
+                id: request.id,
+                node: node.clone(),
+            });
+        }
+        if let Some(group) = request
+            .groups
+            .iter()
+            .find(|id| self.fleet.group(id).is_none())
+        {
+            return Err(InvalidRequest::UnknownGroup {
+                group: group.clone(),
+            });
+        }
+        if let Some(volume) = request
+            .volumes
+            .iter()
+            .find(|id| self.fleet.volume(id).is_none())
+        {
+            return Err(InvalidRequest::UnknownVolume {
+                volume: volume.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Brings what is derived up to date without deciding anything.
+    pub(crate) fn catch_up(&mut self, now: Timestamp) {
+        self.derived.catch_up(&mut self.fleet, &self.policy, now);
+    }
+
+    /// The spans that fact scores are measured against.
+    pub(crate) const fn scale(&self) -> &Scale {
+        &self.derived.scale
+    }
+
+    pub(super) fn placement(
+        &self,
+        request: &InstanceRequest,
+        picked: Picked,
+        now: Timestamp,
+    ) -> Placement {
+        let row = self.fleet.row(picked.slot);
+        let has_rules = !request.affinity.is_empty() || !request.locality.is_empty();
+        let notices = if has_rules {
+            Ask::new(request, &self.policy, &self.fleet, now).notices
+        } else {
+            Vec::new()
+        };
+        Placement {
+            instance: request.id,
+            node: row.map_or_else(|| NodeId::new(""), |row| row.id.clone()),
+            constraint_gen: row.map_or(0, |row| row.constraint_gen),
+            score: i64::from(picked.total),
+            notices,
+        }
+    }
+
+    /// Chooses a node for a valid request: the one place where a node is chosen.
+    pub(crate) fn pick(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        reuse: Reuse,
+    ) -> Option<Picked> {
+        self.derived.catch_up(&mut self.fleet, &self.policy, now);
+        if reuse == Reuse::Nothing {
+            self.masks.clear();
+        }
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        if !passes_request_tests(&ask) {
+            return None;
+        }
+        let mask = self.masks.get(&self.fleet, &self.policy, request);
+        let gates = gates(&self.fleet, request, &self.policy);
+        let inputs = Inputs {
+            ask: &ask,
+            derived: &self.derived,
+            mask,
+            gates: &gates,
+        };
+        let columnar = self.policy.is_columnar();
+        let found = if columnar && reuse == Reuse::Ranking {
+            self.rankings.find(&ask)
+        } else {
+            Found::No
+        };
+        if let Found::Kept(place) = found
+            && let Some(choice) = self.rankings.choose(place, &inputs)
+        {
+            return choice.map(|(slot, total)| Picked { slot, total });
+        }
+        words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        scan_all(&mut self.totals, &self.words, &inputs);
+        if !columnar {
+            return pick_slowly(&ask, &self.derived, &self.totals.survivors());
+        }
+        self.rankings.keep(&found, &self.totals, &inputs);
+        let winner = self.totals.winner(self.fleet.columns());
+        winner.map(|(slot, total)| Picked { slot, total })
+    }
+
+    /// Every node that could take a valid request, in order of id.
+    pub(crate) fn candidates(&mut self, request: &InstanceRequest, now: Timestamp) -> Vec<Slot> {
+        self.derived.catch_up(&mut self.fleet, &self.policy, now);
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        if !passes_request_tests(&ask) {
+            return Vec::new();
+        }
+        let mask = self.masks.get(&self.fleet, &self.policy, request);
+        let gates = gates(&self.fleet, request, &self.policy);
+        let inputs = Inputs {
+            ask: &ask,
+            derived: &self.derived,
+            mask,
+            gates: &gates,
+        };
+        words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        scan_all(&mut self.totals, &self.words, &inputs);
+        let mut slots = self.totals.survivors();
+        slots.sort_unstable_by_key(|slot| self.fleet.columns().rank.get(*slot));
+        slots
+    }
+}
+
+/// The choice under a policy whose totals no column holds.
+fn pick_slowly(ask: &Ask<'_>, derived: &Derived, survivors: &[Slot]) -> Option<Picked> {
+    let values = all_values(ask, &derived.scale, survivors);
+    let rank = |slot: Slot| ask.fleet.columns().rank.get(slot);
+    let scored = survivors.iter().zip(&values).map(|(&slot, values)| {
+        let total = combine(ask.policy, values);
+        (std::cmp::Reverse(total), rank(slot), slot)
+    });
+    scored.min().map(|(total, _, slot)| Picked {
+        slot,
+        total: total.0,
+    })
+}

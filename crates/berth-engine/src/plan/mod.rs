@@ -1,0 +1,26 @@
+//! Planning: from a request to a node, a batch of nodes, or a refusal.
+//!
+//! [`Engine`] is the door. Behind it, `derived` keeps per-node answers that no request changes,
+//! `masks` those that a request's static part changes, `scan` reads the columns, and `rankings`
+//! keep the result of a scan and repair it where nodes changed. All of them follow the fleet's
+//! one change log. Planning never claims: a plan is a proposal until the ledger commits it.
+
+mod ask;
+mod batch;
+mod derived;
+mod engine;
+mod masks;
+mod neighbours;
+mod preempt;
+mod rankings;
+mod scan;
+mod search;
+mod words;
+
+pub(crate) use ask::Ask;
+pub use batch::{Batch, BatchMode, BatchOutcome, SearchEnd};
+pub use engine::{Engine, PlaceError, Placement, Reuse};
+pub use neighbours::Notice;
+pub(crate) use neighbours::{DomainRule, Origin};
+pub use preempt::Preemption;
+pub(crate) use preempt::smallest_release;

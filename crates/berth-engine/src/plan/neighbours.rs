@@ -1,0 +1,475 @@
+//! What a request says about other instances, resolved to counts per node, rack or zone.
+//!
+//! Groups, affinity expressions, the rules of instances already placed and locality hints all
+//! become [`DomainRule`]s: counts of members and a test of the count. Only instances of the same
+//! owner are ever seen; a rule that matches nobody is reported, never dropped in silence.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Ask;
+use crate::affinity::{Candidate, Operator, Rule, Strength, Subject, Topology};
+use crate::fleet::{Fleet, InstanceRow, NO_DOMAIN, Posting, Slot, Symbol};
+use crate::model::{GroupKind, Hint, InstanceId, InstanceRequest};
+
+/// Where a rule comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A group the instance is a member of.
+    Group,
+    /// A hard `!=` of an instance that is already there.
+    Resident,
+    /// An affinity expression of the request.
+    Affinity,
+    /// A strict locality hint.
+    Locality,
+}
+
+/// What the count in a node's domain must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountTest {
+    /// At least one.
+    Present,
+    /// None.
+    Absent,
+    /// Fewer than this many.
+    Below(u32),
+    /// At least one and fewer than this many; or any known domain while there is none anywhere.
+    HomeBelow(u32),
+    /// Anything: a rule that its own first member starts.
+    Anywhere,
+}
+
+/// A rule about how many others are in a node's domain.
+#[derive(Clone, Debug)]
+pub(crate) struct DomainRule<'a> {
+    pub(crate) origin: Origin,
+    pub(crate) text: Cow<'a, str>,
+    pub(crate) topology: Topology,
+    pub(crate) counts: Cow<'a, Posting>,
+    pub(crate) test: CountTest,
+}
+
+impl DomainRule<'_> {
+    /// How many others are in the node's domain. A node without a rack shares no rack.
+    pub(crate) fn members(&self, fleet: &Fleet, slot: Slot) -> u32 {
+        match fleet.domain(slot, self.topology) {
+            NO_DOMAIN if self.topology != Topology::Node => 0,
+            domain => self.counts.count(domain),
+        }
+    }
+
+    /// Whether a hard rule lets the node through.
+    pub(crate) fn admits(&self, fleet: &Fleet, slot: Slot) -> bool {
+        let known =
+            self.topology == Topology::Node || fleet.domain(slot, self.topology) != NO_DOMAIN;
+        self.admits_count(self.members(fleet, slot), known)
+    }
+
+    /// Whether a domain with this many members is let through; `known` is false for nodes that
+    /// are in no domain of this kind.
+    pub(crate) fn admits_count(&self, members: u32, known: bool) -> bool {
+        match self.test {
+            CountTest::Present => members > 0,
+            CountTest::Absent => members == 0,
+            CountTest::Below(limit) => members < limit,
+            CountTest::HomeBelow(limit) => {
+                known && members < limit && (members > 0 || self.counts.is_empty())
+            }
+            CountTest::Anywhere => true,
+        }
+    }
+
+    /// Whether only the node's own instances matter.
+    pub(crate) fn is_local(&self) -> bool {
+        // A home is taken by the first member, which changes the answer of every other node.
+        let seeds = matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere);
+        self.topology == Topology::Node && !seeds
+    }
+
+    /// What a soft rule adds for each member it sees: one, or minus one.
+    pub(crate) fn sign(&self) -> i64 {
+        match self.test {
+            CountTest::Present | CountTest::HomeBelow(_) | CountTest::Anywhere => 1,
+            CountTest::Absent | CountTest::Below(_) => -1,
+        }
+    }
+
+    pub(crate) fn wanted(&self) -> String {
+        match self.test {
+            CountTest::Present => "at least 1".to_owned(),
+            CountTest::Absent => "0".to_owned(),
+            CountTest::Below(limit) => format!("fewer than {limit}"),
+            CountTest::HomeBelow(u32::MAX) => "where the others are".to_owned(),
+            CountTest::HomeBelow(limit) => format!("where the others are, fewer than {limit}"),
+            CountTest::Anywhere => "anything".to_owned(),
+        }
+    }
+}
+
+/// Soft locality: nodes to keep away from, nodes to seek.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hints<'a> {
+    pub(crate) far: Vec<Cow<'a, Posting>>,
+    pub(crate) near: Vec<Cow<'a, Posting>>,
+}
+
+impl Hints<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.far.is_empty() && self.near.is_empty()
+    }
+}
+
+/// Something about the request's rules that its author should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Notice {
+    /// A hard rule matches no instance of this owner.
+    MatchesNothing {
+        /// The rule.
+        rule: String,
+    },
+    /// A hard `==` matches only the instance itself, which therefore starts the set.
+    Seeds {
+        /// The rule.
+        rule: String,
+    },
+    /// A locality hint names no instance of this owner.
+    UnknownHint {
+        /// The hint.
+        hint: String,
+    },
+    /// Rules that repeat or shadow each other.
+    Redundant {
+        /// Which, and what to change.
+        finding: String,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MatchesNothing { rule } => {
+                write!(
+                    f,
+                    "{rule} matches none of your instances; check its spelling"
+                )
+            }
+            Self::Seeds { rule } => {
+                write!(
+                    f,
+                    "{rule} matches only this instance, which therefore starts the set"
+                )
+            }
+            Self::UnknownHint { hint } => {
+                write!(
+                    f,
+                    "locality hint {hint} names none of your instances and has no effect"
+                )
+            }
+            Self::Redundant { finding } => f.write_str(finding),
+        }
+    }
+}
+
+/// Fills in an ask's rules.
+pub(super) fn resolve(ask: &mut Ask<'_>) {
+    let request = ask.request;
+    for id in &request.groups {
+        add_group(ask, id);
+    }
+    if !request.affinity.is_empty() {
+        for rule in &request.affinity {
+            add_affinity(ask, rule);
+        }
+        let findings = crate::affinity::lint(&request.affinity);
+        let redundant = findings.into_iter().filter(|finding| !finding.is_fatal());
+        let notices = redundant.map(|finding| Notice::Redundant {
+            finding: finding.to_string(),
+        });
+        ask.notices.extend(notices);
+    }
+    if ask.fleet.index().has_apart_rules() {
+        add_resident_rules(ask);
+    }
+    add_locality(ask);
+}
+
+fn add_group(ask: &mut Ask<'_>, id: &str) {
+    let Some(row) = ask.fleet.group_row(id) else {
+        return;
+    };
+    let counts = match row.group.topology {
+        Topology::Node => &row.presence.nodes,
+        Topology::Rack => &row.presence.racks,
+        Topology::Zone => &row.presence.zones,
+    };
+    let test = match row.group.kind {
+        GroupKind::Together => CountTest::HomeBelow(row.group.limit()),
+        GroupKind::Apart => CountTest::Below(row.group.limit()),
+    };
+    let rule = DomainRule {
+        origin: Origin::Group,
+        text: Cow::Owned(format!("group {id}")),
+        topology: row.group.topology,
+        counts: Cow::Borrowed(counts),
+        test,
+    };
+    match row.group.strength {
+        Strength::Hard => ask.hard.push(rule),
+        Strength::Soft => ask.soft.push(rule),
+    }
+}
+
+fn add_affinity<'a>(ask: &mut Ask<'a>, rule: &'a Rule) {
+    let nodes = matching_nodes(ask, rule);
+    let none = nodes.is_empty();
+    let mut test = match rule.operator() {
+        Operator::Same => CountTest::Present,
+        Operator::Different => CountTest::Absent,
+    };
+    if none && rule.is_hard() {
+        let text = rule.to_string();
+        // The first of a set that wants to be together cannot find the set: it starts it.
+        if rule.operator() == Operator::Same && selects_request(rule, ask.request) {
+            test = CountTest::Anywhere;
+            ask.notices.push(Notice::Seeds { rule: text });
+        } else {
+            ask.notices.push(Notice::MatchesNothing { rule: text });
+        }
+    }
+    let resolved = DomainRule {
+        origin: Origin::Affinity,
+        text: Cow::Borrowed(rule.as_str()),
+        topology: rule.scope(),
+        counts: at_scope(ask.fleet, nodes, rule.scope()),
+        test,
+    };
+    match rule.strength() {
+        Strength::Hard => ask.hard.push(resolved),
+        Strength::Soft => ask.soft.push(resolved),
+    }
+}
+
+/// Hard `!=` rules of the owner's placed instances bind newcomers too, or parallel creates would
+/// break them from the other side.
+fn add_resident_rules(ask: &mut Ask<'_>) {
+    let Some(owner) = ask.owner else { return };
+    for (rule, nodes) in ask.fleet.index().apart_rules_of(owner) {
+        if selects_request(rule, ask.request) {
+            ask.hard.push(DomainRule {
+                origin: Origin::Resident,
+                text: Cow::Owned(rule.to_string()),
+                topology: rule.scope(),
+                counts: at_scope(ask.fleet, Cow::Borrowed(nodes), rule.scope()),
+                test: CountTest::Absent,
+            });
+        }
+    }
+}
+
+fn add_locality(ask: &mut Ask<'_>) {
+    let locality = &ask.request.locality;
+    if locality.is_empty() {
+        if ask.policy.options.owner_spread
+            && let Some(nodes) = ask.owner.and_then(|owner| ask.fleet.index().owner(owner))
+        {
+            ask.hints.far.push(Cow::Borrowed(nodes));
+        }
+        return;
+    }
+    for (hints, test) in [
+        (&locality.far, CountTest::Absent),
+        (&locality.near, CountTest::Present),
+    ] {
+        for hint in hints {
+            add_hint(ask, hint, test);
+        }
+    }
+}
+
+fn add_hint(ask: &mut Ask<'_>, hint: &Hint, test: CountTest) {
+    let nodes = hinted_nodes(ask, hint);
+    let text = match hint {
+        Hint::Instance(id) => id.to_string(),
+        Hint::Tag(key, value) => format!("{key}={value}"),
+    };
+    if nodes.is_empty() {
+        ask.notices.push(Notice::UnknownHint { hint: text.clone() });
+        // Far from nothing holds everywhere; near to nothing fails everywhere when strict.
+        if test == CountTest::Absent {
+            return;
+        }
+    }
+    if ask.request.locality.strict {
+        let way = if test == CountTest::Absent {
+            "far"
+        } else {
+            "near"
+        };
+        ask.hard.push(DomainRule {
+            origin: Origin::Locality,
+            text: Cow::Owned(format!("{way} {text}")),
+            topology: Topology::Node,
+            counts: nodes,
+            test,
+        });
+    } else if test == CountTest::Absent {
+        ask.hints.far.push(nodes);
+    } else {
+        ask.hints.near.push(nodes);
+    }
+}
+
+fn hinted_nodes<'a>(ask: &Ask<'a>, hint: &Hint) -> Cow<'a, Posting> {
+    match hint {
+        Hint::Instance(id) => Cow::Owned(own_instance(ask, *id)),
+        Hint::Tag(key, value) => {
+            let texts = ask.fleet.texts();
+            let symbols = (ask.owner, texts.find(key), texts.find(value));
+            let (Some(owner), Some(key), Some(value)) = symbols else {
+                return nobody();
+            };
+            borrowed(ask.fleet.index().tag(owner, key, value))
+        }
+    }
+}
+
+fn own_instance(ask: &Ask<'_>, id: InstanceId) -> Posting {
+    let own = ask
+        .fleet
+        .instance(id)
+        .filter(|row| Some(row.owner) == ask.owner);
+    own.map_or(Posting::Empty, |row| Posting::One(row.node, 1))
+}
+
+/// Counts by the rule's own scope instead of by node.
+fn at_scope<'a>(fleet: &Fleet, nodes: Cow<'a, Posting>, scope: Topology) -> Cow<'a, Posting> {
+    if scope == Topology::Node {
+        return nodes;
+    }
+    let mut domains = Posting::Empty;
+    nodes.for_each(|slot, count| match fleet.domain(Slot(slot), scope) {
+        NO_DOMAIN => {}
+        domain => domains.add_many(domain, count),
+    });
+    Cow::Owned(domains)
+}
+
+/// Nodes that hold instances of the owner which the rule selects, and how many.
+fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
+    let (index, texts) = (ask.fleet.index(), ask.fleet.texts());
+    let Some(owner) = ask.owner else {
+        return nobody();
+    };
+    let pattern = rule.pattern();
+    let value = pattern.exact().map(|text| texts.find(text));
+    match (rule.subject(), value) {
+        // An exact value that no row uses matches nobody.
+        (Subject::Tag(_) | Subject::Workload | Subject::Image, Some(None)) => nobody(),
+        (Subject::Workload, Some(Some(name))) => {
+            borrowed(index.workload(owner, name).map(|presence| &presence.nodes))
+        }
+        (Subject::Image, Some(Some(name))) => borrowed(index.image(owner, name)),
+        (Subject::Tag(key), Some(Some(value))) => {
+            borrowed(texts.find(key).and_then(|key| index.tag(owner, key, value)))
+        }
+        (Subject::Workload, None) => merged(
+            index
+                .workloads_of(owner, texts)
+                .filter(|(name, _)| pattern.matches(name)),
+        ),
+        (Subject::Image, None) => merged(
+            index
+                .images_of(owner, texts)
+                .filter(|(name, _)| pattern.matches(name)),
+        ),
+        (Subject::Tag(key), None) => {
+            let Some(key) = texts.find(key) else {
+                return nobody();
+            };
+            let values = index.tag_values(owner, key, texts);
+            merged(values.filter(|(value, _)| pattern.matches(value)))
+        }
+        (Subject::Instance, Some(Some(name))) if index.name(owner, name).is_some() => {
+            borrowed(index.name(owner, name))
+        }
+        (Subject::Instance, _) => Cow::Owned(matching_instances(ask, owner, rule)),
+    }
+}
+
+/// Ids have no index by text: look at the owner's instances one by one.
+fn matching_instances(ask: &Ask<'_>, owner: Symbol, rule: &Rule) -> Posting {
+    let mut found = Posting::Empty;
+    let Some(nodes) = ask.fleet.index().owner(owner) else {
+        return found;
+    };
+    nodes.for_each(|slot, _| {
+        let rows = ask
+            .fleet
+            .row(Slot(slot))
+            .map_or(&[][..], |row| &row.instances);
+        for instance in rows
+            .iter()
+            .filter_map(|&number| ask.fleet.instance_at(number))
+        {
+            if instance.owner == owner && selects_row(rule, instance, ask.fleet) {
+                found.add(slot);
+            }
+        }
+    });
+    found
+}
+
+fn selects_row(rule: &Rule, row: &InstanceRow, fleet: &Fleet) -> bool {
+    let texts = fleet.texts();
+    let name = row
+        .rare
+        .as_ref()
+        .and_then(|rare| rare.name)
+        .map(|name| texts.text(name));
+    rule.selects(&Candidate {
+        id: &row.id.to_string(),
+        name,
+        workload: row.workload.map(|workload| texts.text(workload)),
+        image: row.image.map(|image| texts.text(image)),
+        tags: &row
+            .tags
+            .iter()
+            .map(|&(k, v)| (texts.text(k), texts.text(v)))
+            .collect::<Vec<_>>(),
+    })
+}
+
+fn selects_request(rule: &Rule, request: &InstanceRequest) -> bool {
+    let tags: Vec<_> = request
+        .tags
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    rule.selects(&Candidate {
+        id: &request.id.to_string(),
+        name: request.name.as_deref(),
+        workload: request.workload.as_deref(),
+        image: request.image.as_deref(),
+        tags: &tags,
+    })
+}
+
+fn merged<'a>(postings: impl Iterator<Item = (&'a str, &'a Posting)>) -> Cow<'a, Posting> {
+    let mut all = Posting::Empty;
+    for (_, posting) in postings {
+        posting.for_each(|slot, count| all.add_many(slot, count));
+    }
+    Cow::Owned(all)
+}
+
+fn borrowed(posting: Option<&Posting>) -> Cow<'_, Posting> {
+    posting.map_or_else(|| nobody(), Cow::Borrowed)
+}
+
+const fn nobody<'a>() -> Cow<'a, Posting> {
+    Cow::Owned(Posting::Empty)
+}

@@ -1,0 +1,117 @@
+//! What could be pushed out to make room: a proposal, never an act.
+//!
+//! Only instances of lower priority are considered, and only room is bought: a node that other
+//! rules remove stays removed. Of all nodes the one is proposed whose victims matter least.
+
+use serde::Serialize;
+
+use super::Ask;
+use super::engine::Engine;
+use crate::filter::{FilterId, Test, judge};
+use crate::fleet::{InstanceRow, NodeRow, Slot};
+use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
+
+/// Instances whose release would let a request in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Preemption {
+    /// The node.
+    pub node: NodeId,
+    /// Whom to release, the least important first.
+    pub victims: Vec<InstanceId>,
+    /// The highest priority among them.
+    pub highest_priority: i32,
+}
+
+impl Engine {
+    /// The least harmful set of lower-priority instances whose release lets the request in.
+    pub fn propose_preemption(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+    ) -> Option<Preemption> {
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        let nodes = self.fleet.slots_in_order();
+        let proposals = nodes.filter_map(|(id, slot)| {
+            let row = self.fleet.row(slot)?;
+            let lower = |victim: &InstanceRow| victim.priority < request.priority;
+            let victims = smallest_release(&ask, slot, row, lower)?;
+            let priorities = victims.iter().map(|victim| victim.priority);
+            let highest_priority = priorities.max().unwrap_or(i32::MIN);
+            let memory: u64 = victims
+                .iter()
+                .map(|v| u64::from(v.resources.memory_mib))
+                .sum();
+            let victims: Vec<InstanceId> = victims.iter().map(|victim| victim.id).collect();
+            let harm = (highest_priority, victims.len(), memory);
+            Some((
+                harm,
+                Preemption {
+                    node: id.clone(),
+                    victims,
+                    highest_priority,
+                },
+            ))
+        });
+        // Nodes come in order of id, and the first of equals is kept.
+        proposals
+            .min_by_key(|(harm, _)| *harm)
+            .map(|(_, proposal)| proposal)
+    }
+}
+
+/// A small set of instances on one node whose release lets the request in; nothing when the node
+/// needs no release, or none helps.
+pub(crate) fn smallest_release<'a>(
+    ask: &Ask<'a>,
+    slot: Slot,
+    row: &NodeRow,
+    may_go: impl Fn(&InstanceRow) -> bool,
+) -> Option<Vec<&'a InstanceRow>> {
+    let lacks_room = |row: &NodeRow| fails(ask, slot, row, true);
+    if fails(ask, slot, row, false) || !lacks_room(row) {
+        return None;
+    }
+    let here = row
+        .instances
+        .iter()
+        .filter_map(|&number| ask.fleet.instance_at(number));
+    let mut victims: Vec<&InstanceRow> = here.filter(|instance| may_go(instance)).collect();
+    victims.sort_by_key(|v| (v.priority, std::cmp::Reverse(v.resources.memory_mib), v.id));
+    let mut hypothetical = row.clone();
+    let mut released: Vec<&InstanceRow> = Vec::new();
+    for victim in victims {
+        hypothetical.uncharge(victim);
+        released.push(victim);
+        if !lacks_room(&hypothetical) {
+            return Some(without_spares(row, released, &lacks_room));
+        }
+    }
+    None
+}
+
+/// Drops every instance whose release turns out not to be needed, the most important first.
+fn without_spares<'a>(
+    row: &NodeRow,
+    mut released: Vec<&'a InstanceRow>,
+    lacks_room: &dyn Fn(&NodeRow) -> bool,
+) -> Vec<&'a InstanceRow> {
+    for spare in (0..released.len()).rev() {
+        let mut hypothetical = row.clone();
+        let others = released
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| *place != spare);
+        others.for_each(|(_, victim)| hypothetical.uncharge(victim));
+        if !lacks_room(&hypothetical) {
+            released.remove(spare);
+        }
+    }
+    released
+}
+
+/// Whether any filter of room, or any other filter, keeps the request off the node.
+fn fails(ask: &Ask<'_>, slot: Slot, row: &NodeRow, of_room: bool) -> bool {
+    FilterId::all().any(|id| {
+        matches!(id.filter().test, Test::Load(_)) == of_room && judge(id, ask, slot, row).is_err()
+    })
+}

@@ -1,0 +1,197 @@
+//! The hot loop: every node's total from the columns, 64 nodes at a time.
+//!
+//! The comparisons are those of the capacity filters (`filter::gates` hands them over), the points
+//! those of the scorers. Nothing is skipped and nothing is sampled: a node that cannot take the
+//! instance gets [`NOT_HERE`], every other gets its total. Plain loops over arrays of 64 that the
+//! compiler turns into vector code; `pulp` picks the widest vectors the machine has, and since all
+//! of it is integers, the answer is the same on every machine.
+
+use super::Ask;
+use crate::filter::Gate;
+use crate::fleet::{Block, Columns, LANES, Slot};
+use crate::score::{Kind, term};
+
+/// The total of a node that is out.
+pub(crate) const NOT_HERE: i32 = i32::MIN;
+
+/// Bit `i` of a half-word, for turning bits into lanes without a variable shift.
+const BIT: [u32; 32] = {
+    let mut bits = [0; 32];
+    let mut lane = 0;
+    while lane < 32 {
+        bits[lane] = 1 << lane;
+        lane += 1;
+    }
+    bits
+};
+
+/// Totals of all nodes for one request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    /// By node.
+    pub(crate) blocks: Vec<Block<i32>>,
+    /// The greatest of each block.
+    pub(crate) best: Vec<i32>,
+}
+
+/// What a scan reads.
+pub(crate) struct Scan<'a> {
+    pub(crate) words: &'a [u64],
+    pub(crate) gates: &'a [Gate<'a>],
+    pub(crate) points: &'a [Block<i32>],
+    /// What every node gets beside its own points, by the zone of the block.
+    pub(crate) offsets: &'a [i32],
+    pub(crate) zone_of_block: &'a [u32],
+}
+
+impl Totals {
+    /// Filters by capacity and scores, in one pass over the columns.
+    pub(crate) fn fill(&mut self, scan: &Scan<'_>) {
+        let blocks = scan.words.len();
+        self.blocks.resize(blocks, Block([NOT_HERE; LANES]));
+        self.best.resize(blocks, NOT_HERE);
+        // A class that no node ever stated has no column: nothing passes.
+        let columns: Option<Vec<(&[Block<i32>], i32)>> = scan
+            .gates
+            .iter()
+            .map(|gate| gate.column.map(|column| (column.blocks(), gate.need)))
+            .collect();
+        let Some(columns) = columns else {
+            self.blocks.fill(Block([NOT_HERE; LANES]));
+            self.best.fill(NOT_HERE);
+            return;
+        };
+        pulp::Arch::new().dispatch(|| self.fill_blocks(scan, &columns));
+    }
+
+    // Inlined into the caller that has the wide instructions; a call would lose them.
+    #[inline(always)]
+    fn fill_blocks(&mut self, scan: &Scan<'_>, gates: &[(&[Block<i32>], i32)]) {
+        let totals = self.blocks.iter_mut().zip(&mut self.best);
+        let inputs = scan.words.iter().zip(scan.points).zip(scan.zone_of_block);
+        for (place, ((total, best), ((&word, points), &zone))) in totals.zip(inputs).enumerate() {
+            if word == 0 {
+                total.0 = [NOT_HERE; LANES];
+                *best = NOT_HERE;
+                continue;
+            }
+            let mut open = lanes_of(word);
+            for (column, need) in gates {
+                let room = &column[place].0;
+                for lane in 0..LANES {
+                    open[lane] &= -i32::from(room[lane] >= *need);
+                }
+            }
+            let offset = scan.offsets[zone as usize];
+            let mut greatest = NOT_HERE;
+            for lane in 0..LANES {
+                let here = points.0[lane].wrapping_add(offset);
+                let value = if open[lane] != 0 { here } else { NOT_HERE };
+                total.0[lane] = value;
+                greatest = greatest.max(value);
+            }
+            *best = greatest;
+        }
+    }
+
+    /// Adds what the sparse scorers give to the few nodes that differ from the rest.
+    pub(crate) fn add_exceptions(&mut self, ask: &Ask<'_>) {
+        let mut touched = vec![0u64; self.best.len().div_ceil(LANES)];
+        for (id, weight) in ask.policy.weights() {
+            let Kind::Sparse(sparse) = id.scorer().kind else {
+                continue;
+            };
+            let rest = term((sparse.rest)(ask), weight);
+            (sparse.exceptions)(ask, &mut |slot: Slot, value: u32| {
+                let block = slot.block();
+                let total = &mut self.blocks[block].0[slot.lane()];
+                if *total != NOT_HERE {
+                    *total += term(value, weight) - rest;
+                    touched[block / LANES] |= 1 << (block % LANES);
+                }
+            });
+        }
+        for (word, blocks) in touched.into_iter().enumerate() {
+            for block in crate::fleet::lanes(blocks, word) {
+                self.best[block.index()] = greatest(&self.blocks[block.index()]);
+            }
+        }
+    }
+
+    /// The node with the highest total; of equals, the one whose id comes first.
+    pub(crate) fn winner(&self, columns: &Columns) -> Option<(Slot, i32)> {
+        let top = self
+            .best
+            .iter()
+            .copied()
+            .max()
+            .filter(|&top| top != NOT_HERE)?;
+        let blocks = self
+            .best
+            .iter()
+            .enumerate()
+            .filter(|(_, best)| **best == top);
+        let firsts = blocks.filter_map(|(block, _)| {
+            let ranks = &columns.rank.blocks()[block].0;
+            let equals = (0..LANES).filter(|&lane| self.blocks[block].0[lane] == top);
+            equals
+                .map(|lane| (ranks[lane], Slot::at(block, lane)))
+                .min()
+        });
+        firsts.min().map(|(_, slot)| (slot, top))
+    }
+
+    /// Every node that is not out.
+    pub(crate) fn survivors(&self) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        for (block, totals) in self.blocks.iter().enumerate() {
+            if self.best[block] != NOT_HERE {
+                let here = (0..LANES).filter(|&lane| totals.0[lane] != NOT_HERE);
+                slots.extend(here.map(|lane| Slot::at(block, lane)));
+            }
+        }
+        slots
+    }
+}
+
+/// The greatest of a block.
+pub(crate) fn greatest(block: &Block<i32>) -> i32 {
+    block.0.iter().copied().fold(NOT_HERE, i32::max)
+}
+
+#[inline(always)]
+fn lanes_of(word: u64) -> [i32; LANES] {
+    let halves = [(word & 0xffff_ffff) as u32, (word >> 32) as u32];
+    let mut open = [0; LANES];
+    for lane in 0..32 {
+        open[lane] = -i32::from(halves[0] & BIT[lane] != 0);
+    }
+    for lane in 0..32 {
+        open[32 + lane] = -i32::from(halves[1] & BIT[lane] != 0);
+    }
+    open
+}
+
+/// The points of a node that no sparse scorer lists.
+pub(crate) fn rest_points(ask: &Ask<'_>) -> i32 {
+    let mut rest = 0;
+    for (id, weight) in ask.policy.weights() {
+        if let Kind::Sparse(sparse) = id.scorer().kind {
+            rest += term((sparse.rest)(ask), weight);
+        }
+    }
+    rest
+}
+
+/// The points of each zone.
+pub(crate) fn zone_points(ask: &Ask<'_>) -> Vec<i32> {
+    let mut points = vec![0; ask.fleet.domains().zone_count()];
+    for (id, weight) in ask.policy.weights() {
+        if let Kind::Zone(value) = id.scorer().kind {
+            for (zone, points) in points.iter_mut().enumerate() {
+                *points += term(value(ask, u32::try_from(zone).unwrap_or(0)), weight);
+            }
+        }
+    }
+    points
+}

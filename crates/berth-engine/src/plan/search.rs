@@ -1,0 +1,231 @@
+//! The exact search behind a batch: depth first over instances and nodes, within a budget.
+//!
+//! It claims and releases in the fleet as it goes, so feasibility is the one function again. Two
+//! kinds of repetition are cut: equal instances are placed in order of node, and of nodes that no
+//! instance of the batch can tell apart only the first is tried. Neither loses a solution.
+
+use super::batch::Assignment;
+use super::engine::{Engine, Picked};
+use crate::affinity::Operator;
+use crate::fleet::Slot;
+use crate::model::{InstanceRequest, Timestamp};
+
+/// Choices that may still be tried.
+pub(super) struct Budget {
+    left: u32,
+    spent: bool,
+}
+
+impl Budget {
+    pub(super) const fn new(choices: u32) -> Self {
+        Self {
+            left: choices,
+            spent: false,
+        }
+    }
+
+    /// Whether the search ended for want of budget.
+    pub(super) const fn is_spent(&self) -> bool {
+        self.spent
+    }
+
+    fn spend(&mut self) -> bool {
+        if self.left == 0 {
+            self.spent = true;
+        }
+        self.left = self.left.saturating_sub(1);
+        !self.spent
+    }
+}
+
+struct Search<'a> {
+    requests: &'a [InstanceRequest],
+    /// Distinct classes, and the class of each request.
+    classes: Vec<usize>,
+    quorum: usize,
+    now: Timestamp,
+    /// Whether an instance may become possible only after another: then every order is tried.
+    any_order: bool,
+    /// Whether rules about neighbours tell equal nodes apart.
+    has_rules: bool,
+}
+
+/// Looks for a way to place at least `quorum` of the requests.
+pub(super) fn exact(
+    engine: &mut Engine,
+    requests: &[InstanceRequest],
+    order: &[usize],
+    quorum: usize,
+    budget: &mut Budget,
+    now: Timestamp,
+) -> Option<Assignment> {
+    let search = Search {
+        requests,
+        classes: classes(requests),
+        quorum,
+        now,
+        any_order: requests.iter().any(waits_for_others),
+        has_rules: requests.iter().any(has_rules) || engine.fleet.index().has_apart_rules(),
+    };
+    let mut assignment = vec![None; requests.len()];
+    let found = search.descend(engine, order, &mut assignment, budget);
+    engine.take_back(requests, &assignment);
+    found.then_some(assignment)
+}
+
+impl Search<'_> {
+    /// Places the rest; leaves the fleet as the assignment says when it succeeds, and as it found
+    /// it when it does not.
+    fn descend(
+        &self,
+        engine: &mut Engine,
+        rest: &[usize],
+        assignment: &mut Assignment,
+        budget: &mut Budget,
+    ) -> bool {
+        let placed = assignment.iter().filter(|picked| picked.is_some()).count();
+        if placed >= self.quorum {
+            return true;
+        }
+        if placed + rest.len() < self.quorum {
+            return false;
+        }
+        let mut tried: Vec<usize> = Vec::new();
+        for (index, &place) in rest.iter().enumerate() {
+            // Equal instances are interchangeable: the first of each class stands for all.
+            if tried.contains(&self.classes[place]) {
+                continue;
+            }
+            tried.push(self.classes[place]);
+            let mut others = rest.to_vec();
+            others.remove(index);
+            if self.try_nodes(engine, place, &others, assignment, budget) {
+                return true;
+            }
+            if budget.is_spent() {
+                return false;
+            }
+            if !self.any_order {
+                // In a fixed order the only other way is to leave this class's instance out.
+                let left_out: Vec<usize> = others
+                    .iter()
+                    .copied()
+                    .filter(|o| self.classes[*o] != self.classes[place])
+                    .collect();
+                return self.descend(engine, &left_out, assignment, budget);
+            }
+        }
+        false
+    }
+
+    fn try_nodes(
+        &self,
+        engine: &mut Engine,
+        place: usize,
+        others: &[usize],
+        assignment: &mut Assignment,
+        budget: &mut Budget,
+    ) -> bool {
+        let request = &self.requests[place];
+        let candidates = engine.candidates(request, self.now);
+        let floor = self.floor(engine, place, assignment);
+        let mut kinds: Vec<Vec<i64>> = Vec::new();
+        for slot in candidates {
+            if engine.fleet.columns().rank.get(slot) < floor {
+                continue;
+            }
+            if !self.has_rules {
+                let kind = self.kind(engine, slot);
+                if kinds.contains(&kind) {
+                    continue;
+                }
+                kinds.push(kind);
+            }
+            if !budget.spend() {
+                return false;
+            }
+            engine.fleet.claim_at(request, slot);
+            assignment[place] = Some(Picked { slot, total: 0 });
+            if self.descend(engine, others, assignment, budget) {
+                return true;
+            }
+            engine.fleet.release(request.id);
+            assignment[place] = None;
+        }
+        false
+    }
+
+    /// The least rank for a request: that of the last equal instance placed.
+    fn floor(&self, engine: &Engine, place: usize, assignment: &Assignment) -> u32 {
+        // With interchangeable nodes cut, order of node would cut solutions twice.
+        if !self.has_rules || self.any_order {
+            return 0;
+        }
+        let equals = assignment.iter().zip(&self.classes);
+        let placed = equals.filter(|(_, class)| **class == self.classes[place]);
+        let ranks = placed.filter_map(|(picked, _)| picked.map(|p| p.slot));
+        ranks
+            .map(|slot| engine.fleet.columns().rank.get(slot))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// What the batch can tell a node by: room of every kind, and which requests its facts admit.
+    fn kind(&self, engine: &mut Engine, slot: Slot) -> Vec<i64> {
+        let Some(row) = engine.fleet.row(slot) else {
+            return Vec::new();
+        };
+        let mut kind = vec![
+            row.limits.cpu - row.used.cpu,
+            row.memory_room(),
+            i64::from(row.vmm_overhead_mib),
+            row.limits.disk - row.used.disk,
+            row.limits.bandwidth - row.used.bandwidth,
+            i64::from(row.instance_limit) - i64::from(row.used.instances),
+            i64::from(row.used.capped),
+            i64::from(row.used.instances - row.used.capped),
+            row.cpu_cap_mode as i64,
+        ];
+        for class in &row.extra {
+            kind.extend([i64::from(class.name.0), i64::from(class.limit) - class.used]);
+        }
+        let (row, policy) = (row.clone(), engine.policy.clone());
+        for (place, class) in self.classes.iter().enumerate() {
+            if *class == place {
+                let request = &self.requests[place];
+                let fits = crate::filter::passes_static_tests(&row, request, &policy);
+                let excluded = request.excluded_nodes.contains(&row.id);
+                let home = request
+                    .volumes
+                    .iter()
+                    .filter_map(|id| engine.fleet.volume(id));
+                let is_home = home.into_iter().all(|volume| volume.home == row.id);
+                kind.push(i64::from(fits && !excluded && is_home));
+            }
+        }
+        kind
+    }
+}
+
+/// For each request, the first of its class.
+fn classes(requests: &[InstanceRequest]) -> Vec<usize> {
+    let first = |request: &InstanceRequest| {
+        requests
+            .iter()
+            .position(|other| other.same_class(request))
+            .unwrap_or(0)
+    };
+    requests.iter().map(first).collect()
+}
+
+/// Whether others in the batch can make this one possible.
+fn waits_for_others(request: &InstanceRequest) -> bool {
+    let together =
+        |rule: &crate::affinity::Rule| rule.is_hard() && rule.operator() == Operator::Same;
+    request.affinity.iter().any(together)
+        || (request.locality.strict && !request.locality.near.is_empty())
+}
+
+fn has_rules(request: &InstanceRequest) -> bool {
+    !request.groups.is_empty() || !request.affinity.is_empty() || !request.locality.is_empty()
+}

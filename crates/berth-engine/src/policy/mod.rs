@@ -1,0 +1,275 @@
+//! A policy: filters, weights and limits as data, versioned by the hash of its content.
+//!
+//! A policy is read from TOML or JSON, checked key by key, and never changed afterwards.
+
+mod builtin;
+mod document;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::filter::FilterId;
+use crate::model::{Amounts, CapacityType, PPM};
+use crate::score::{Kind, SCORERS, ScorerId};
+
+pub use builtin::BUILTIN_NAMES;
+pub use document::PolicyError;
+
+/// How a node's terms become one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Combine {
+    /// Weighted terms add up.
+    #[default]
+    Sum,
+    /// Values multiply; a weight says how far a zero pulls down.
+    Product,
+}
+
+/// Whether a lack of CPU removes a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CpuRule {
+    /// It only lowers the score.
+    #[default]
+    Soft,
+    /// It removes the node.
+    Hard,
+}
+
+/// How requested traits and a node's traits must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraitRule {
+    /// The same set of names: special nodes are kept for those who ask for them.
+    #[default]
+    Exact,
+    /// The node has at least what is asked for.
+    Subset,
+}
+
+/// What a planned reboot that was missed means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissedReboot {
+    /// Nothing.
+    #[default]
+    Ignore,
+    /// That it comes soonest of all.
+    Soonest,
+}
+
+/// Settings of the filters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FilterSettings {
+    /// Whether a lack of CPU removes a node.
+    pub cpu: CpuRule,
+    /// Whether degraded nodes take instances.
+    pub admit_degraded: bool,
+    /// How old a heartbeat may be.
+    pub heartbeat_grace_s: u32,
+    /// Scratch disk a node must have free.
+    pub min_scratch_mib: u32,
+    /// Packet loss on the overlay that is still healthy.
+    pub max_overlay_loss_ppm: u32,
+    /// Disk to be left beside what a request asks for.
+    pub disk_headroom_mib: u32,
+    /// How long two failed boots in a row keep a node out.
+    pub sick_window_s: u32,
+    /// Keep off nodes that reboot within this many days.
+    pub no_reboot_within_days: Option<u32>,
+    /// How traits must agree.
+    pub traits: TraitRule,
+    /// Optional filters that are switched off, by name.
+    pub off: Vec<String>,
+}
+
+impl Default for FilterSettings {
+    fn default() -> Self {
+        Self {
+            cpu: CpuRule::Soft,
+            admit_degraded: false,
+            heartbeat_grace_s: 90,
+            min_scratch_mib: 0,
+            max_overlay_loss_ppm: 50_000,
+            disk_headroom_mib: 0,
+            sick_window_s: 86_400,
+            no_reboot_within_days: None,
+            traits: TraitRule::Exact,
+            off: Vec::new(),
+        }
+    }
+}
+
+/// The tent curve: its height when idle, at its peak, and when full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tent {
+    /// Height of an idle node, parts per million.
+    pub idle_ppm: u32,
+    /// Height of a full node, parts per million.
+    pub full_ppm: u32,
+    /// Use at which the height is greatest, parts per million.
+    pub peak_ppm: u32,
+}
+
+impl Default for Tent {
+    fn default() -> Self {
+        Self {
+            idle_ppm: 500_000,
+            full_ppm: 0,
+            peak_ppm: 800_000,
+        }
+    }
+}
+
+/// Settings of the scorers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScoreOptions {
+    /// The capacity type that `capacity-preference` favours.
+    pub prefer_capacity: CapacityType,
+    /// What `next-reboot` makes of a missed date.
+    pub missed_reboot: MissedReboot,
+    /// Without hints, `locality` keeps an owner's instances apart.
+    pub owner_spread: bool,
+    /// How fast `recent-failures` fades.
+    pub failure_half_life_s: u32,
+    /// The curve of `tent`.
+    pub tent: Tent,
+    /// The shapes that recur, for `fragmentation`.
+    pub shapes: Vec<Amounts>,
+}
+
+impl Default for ScoreOptions {
+    fn default() -> Self {
+        let shapes = [
+            (1000, 2048),
+            (2000, 4096),
+            (4000, 8192),
+            (8000, 16_384),
+            (16_000, 65_536),
+        ];
+        Self {
+            prefer_capacity: CapacityType::OnDemand,
+            missed_reboot: MissedReboot::Ignore,
+            owner_spread: false,
+            failure_half_life_s: 3600,
+            tent: Tent::default(),
+            shapes: shapes
+                .map(|(cpu, memory)| Amounts::new(cpu, memory))
+                .to_vec(),
+        }
+    }
+}
+
+/// What an explanation may show to a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExplainSettings {
+    /// Whether tenants may see node names.
+    pub tenants_see_nodes: bool,
+}
+
+impl Default for ExplainSettings {
+    fn default() -> Self {
+        Self {
+            tenants_see_nodes: true,
+        }
+    }
+}
+
+/// A policy's version: the hash of its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PolicyHash(pub [u8; 32]);
+
+impl fmt::Display for PolicyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .take(8)
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Filters, weights and limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// How terms become one number.
+    pub combine: Combine,
+    /// Settings of the filters.
+    pub filters: FilterSettings,
+    /// Settings of the scorers.
+    pub options: ScoreOptions,
+    /// What an explanation may show.
+    pub explain: ExplainSettings,
+    /// The hash of all of this.
+    pub hash: PolicyHash,
+    weights: Vec<(ScorerId, u32)>,
+    off: u64,
+}
+
+impl Policy {
+    /// The largest weight, and the largest sum of weights.
+    pub const MAX_WEIGHT: u32 = 1000;
+    /// With this limit on the sum a total always fits a lane of 32 bits.
+    pub const MAX_WEIGHT_SUM: u32 = 2000;
+
+    /// Scorers with a weight above zero, and the weight in thousandths.
+    pub fn weights(&self) -> impl Iterator<Item = (ScorerId, u32)> + '_ {
+        self.weights.iter().copied()
+    }
+
+    /// The weight of one scorer in thousandths; zero when it is not used.
+    #[must_use]
+    pub fn weight(&self, scorer: &str) -> u32 {
+        let used = self
+            .weights
+            .iter()
+            .find(|(id, _)| id.scorer().name == scorer);
+        used.map_or(0, |(_, weight)| *weight)
+    }
+
+    /// The weight that whole racks are repaired by.
+    pub(crate) fn weight_of_spread_racks(&self) -> u32 {
+        self.weight("spread-racks")
+    }
+
+    /// Whether a filter is switched off.
+    #[must_use]
+    pub fn is_off(&self, id: FilterId) -> bool {
+        self.off & id.bit() != 0
+    }
+
+    /// Whether totals can be scanned from columns: a plain sum of terms that need no comparison
+    /// of survivors and no arithmetic on node and request together.
+    pub(crate) fn is_columnar(&self) -> bool {
+        let columnar = |kind: Kind| match kind {
+            Kind::Facts(_) | Kind::Load(_) | Kind::Sparse(_) | Kind::Zone(_) => true,
+            Kind::Dense(_) | Kind::Relative(_) => false,
+        };
+        self.combine == Combine::Sum && self.weights().all(|(id, _)| columnar(id.scorer().kind))
+    }
+
+    /// The greatest total a node can have.
+    #[must_use]
+    pub fn best_total(&self) -> i64 {
+        match self.combine {
+            Combine::Sum => self
+                .weights()
+                .map(|(_, weight)| i64::from(weight) * 1000)
+                .sum(),
+            Combine::Product => i64::from(PPM),
+        }
+    }
+
+    /// How many scorers there are to choose from.
+    #[must_use]
+    pub const fn scorer_count() -> usize {
+        SCORERS.len()
+    }
+}

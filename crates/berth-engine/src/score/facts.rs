@@ -1,0 +1,109 @@
+//! Scores of what a node is: its platform, calendar, hardware, reliability and price.
+
+use super::scale::{Scale, between, counted_reboot};
+use super::{Kind, Scorer};
+use crate::fleet::NodeRow;
+use crate::model::{PPM, Timestamp};
+use crate::policy::Policy;
+
+/// Failures fade in steps of this many seconds, so that a node's score changes at known times.
+const FADE_STEP_S: i64 = 60;
+
+/// A failure is forgotten after this many half-lives: a thousandth of it is left.
+const FORGOTTEN_HALF_LIVES: i64 = 10;
+
+pub(super) static RECENT_FAILURES: Scorer = Scorer {
+    name: "recent-failures",
+    formula: "1 / (1 + failed boots), each fading by half every failure_half_life_s",
+    kind: Kind::Facts(recent_failures),
+};
+
+fn recent_failures(row: &NodeRow, _: &Scale, policy: &Policy, now: Timestamp) -> u32 {
+    let failed = row.boots.iter().filter(|boot| boot.failed);
+    let faded = failed
+        .map(|boot| faded_milli(boot.at, policy, now))
+        .sum::<u64>();
+    u32::try_from(u64::from(PPM) * 1000 / (1000 + faded)).unwrap_or(PPM)
+}
+
+/// What is left of a failure, in thousandths.
+fn faded_milli(at: Timestamp, policy: &Policy, now: Timestamp) -> u64 {
+    let half_life = i64::from(policy.options.failure_half_life_s.max(1));
+    let tick = now.0.div_euclid(FADE_STEP_S) * FADE_STEP_S;
+    let age = tick.saturating_sub(at.0).max(0);
+    let halvings = age / half_life;
+    if halvings >= FORGOTTEN_HALF_LIVES {
+        return 0;
+    }
+    let whole = 1000u64 >> halvings;
+    // Straight lines between the halvings keep this in integers.
+    whole - whole * (age % half_life).unsigned_abs() / (2 * half_life.unsigned_abs())
+}
+
+/// When a node's failures next fade by a step, if any are left.
+pub(crate) fn next_failure_step(
+    row: &NodeRow,
+    policy: &Policy,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let mut failed = row.boots.iter().filter(|boot| boot.failed);
+    let any_left = failed.any(|boot| faded_milli(boot.at, policy, now) > 0);
+    any_left.then(|| Timestamp((now.0.div_euclid(FADE_STEP_S) + 1) * FADE_STEP_S))
+}
+
+pub(super) static NEWEST_PLATFORM: Scorer = Scorer {
+    name: "newest-platform",
+    formula: "(built - oldest) / (newest - oldest) over the fleet; unknown platform: 0",
+    kind: Kind::Facts(newest_platform),
+};
+
+fn newest_platform(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
+    match (row.platform, scale.platforms) {
+        (Some(platform), Some((oldest, newest))) => between(platform.built_at.0, oldest, newest),
+        (None, Some(_)) => 0,
+        (_, None) => PPM,
+    }
+}
+
+pub(super) static NEXT_REBOOT: Scorer = Scorer {
+    name: "next-reboot",
+    formula: "linear over 7-day buckets of planned reboots: none or past first, soonest last",
+    kind: Kind::Facts(next_reboot),
+};
+
+fn next_reboot(row: &NodeRow, scale: &Scale, policy: &Policy, now: Timestamp) -> u32 {
+    scale.reboot_value(counted_reboot(row.pending_reboot(), policy, now))
+}
+
+pub(super) static HARDWARE_CLASS: Scorer = Scorer {
+    name: "hardware-class",
+    formula: "(class - lowest) / (highest - lowest) over the fleet",
+    kind: Kind::Facts(hardware_class),
+};
+
+fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
+    let (lowest, highest) = scale.hardware.unwrap_or_default();
+    between(
+        i64::from(row.hardware_class),
+        i64::from(lowest),
+        i64::from(highest),
+    )
+}
+
+pub(super) static CAPACITY_PREFERENCE: Scorer = Scorer {
+    name: "capacity-preference",
+    formula: "1 on the capacity type that prefer_capacity names, else 0",
+    kind: Kind::Facts(|row, _, policy, _| {
+        if row.capacity_type == policy.options.prefer_capacity {
+            PPM
+        } else {
+            0
+        }
+    }),
+};
+
+pub(super) static RESERVOIR: Scorer = Scorer {
+    name: "reservoir",
+    formula: "0 on nodes kept for when nothing else is left, else 1",
+    kind: Kind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
+};

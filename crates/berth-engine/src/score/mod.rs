@@ -1,0 +1,218 @@
+//! What makes one node better than another, in parts per million, each term kept apart.
+//!
+//! A scorer returns `0..=1_000_000` for a node; a policy weighs it; the weighted terms add up (or,
+//! by policy, multiply). Integers only, equal inputs give equal scores, and a scorer never removes
+//! a node. Scores that compare nodes compare them with the whole fleet, not with the survivors of
+//! the filters, so that a node's term does not depend on who else was filtered out; the few that
+//! rank survivors, as Triton does, are marked `Relative` and cost a slower path.
+
+mod facts;
+mod load;
+mod neighbours;
+mod relative;
+mod scale;
+
+use crate::fleet::{NodeRow, Slot};
+use crate::model::{PPM, Timestamp};
+use crate::plan::Ask;
+use crate::policy::{Combine, Policy};
+
+pub(crate) use facts::next_failure_step;
+pub(crate) use neighbours::rack_value;
+pub(crate) use scale::Scale;
+
+/// What a scorer looks at, and so when it must be asked again.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// The node's facts, the fleet's spans and the time.
+    Facts(fn(&NodeRow, &Scale, &Policy, Timestamp) -> u32),
+    /// What is used on the node.
+    Load(fn(&NodeRow, &Scale, &Policy) -> u32),
+    /// Where others are: most nodes have the same value, and the exceptions can be listed.
+    Sparse(Sparse),
+    /// The node's zone.
+    Zone(fn(&Ask<'_>, u32) -> u32),
+    /// The node's usage together with the request.
+    Dense(fn(&Ask<'_>, &NodeRow) -> u32),
+    /// All nodes that passed the filters, together.
+    Relative(fn(&Ask<'_>, &[Slot]) -> Vec<u32>),
+}
+
+/// A scorer with few exceptions.
+#[derive(Clone, Copy)]
+pub(crate) struct Sparse {
+    /// The value of one node.
+    pub(crate) value: fn(&Ask<'_>, Slot) -> u32,
+    /// The value of every node that is not listed.
+    pub(crate) rest: fn(&Ask<'_>) -> u32,
+    /// Lists every node whose value differs, once, with its value.
+    pub(crate) exceptions: fn(&Ask<'_>, &mut dyn FnMut(Slot, u32)),
+}
+
+/// One way of judging a node.
+pub struct Scorer {
+    /// Its stable name.
+    pub name: &'static str,
+    /// How the value is computed, in one line.
+    pub formula: &'static str,
+    pub(crate) kind: Kind,
+}
+
+/// A scorer's place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScorerId(pub(crate) u8);
+
+impl ScorerId {
+    /// The scorer itself.
+    #[must_use]
+    pub fn scorer(self) -> &'static Scorer {
+        SCORERS[usize::from(self.0)]
+    }
+
+    /// All scorers in order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..SCORERS.len()).map(|place| Self(u8::try_from(place).unwrap_or(u8::MAX)))
+    }
+
+    /// The scorer with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|id| id.scorer().name == name)
+    }
+}
+
+/// Every scorer.
+pub static SCORERS: [&Scorer; 25] = [
+    &load::CPU_PRESSURE,
+    &load::CPU_PACK,
+    &load::MEMORY_PACK,
+    &load::MEMORY_SPREAD,
+    &load::DISK_PACK,
+    &load::DISK_SPREAD,
+    &load::TENT,
+    &load::FRAGMENTATION,
+    &neighbours::SPREAD_NODES,
+    &neighbours::SPREAD_RACKS,
+    &neighbours::SPREAD_ZONES,
+    &neighbours::AFFINITY,
+    &neighbours::LOCALITY,
+    &neighbours::FEWEST_OF_OWNER,
+    &neighbours::IMAGE_CACHED,
+    &facts::RECENT_FAILURES,
+    &facts::NEWEST_PLATFORM,
+    &facts::NEXT_REBOOT,
+    &facts::HARDWARE_CLASS,
+    &facts::CAPACITY_PREFERENCE,
+    &facts::RESERVOIR,
+    &relative::MEMORY_PACK_RANK,
+    &relative::DISK_PACK_RANK,
+    &relative::SPARE_LARGEST,
+    &relative::RANDOM,
+];
+
+/// A value times its weight, rounded down.
+pub(crate) fn term(value: u32, weight_permille: u32) -> i32 {
+    let points = u64::from(value) * u64::from(weight_permille) / 1000;
+    i32::try_from(points).unwrap_or(i32::MAX)
+}
+
+/// The terms that depend on the node's facts and the time, added up.
+pub(crate) fn fact_points(row: &NodeRow, scale: &Scale, policy: &Policy, now: Timestamp) -> i32 {
+    let mut total = 0;
+    for (id, weight) in policy.weights() {
+        if let Kind::Facts(value) = id.scorer().kind {
+            total += term(value(row, scale, policy, now), weight);
+        }
+    }
+    total
+}
+
+/// The terms that depend on what is used on the node, added up.
+pub(crate) fn load_points(row: &NodeRow, scale: &Scale, policy: &Policy) -> i32 {
+    let mut total = 0;
+    for (id, weight) in policy.weights() {
+        if let Kind::Load(value) = id.scorer().kind {
+            total += term(value(row, scale, policy), weight);
+        }
+    }
+    total
+}
+
+/// The sparse terms of one node, added up.
+pub(crate) fn sparse_points(ask: &Ask<'_>, slot: Slot) -> i32 {
+    let mut total = 0;
+    for (id, weight) in ask.policy.weights() {
+        if let Kind::Sparse(sparse) = id.scorer().kind {
+            total += term((sparse.value)(ask, slot), weight);
+        }
+    }
+    total
+}
+
+/// Every term of some nodes, in the policy's order of scorers: the readable, slow way.
+pub(crate) fn all_values(ask: &Ask<'_>, scale: &Scale, nodes: &[Slot]) -> Vec<Vec<u32>> {
+    let mut values = vec![Vec::new(); nodes.len()];
+    for (id, _) in ask.policy.weights() {
+        if let Kind::Relative(compare) = id.scorer().kind {
+            for (of_node, value) in values.iter_mut().zip(compare(ask, nodes)) {
+                of_node.push(value);
+            }
+            continue;
+        }
+        for (of_node, &slot) in values.iter_mut().zip(nodes) {
+            of_node.push(one_value(ask, scale, id, slot));
+        }
+    }
+    values
+}
+
+fn one_value(ask: &Ask<'_>, scale: &Scale, id: ScorerId, slot: Slot) -> u32 {
+    let Some(row) = ask.fleet.row(slot) else {
+        return 0;
+    };
+    match id.scorer().kind {
+        Kind::Facts(value) => value(row, scale, ask.policy, ask.now),
+        Kind::Load(value) => value(row, scale, ask.policy),
+        Kind::Sparse(sparse) => (sparse.value)(ask, slot),
+        Kind::Zone(value) => value(ask, row.zone),
+        Kind::Dense(value) => value(ask, row),
+        Kind::Relative(_) => 0,
+    }
+}
+
+/// A node's total from its values, by the policy's way of combining.
+pub(crate) fn combine(policy: &Policy, values: &[u32]) -> i32 {
+    let weighted = policy.weights().zip(values);
+    match policy.combine {
+        Combine::Sum => weighted
+            .map(|((_, weight), &value)| term(value, weight))
+            .sum(),
+        Combine::Product => {
+            // A weight says how far a zero pulls down: the heaviest scorer to nothing.
+            let heaviest = u64::from(policy.weights().map(|(_, w)| w).max().unwrap_or(1).max(1));
+            let full = u64::from(PPM);
+            let product = weighted.fold(full, |product, ((_, weight), &value)| {
+                let missing = full - u64::from(value);
+                product * (full - missing * u64::from(weight) / heaviest) / full
+            });
+            i32::try_from(product).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_kebab_case() {
+        let names: std::collections::BTreeSet<_> = SCORERS.iter().map(|s| s.name).collect();
+        assert_eq!(names.len(), SCORERS.len());
+        for name in names {
+            assert!(
+                name.chars().all(|c| c.is_ascii_lowercase() || c == '-'),
+                "{name}"
+            );
+        }
+    }
+}

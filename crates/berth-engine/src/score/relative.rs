@@ -1,0 +1,104 @@
+//! Scores that rank the nodes which passed the filters against each other, as Triton does.
+//!
+//! Equal values get equal scores. These need all survivors at once and so take the slower path.
+
+use super::scale::linear;
+use super::{Kind, Scorer};
+use crate::fleet::{NodeRow, Slot};
+use crate::model::PPM;
+use crate::plan::Ask;
+
+pub(super) static MEMORY_PACK_RANK: Scorer = Scorer {
+    name: "memory-pack-rank",
+    formula: "rank by free memory among the nodes left: least free 1, most free 0",
+    kind: Kind::Relative(|ask, nodes| {
+        ranks(&free(ask, nodes, |row| {
+            row.limits.memory - row.memory_used()
+        }))
+    }),
+};
+
+pub(super) static DISK_PACK_RANK: Scorer = Scorer {
+    name: "disk-pack-rank",
+    formula: "rank by free disk among the nodes left: least free 1, most free 0",
+    kind: Kind::Relative(|ask, nodes| {
+        ranks(&free(ask, nodes, |row| row.limits.disk - row.used.disk))
+    }),
+};
+
+fn free(ask: &Ask<'_>, nodes: &[Slot], of: fn(&NodeRow) -> i64) -> Vec<i64> {
+    nodes
+        .iter()
+        .map(|&slot| ask.fleet.row(slot).map_or(0, of))
+        .collect()
+}
+
+/// The value of each number's place among the distinct numbers: the least gets all.
+fn ranks(numbers: &[i64]) -> Vec<u32> {
+    let mut distinct = numbers.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let place = |number: &i64| distinct.binary_search(number).unwrap_or(0);
+    numbers
+        .iter()
+        .map(|number| linear(place(number), distinct.len()))
+        .collect()
+}
+
+pub(super) static SPARE_LARGEST: Scorer = Scorer {
+    name: "spare-largest",
+    formula: "0 on the 15 % of the nodes left with most free memory, from 7 nodes on, else 1",
+    kind: Kind::Relative(spare_largest),
+};
+
+fn spare_largest(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
+    let spared = nodes.len() * 15 / 100;
+    let memory = free(ask, nodes, |row| row.limits.memory - row.memory_used());
+    let mut order: Vec<usize> = (0..nodes.len()).collect();
+    // Of equals, the one with the larger id is spared, so that the smaller wins as elsewhere.
+    let rank = |place: usize| ask.fleet.columns().rank.get(nodes[place]);
+    order.sort_by_key(|&place| (memory[place], std::cmp::Reverse(rank(place))));
+    let mut values = vec![PPM; nodes.len()];
+    order
+        .iter()
+        .rev()
+        .take(spared)
+        .for_each(|&place| values[place] = 0);
+    values
+}
+
+pub(super) static RANDOM: Scorer = Scorer {
+    name: "random",
+    formula: "a number drawn from the request id and the node id",
+    kind: Kind::Relative(random),
+};
+
+fn random(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
+    let draw = |slot: &Slot| {
+        let node = ask.fleet.row(*slot).map_or("", |row| row.id.as_str());
+        let mut hasher = blake3::Hasher::new();
+        hasher
+            .update(ask.request.id.0.as_bytes())
+            .update(node.as_bytes());
+        let bytes = hasher.finalize();
+        let head = bytes
+            .as_bytes()
+            .first_chunk()
+            .map_or(0, |head| u64::from_le_bytes(*head));
+        u32::try_from(head % (u64::from(PPM) + 1)).unwrap_or(PPM)
+    };
+    nodes.iter().map(draw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_share_a_rank() {
+        assert_eq!(ranks(&[256, 768, 512]), [PPM, 0, PPM / 2]);
+        assert_eq!(ranks(&[5, 5, 5]), [PPM; 3]);
+        assert_eq!(ranks(&[5, 5, 9]), [PPM, PPM, 0]);
+        assert_eq!(ranks(&[1]), [PPM]);
+    }
+}
