@@ -148,11 +148,7 @@ impl AffinityError {
 
 /// `a b c` for `abc`, so that punctuation can be told apart in a message.
 fn spaced(characters: &str) -> String {
-    characters
-        .chars()
-        .map(String::from)
-        .collect::<Vec<_>>()
-        .join(" ")
+    characters.chars().map(String::from).collect::<Vec<_>>().join(" ")
 }
 
 fn accepted_scopes() -> String {
@@ -196,10 +192,7 @@ mod tests {
             ),
         ];
         for (expression, expected) in table {
-            assert_eq!(
-                Rule::parse(expression).expect_err(expression).to_string(),
-                expected
-            );
+            assert_eq!(Rule::parse(expression).expect_err(expression).to_string(), expected);
         }
     }
 }

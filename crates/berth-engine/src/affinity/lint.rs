@@ -69,10 +69,8 @@ pub fn lint(rules: &[Rule]) -> Vec<Finding> {
     for rule in rules {
         same_rules.entry(rule.as_str()).or_default().push(rule);
     }
-    let mut findings: Vec<Finding> = same_rules
-        .values()
-        .filter_map(|same| duplicate(same))
-        .collect();
+    let mut findings: Vec<Finding> =
+        same_rules.values().filter_map(|same| duplicate(same)).collect();
     // Only rules about the same neighbours can collide, and no more than twelve distinct ones
     // exist (operator, strength, scope): grouping keeps a long list from costing its square.
     let mut groups: BTreeMap<(&str, &str), Vec<&Rule>> = BTreeMap::new();
@@ -90,17 +88,12 @@ pub fn lint(rules: &[Rule]) -> Vec<Finding> {
 fn duplicate(same: &[&Rule]) -> Option<Finding> {
     let times = same.len();
     let rule = same.first().filter(|_| times > 1)?;
-    Some(Finding::Duplicate {
-        rule: (*rule).clone(),
-        times,
-    })
+    Some(Finding::Duplicate { rule: (*rule).clone(), times })
 }
 
 /// Findings between any two of some distinct rules that select the same neighbours.
 fn collisions(group: &[&Rule]) -> Vec<Finding> {
-    let pairs = group
-        .iter()
-        .flat_map(|first| group.iter().map(move |second| (*first, *second)));
+    let pairs = group.iter().flat_map(|first| group.iter().map(move |second| (*first, *second)));
     pairs
         .filter_map(|(first, second)| {
             contradiction(first, second).or_else(|| shadow(first, second))
@@ -116,10 +109,7 @@ fn contradiction(together: &Rule, apart: &Rule) -> Option<Finding> {
         && together.is_hard()
         && apart.is_hard()
         && apart.scope() >= together.scope();
-    collide.then(|| Finding::Contradiction {
-        together: together.clone(),
-        apart: apart.clone(),
-    })
+    collide.then(|| Finding::Contradiction { together: together.clone(), apart: apart.clone() })
 }
 
 fn shadow(hard: &Rule, soft: &Rule) -> Option<Finding> {
@@ -127,10 +117,7 @@ fn shadow(hard: &Rule, soft: &Rule) -> Option<Finding> {
         && soft.strength() == Strength::Soft
         && hard.operator() == soft.operator()
         && hard.scope() == soft.scope();
-    shadowed.then(|| Finding::Shadowed {
-        hard: hard.clone(),
-        soft: soft.clone(),
-    })
+    shadowed.then(|| Finding::Shadowed { hard: hard.clone(), soft: soft.clone() })
 }
 
 #[cfg(test)]
@@ -142,10 +129,7 @@ mod tests {
     }
 
     fn findings(expressions: &[&str]) -> Vec<Finding> {
-        let rules: Vec<Rule> = expressions
-            .iter()
-            .map(|expression| rule(expression))
-            .collect();
+        let rules: Vec<Rule> = expressions.iter().map(|expression| rule(expression)).collect();
         lint(&rules)
     }
 
@@ -186,10 +170,7 @@ mod tests {
 
     #[test]
     fn spelling_does_not_hide_a_finding() {
-        let duplicate = Finding::Duplicate {
-            rule: rule("instance==x*"),
-            times: 3,
-        };
+        let duplicate = Finding::Duplicate { rule: rule("instance==x*"), times: 3 };
         let found = findings(&["instance==x*", "container == x**", "instance==x* @node"]);
         assert_eq!(found, [duplicate]);
     }
@@ -201,10 +182,8 @@ mod tests {
         reversed.reverse();
         let found = findings(&given);
         assert_eq!(found, findings(&reversed));
-        let texts: Vec<(bool, String)> = found
-            .iter()
-            .map(|finding| (finding.is_fatal(), finding.to_string()))
-            .collect();
+        let texts: Vec<(bool, String)> =
+            found.iter().map(|finding| (finding.is_fatal(), finding.to_string())).collect();
         let expected = [
             (
                 true,
@@ -220,19 +199,13 @@ mod tests {
                  meant",
             ),
         ];
-        assert_eq!(
-            texts,
-            expected.map(|(fatal, text)| (fatal, text.to_owned()))
-        );
+        assert_eq!(texts, expected.map(|(fatal, text)| (fatal, text.to_owned())));
     }
 
     #[test]
     fn a_finding_is_json_with_the_rules_as_text() {
         let found = findings(&["a==x", "a!=x"]);
         let json = serde_json::to_string(&found).expect("findings are plain data");
-        assert_eq!(
-            json,
-            r#"[{"kind":"contradiction","together":"a==x","apart":"a!=x"}]"#
-        );
+        assert_eq!(json, r#"[{"kind":"contradiction","together":"a==x","apart":"a!=x"}]"#);
     }
 }

@@ -69,12 +69,8 @@ fn split_operator(expression: &str) -> Result<(&str, Operator, &str), AffinityEr
 /// The first run of characters that people use as operators, such as `=~`.
 fn operator_like(expression: &str) -> &str {
     let is_symbol = |character: char| "=!~<>".contains(character);
-    let from_symbol = expression
-        .find(is_symbol)
-        .map_or("", |start| &expression[start..]);
-    let end = from_symbol
-        .find(|character| !is_symbol(character))
-        .unwrap_or(from_symbol.len());
+    let from_symbol = expression.find(is_symbol).map_or("", |start| &expression[start..]);
+    let end = from_symbol.find(|character| !is_symbol(character)).unwrap_or(from_symbol.len());
     &from_symbol[..end]
 }
 
@@ -84,19 +80,15 @@ fn parse_subject(expression: &str, key: &str) -> Result<Subject, AffinityError> 
         "workload" => Ok(Subject::Workload),
         "image" => Ok(Subject::Image),
         tag if is_key(tag) => Ok(Subject::Tag(tag.to_owned())),
-        other => Err(AffinityError::Key {
-            expression: expression.to_owned(),
-            found: other.to_owned(),
-        }),
+        other => {
+            Err(AffinityError::Key { expression: expression.to_owned(), found: other.to_owned() })
+        }
     }
 }
 
 fn is_key(text: &str) -> bool {
     let starts_well = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
-    starts_well
-        && text
-            .chars()
-            .all(|other| other.is_ascii_alphanumeric() || "-_.".contains(other))
+    starts_well && text.chars().all(|other| other.is_ascii_alphanumeric() || "-_.".contains(other))
 }
 
 /// Cuts `@scope` off the end. Without one, the scope is the node.
@@ -114,14 +106,9 @@ fn split_scope<'a>(expression: &str, text: &'a str) -> Result<(&'a str, Topology
 
 fn parse_pattern(expression: &str, value: &str) -> Result<Pattern, AffinityError> {
     if value.is_empty() {
-        return Err(AffinityError::ValueMissing {
-            expression: expression.to_owned(),
-        });
+        return Err(AffinityError::ValueMissing { expression: expression.to_owned() });
     }
-    if let Some(refused) = value
-        .chars()
-        .find(|character| !is_value_character(*character))
-    {
+    if let Some(refused) = value.chars().find(|character| !is_value_character(*character)) {
         return Err(AffinityError::ValueCharacter {
             expression: expression.to_owned(),
             found: value.to_owned(),
@@ -141,11 +128,7 @@ fn regex_error(expression: &str, value: &str, refusal: RegexRefusal) -> Affinity
     let expression = expression.to_owned();
     let found = value.to_owned();
     match refusal {
-        RegexRefusal::Syntax(reason) => AffinityError::RegexSyntax {
-            expression,
-            found,
-            reason,
-        },
+        RegexRefusal::Syntax(reason) => AffinityError::RegexSyntax { expression, found, reason },
         RegexRefusal::TooLarge => AffinityError::RegexTooLarge { expression, found },
     }
 }
@@ -167,39 +150,11 @@ mod tests {
         let tag = |key: &str| Subject::Tag(key.to_owned());
         let table = [
             ("instance==db0", Subject::Instance, Same, Hard, "db0", Node),
-            (
-                "container!=~db0",
-                Subject::Instance,
-                Different,
-                Soft,
-                "db0",
-                Node,
-            ),
-            (
-                "workload==~api @node",
-                Subject::Workload,
-                Same,
-                Soft,
-                "api",
-                Node,
-            ),
-            (
-                "image!=/^deb/@zone",
-                Subject::Image,
-                Different,
-                Hard,
-                "/^deb/",
-                Zone,
-            ),
+            ("container!=~db0", Subject::Instance, Different, Soft, "db0", Node),
+            ("workload==~api @node", Subject::Workload, Same, Soft, "api", Node),
+            ("image!=/^deb/@zone", Subject::Image, Different, Hard, "/^deb/", Zone),
             ("role==db@rack", tag("role"), Same, Hard, "db", Rack),
-            (
-                "role!=~web* \t@zone",
-                tag("role"),
-                Different,
-                Soft,
-                "web*",
-                Zone,
-            ),
+            ("role!=~web* \t@zone", tag("role"), Different, Soft, "web*", Zone),
             ("a==b", tag("a"), Same, Hard, "b", Node),
             ("_==b", tag("_"), Same, Hard, "b", Node),
             ("a.b-c_9==b", tag("a.b-c_9"), Same, Hard, "b", Node),
@@ -277,9 +232,6 @@ mod tests {
         assert!(parse(&longest).is_ok());
         let error = refuse(&format!("{longest}x"));
         assert_eq!(error.part(), Part::Expression);
-        assert!(
-            error.to_string().contains("1025 bytes, at most 1024"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("1025 bytes, at most 1024"), "{error}");
     }
 }

@@ -44,21 +44,12 @@ impl Pattern {
     pub(super) fn new(value: &str) -> Result<Self, RegexRefusal> {
         if let Some(regex) = regex_body(value) {
             let matcher = Matcher::Regex(compile(regex)?);
-            return Ok(Self {
-                source: value.to_owned(),
-                matcher,
-            });
+            return Ok(Self { source: value.to_owned(), matcher });
         }
         if value.contains('*') {
-            return Ok(Self {
-                source: collapse_stars(value),
-                matcher: Matcher::Glob,
-            });
+            return Ok(Self { source: collapse_stars(value), matcher: Matcher::Glob });
         }
-        Ok(Self {
-            source: value.to_owned(),
-            matcher: Matcher::Exact,
-        })
+        Ok(Self { source: value.to_owned(), matcher: Matcher::Exact })
     }
 
     /// Whether the text fits. Case counts. Exact and glob patterns cover the whole text, a regular
@@ -113,21 +104,16 @@ impl Hash for Pattern {
 
 /// The text between the slashes of `/…/`. An empty one is no pattern, so `//` stays exact text.
 fn regex_body(value: &str) -> Option<&str> {
-    value
-        .strip_prefix('/')?
-        .strip_suffix('/')
-        .filter(|body| !body.is_empty())
+    value.strip_prefix('/')?.strip_suffix('/').filter(|body| !body.is_empty())
 }
 
 fn compile(body: &str) -> Result<Regex, RegexRefusal> {
-    RegexBuilder::new(body)
-        .unicode(false)
-        .size_limit(MAX_REGEX_BYTES)
-        .build()
-        .map_err(|error| match error {
+    RegexBuilder::new(body).unicode(false).size_limit(MAX_REGEX_BYTES).build().map_err(|error| {
+        match error {
             regex::Error::CompiledTooBig(_) => RegexRefusal::TooLarge,
             other => RegexRefusal::Syntax(one_line(&other.to_string())),
-        })
+        }
+    })
 }
 
 /// The regex crate draws the pattern with a caret over several lines; its last line says why.
@@ -156,9 +142,7 @@ fn glob_matches(glob: &str, text: &str) -> bool {
         return glob == text;
     };
     let (middle, suffix) = after_prefix.rsplit_once('*').unwrap_or(("", after_prefix));
-    let inner = text
-        .strip_prefix(prefix)
-        .and_then(|rest| rest.strip_suffix(suffix));
+    let inner = text.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
     let Some(mut rest) = inner else {
         return false;
     };
@@ -223,22 +207,13 @@ mod tests {
             ("/^[^-]+$/", "café", true),
         ];
         for (value, text, expected) in table {
-            assert_eq!(
-                pattern(value).matches(text),
-                expected,
-                "{value:?} on {text:?}"
-            );
+            assert_eq!(pattern(value).matches(text), expected, "{value:?} on {text:?}");
         }
     }
 
     #[test]
     fn only_an_exact_pattern_offers_an_index_key() {
-        let table = [
-            ("db", Some("db")),
-            ("//", Some("//")),
-            ("db*", None),
-            ("/db/", None),
-        ];
+        let table = [("db", Some("db")), ("//", Some("//")), ("db*", None), ("/db/", None)];
         for (value, expected) in table {
             assert_eq!(pattern(value).exact(), expected, "{value}");
         }
@@ -246,12 +221,7 @@ mod tests {
 
     #[test]
     fn runs_of_stars_are_one_star_in_globs_only() {
-        let table = [
-            ("a**b***", "a*b*"),
-            ("**", "*"),
-            ("/a**/", "/a**/"),
-            ("ab", "ab"),
-        ];
+        let table = [("a**b***", "a*b*"), ("**", "*"), ("/a**/", "/a**/"), ("ab", "ab")];
         for (value, expected) in table {
             assert_eq!(pattern(value).source(), expected, "{value}");
         }
@@ -263,49 +233,26 @@ mod tests {
         let table = [
             ("/a(/", "unclosed group"),
             ("/*/", "repetition operator missing expression"),
-            (
-                "/[z-a]/",
-                "invalid character class range, the start must be <= the end",
-            ),
+            ("/[z-a]/", "invalid character class range, the start must be <= the end"),
             (r"/(a)\1/", "backreferences are not supported"),
-            (
-                "/(?=a)/",
-                "look-around, including look-ahead and look-behind, is not supported",
-            ),
+            ("/(?=a)/", "look-around, including look-ahead and look-behind, is not supported"),
         ];
         for (value, expected) in table {
             let refusal = Pattern::new(value).expect_err(value);
-            assert_eq!(
-                refusal,
-                RegexRefusal::Syntax(expected.to_owned()),
-                "{value}"
-            );
+            assert_eq!(refusal, RegexRefusal::Syntax(expected.to_owned()), "{value}");
         }
     }
 
     #[test]
     fn a_hostile_regex_is_refused_for_its_size() {
-        for value in [
-            "/a{100000}/",
-            "/(a{50}){50}/",
-            "/((a{100}){100}){100}/",
-            r"/\w{1,1000}/",
-        ] {
-            assert_eq!(
-                Pattern::new(value).expect_err(value),
-                RegexRefusal::TooLarge,
-                "{value}"
-            );
+        for value in ["/a{100000}/", "/(a{50}){50}/", "/((a{100}){100}){100}/", r"/\w{1,1000}/"] {
+            assert_eq!(Pattern::new(value).expect_err(value), RegexRefusal::TooLarge, "{value}");
         }
     }
 
     #[test]
     fn ordinary_regexes_are_far_below_the_size_limit() {
-        for value in [
-            r"/^\w{1,64}$/",
-            "/^.{1,64}$/",
-            r"/^(db|web)-[a-z]{2,8}-\d{1,4}\.eu$/",
-        ] {
+        for value in [r"/^\w{1,64}$/", "/^.{1,64}$/", r"/^(db|web)-[a-z]{2,8}-\d{1,4}\.eu$/"] {
             pattern(value);
         }
     }

@@ -53,24 +53,12 @@ impl Rule {
         scope: Topology,
     ) -> Self {
         let soft = if strength == Strength::Soft { "~" } else { "" };
-        let mut text = format!(
-            "{}{}{soft}{}",
-            subject.key(),
-            operator.symbol(),
-            pattern.source()
-        );
+        let mut text = format!("{}{}{soft}{}", subject.key(), operator.symbol(), pattern.source());
         if scope != Topology::default() {
             text.push('@');
             text.push_str(scope.name());
         }
-        Self {
-            text,
-            subject,
-            operator,
-            strength,
-            pattern,
-            scope,
-        }
+        Self { text, subject, operator, strength, pattern, scope }
     }
 
     /// The canonical expression.
@@ -128,10 +116,9 @@ impl Rule {
             }
             Subject::Workload => candidate.workload.is_some_and(matches),
             Subject::Image => candidate.image.is_some_and(matches),
-            Subject::Tag(key) => candidate
-                .tags
-                .iter()
-                .any(|(name, value)| name == key && matches(value)),
+            Subject::Tag(key) => {
+                candidate.tags.iter().any(|(name, value)| name == key && matches(value))
+            }
         }
     }
 
@@ -230,24 +217,10 @@ mod tests {
 
     #[test]
     fn canonical_text_parses_back_to_an_equal_rule() {
-        let keys = [
-            ("container", "instance"),
-            ("workload", "workload"),
-            (" a ", "a"),
-        ];
+        let keys = [("container", "instance"), ("workload", "workload"), (" a ", "a")];
         let operators = ["==", "!=", "==~", "!=~"];
-        let values = [
-            ("x", "x"),
-            (" x y ", "x y"),
-            ("w**", "w*"),
-            ("/^a{1,2}$/", "/^a{1,2}$/"),
-        ];
-        let scopes = [
-            ("", ""),
-            (" @node", ""),
-            ("@rack", "@rack"),
-            ("\t@zone ", "@zone"),
-        ];
+        let values = [("x", "x"), (" x y ", "x y"), ("w**", "w*"), ("/^a{1,2}$/", "/^a{1,2}$/")];
+        let scopes = [("", ""), (" @node", ""), ("@rack", "@rack"), ("\t@zone ", "@zone")];
         for (key, canonical_key) in keys {
             for operator in operators {
                 for (value, canonical_value) in values {
@@ -286,20 +259,13 @@ mod tests {
             ("missing==*", false),
         ];
         for (expression, expected) in table {
-            assert_eq!(
-                rule(expression).selects(&DATABASE),
-                expected,
-                "{expression}"
-            );
+            assert_eq!(rule(expression).selects(&DATABASE), expected, "{expression}");
         }
     }
 
     #[test]
     fn a_missing_attribute_never_matches() {
-        let bare = Candidate {
-            id: "5f0c3d2a-77b1-4e0e",
-            ..Candidate::default()
-        };
+        let bare = Candidate { id: "5f0c3d2a-77b1-4e0e", ..Candidate::default() };
         for expression in ["instance==db*", "workload==*", "image==/.*/", "role==*"] {
             assert!(!rule(expression).selects(&bare), "{expression}");
         }

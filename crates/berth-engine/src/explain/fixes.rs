@@ -48,22 +48,13 @@ impl Engine {
             Some((given_up(request.resources, resources), *slot, resources))
         };
         // In order of id, so that of equals the smallest id is proposed.
-        let best = diagnosis
-            .lack_only_room
-            .iter()
-            .filter_map(fitted)
-            .min_by_key(|(lost, ..)| *lost);
+        let best =
+            diagnosis.lack_only_room.iter().filter_map(fitted).min_by_key(|(lost, ..)| *lost);
         let (_, _, resources) = best?;
-        let smaller = InstanceRequest {
-            resources,
-            ..request.clone()
-        };
+        let smaller = InstanceRequest { resources, ..request.clone() };
         smaller.validate().ok()?;
         let picked = self.pick(&smaller, now, Reuse::Mask)?;
-        Some(Fix::Shrink {
-            resources,
-            node: self.node_id(picked.slot),
-        })
+        Some(Fix::Shrink { resources, node: self.node_id(picked.slot) })
     }
 
     /// Each of the request's own rules, dropped one at a time.
@@ -72,11 +63,7 @@ impl Engine {
         for (filter, change, relaxed) in relaxations(request) {
             if let Some(picked) = self.pick(&relaxed, now, Reuse::Mask) {
                 let node = self.node_id(picked.slot);
-                fixes.push(Fix::Relax {
-                    filter,
-                    change,
-                    node,
-                });
+                fixes.push(Fix::Relax { filter, change, node });
             }
         }
         fixes
@@ -98,27 +85,18 @@ impl Engine {
             let nodes = slots.iter().take(NODES_SEARCHED).filter_map(|&slot| {
                 let row = ask.fleet.row(slot)?;
                 let released = smallest_release(&ask, slot, row, may_go)?;
-                let memory: u64 = released
-                    .iter()
-                    .map(|r| u64::from(r.resources.memory_mib))
-                    .sum();
+                let memory: u64 = released.iter().map(|r| u64::from(r.resources.memory_mib)).sum();
                 Some(((released.len(), memory, row.id.clone()), released))
             });
             nodes.min_by(|(a, _), (b, _)| a.cmp(b))
         };
         let ((_, _, node), released) = search(&own).or_else(|| search(&any))?;
-        let mut owners: Vec<String> = released
-            .iter()
-            .map(|row| self.fleet().texts().text(row.owner).to_owned())
-            .collect();
+        let mut owners: Vec<String> =
+            released.iter().map(|row| self.fleet().texts().text(row.owner).to_owned()).collect();
         owners.sort_unstable();
         owners.dedup();
         let instances = released.iter().map(|row| row.id).collect();
-        Some(Fix::Free {
-            instances,
-            owners,
-            node: Some(node),
-        })
+        Some(Fix::Free { instances, owners, node: Some(node) })
     }
 
     /// A node that one filter about the node itself keeps out.
@@ -137,9 +115,7 @@ impl Engine {
         let row = ask.fleet.row(slot)?;
         // Every other filter is asked again: this one alone stands in the way.
         let others = FilterId::all().filter(|other| *other != id);
-        let works = others
-            .into_iter()
-            .all(|other| judge(other, &ask, slot, row).is_ok());
+        let works = others.into_iter().all(|other| judge(other, &ask, slot, row).is_ok());
         works.then(|| Fix::Mend {
             filter: id.filter().name,
             remedy: id.filter().remedy,
@@ -169,9 +145,7 @@ impl Engine {
         let failure = first_failure(&ask, slot, row);
         // Rules about others were looked at in the real fleet; alone there are no others.
         let works = failure.is_none_or(|(id, _)| matches!(id.filter().test, Test::Neighbour(_)));
-        works.then(|| Fix::AddNode {
-            shape: facts.capacity.unwrap_or_default(),
-        })
+        works.then(|| Fix::AddNode { shape: facts.capacity.unwrap_or_default() })
     }
 }
 
@@ -185,27 +159,15 @@ fn fitted_to(row: &NodeRow, request: &InstanceRequest, engine: &Engine) -> Optio
     let beside_disk =
         i64::from(request.image_mib) + i64::from(engine.policy().filters.disk_headroom_mib);
     let hard_cpu = engine.policy().filters.cpu == crate::policy::CpuRule::Hard;
-    let cpu_room = if hard_cpu {
-        row.limits.cpu - row.used.cpu
-    } else {
-        i64::MAX
-    };
+    let cpu_room = if hard_cpu { row.limits.cpu - row.used.cpu } else { i64::MAX };
     let fitted = Amounts {
         cpu_milli: cut(wanted.cpu_milli, cpu_room),
         memory_mib: cut(wanted.memory_mib, row.memory_room()),
-        disk_mib: cut(
-            wanted.disk_mib,
-            row.limits.disk - row.used.disk - beside_disk,
-        ),
-        bandwidth_mbps: cut(
-            wanted.bandwidth_mbps,
-            row.limits.bandwidth - row.used.bandwidth,
-        ),
+        disk_mib: cut(wanted.disk_mib, row.limits.disk - row.used.disk - beside_disk),
+        bandwidth_mbps: cut(wanted.bandwidth_mbps, row.limits.bandwidth - row.used.bandwidth),
     };
     let emptied = fitted.named().into_iter().zip(wanted.named());
-    let usable = emptied
-        .into_iter()
-        .all(|((_, left, _), (_, asked, _))| asked == 0 || left > 0);
+    let usable = emptied.into_iter().all(|((_, left, _), (_, asked, _))| asked == 0 || left > 0);
     (usable && fitted != wanted && row.used.instances < row.instance_limit).then_some(fitted)
 }
 
@@ -221,9 +183,7 @@ fn given_up(wanted: Amounts, fitted: Amounts) -> u64 {
 fn shortfall(ask: &Ask<'_>, slot: Slot) -> i64 {
     let row = ask.fleet.row(slot);
     let failure = row.and_then(|row| first_failure(ask, slot, row));
-    failure
-        .and_then(|(_, evidence)| evidence.shortfall())
-        .unwrap_or(i64::MAX)
+    failure.and_then(|(_, evidence)| evidence.shortfall()).unwrap_or(i64::MAX)
 }
 
 /// The request with one of its rules dropped or softened, for each rule it has.
@@ -239,9 +199,7 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
         add("capacity-type", change, &|r| r.capacity_type = None);
     }
     if request.platform != crate::model::PlatformBounds::default() {
-        add("platform", "drop the platform bounds".into(), &|r| {
-            r.platform = Default::default()
-        });
+        add("platform", "drop the platform bounds".into(), &|r| r.platform = Default::default());
     }
     for name in request.traits.keys() {
         add("traits", format!("drop trait {name}"), &|r| {
@@ -249,28 +207,18 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
         });
     }
     for (place, tags) in request.networks.iter().enumerate() {
-        add(
-            "networks",
-            format!("drop network {}", tags.join(" or ")),
-            &|r| {
-                r.networks.remove(place);
-            },
-        );
+        add("networks", format!("drop network {}", tags.join(" or ")), &|r| {
+            r.networks.remove(place);
+        });
     }
     if request.ratios.is_some() {
-        add("overprovision-ratios", "drop the ratios".into(), &|r| {
-            r.ratios = None
-        });
+        add("overprovision-ratios", "drop the ratios".into(), &|r| r.ratios = None);
     }
     if request.exclude_virtual {
-        add("not-virtual", "accept virtual nodes".into(), &|r| {
-            r.exclude_virtual = false
-        });
+        add("not-virtual", "accept virtual nodes".into(), &|r| r.exclude_virtual = false);
     }
     for group in &request.groups {
-        add("groups", format!("leave group {group}"), &|r| {
-            r.groups.retain(|g| g != group)
-        });
+        add("groups", format!("leave group {group}"), &|r| r.groups.retain(|g| g != group));
     }
     for (place, rule) in request.affinity.iter().enumerate() {
         if rule.strength() == Strength::Hard {
@@ -281,32 +229,18 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
         }
     }
     if request.locality.strict {
-        add("strict-locality", "drop strict".into(), &|r| {
-            r.locality.strict = false
-        });
+        add("strict-locality", "drop strict".into(), &|r| r.locality.strict = false);
     }
     if !request.volumes.is_empty() {
         let change = format!("do without volume {}", request.volumes.join(", "));
         add("volume-home", change, &|r| r.volumes.clear());
     }
-    let change = if request.cpu_capped {
-        "drop the CPU cap"
-    } else {
-        "cap the CPU"
-    };
-    add("cpu-cap-mixing", change.into(), &|r| {
-        r.cpu_capped = !r.cpu_capped
-    });
+    let change = if request.cpu_capped { "drop the CPU cap" } else { "cap the CPU" };
+    add("cpu-cap-mixing", change.into(), &|r| r.cpu_capped = !r.cpu_capped);
     if request.needs_secrets {
-        add("secrets-present", "drop needs_secrets".into(), &|r| {
-            r.needs_secrets = false
-        });
+        add("secrets-present", "drop needs_secrets".into(), &|r| r.needs_secrets = false);
     }
-    debug_assert!(
-        relaxed
-            .iter()
-            .all(|(name, ..)| FILTERS.iter().any(|f| f.name == *name))
-    );
+    debug_assert!(relaxed.iter().all(|(name, ..)| FILTERS.iter().any(|f| f.name == *name)));
     relaxed
 }
 
@@ -318,9 +252,7 @@ fn node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp) -> NodeF
     shape.cpu_milli = wanted.cpu_milli.max(1);
     shape.memory_mib = wanted.memory_mib.saturating_add(64).min(Amounts::MAX);
     let disk = wanted.disk_mib.saturating_add(request.image_mib);
-    shape.disk_mib = disk
-        .saturating_add(filters.disk_headroom_mib)
-        .min(Amounts::MAX);
+    shape.disk_mib = disk.saturating_add(filters.disk_headroom_mib).min(Amounts::MAX);
     let mut facts = NodeFacts::new("new-node", shape);
     facts.heartbeat_at = now;
     facts.extra.clone_from(&request.extra);
@@ -328,17 +260,9 @@ fn node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp) -> NodeF
     facts.capacity_type = request.capacity_type.unwrap_or_default();
     facts.ratios = request.ratios.unwrap_or_default();
     let first = |tags: &Vec<String>| tags.first().cloned().unwrap_or_default();
-    let up = |tags: &Vec<String>| Network {
-        tag: first(tags),
-        link: LinkState::Up,
-    };
+    let up = |tags: &Vec<String>| Network { tag: first(tags), link: LinkState::Up };
     facts.networks = request.networks.iter().map(up).collect();
-    let bounds = request
-        .platform
-        .min
-        .iter()
-        .chain(&request.platform.max)
-        .next_back();
+    let bounds = request.platform.min.iter().chain(&request.platform.max).next_back();
     facts.platform = bounds.map(|(&version, &built_at)| Platform { version, built_at });
     facts
 }

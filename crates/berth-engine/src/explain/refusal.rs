@@ -74,10 +74,7 @@ impl Diagnosis {
             self.removed[place] += 1;
             let closeness = evidence.shortfall().unwrap_or(0);
             let nearest = &mut self.nearest[place];
-            if nearest
-                .as_ref()
-                .is_none_or(|(least, _, _)| closeness < *least)
-            {
+            if nearest.as_ref().is_none_or(|(least, _, _)| closeness < *least) {
                 *nearest = Some((closeness, id.clone(), evidence));
             }
         }
@@ -94,11 +91,7 @@ fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
     });
     let nearest = removing().filter_map(|id| {
         let (_, node, evidence) = diagnosis.nearest[usize::from(id.0)].clone()?;
-        Some(NearestMiss {
-            filter: id.filter().name,
-            node: Some(node),
-            evidence,
-        })
+        Some(NearestMiss { filter: id.filter().name, node: Some(node), evidence })
     });
     let most = FilterId::all()
         .map(|id| (diagnosis.only[usize::from(id.0)], std::cmp::Reverse(id)))

@@ -50,18 +50,10 @@ impl Refusal {
     /// One sentence: the code, and the closest miss of the filter behind it.
     #[must_use]
     pub fn headline(&self) -> String {
-        let nearest = self
-            .nearest
-            .iter()
-            .find(|miss| Some(miss.filter) == self.filter);
+        let nearest = self.nearest.iter().find(|miss| Some(miss.filter) == self.filter);
         let mut line = format!("{}: 0 of {} nodes can take it", self.code, self.nodes);
         if let Some(miss) = nearest {
-            let _ = write!(
-                line,
-                "; closest is {}: {}",
-                name(miss.node.as_ref()),
-                miss.evidence
-            );
+            let _ = write!(line, "; closest is {}: {}", name(miss.node.as_ref()), miss.evidence);
         }
         line
     }
@@ -76,10 +68,7 @@ impl fmt::Display for Refusal {
         writeln!(f, "refused {}", self.headline())?;
         match self.search {
             Some(SearchEnd::DoesNotFit) => {
-                writeln!(
-                    f,
-                    "every way to place the batch was ruled out: it does not fit"
-                )?;
+                writeln!(f, "every way to place the batch was ruled out: it does not fit")?;
             }
             Some(SearchEnd::NotFoundWithinBudget) => {
                 writeln!(f, "not found within the search budget; it may still fit")?;
@@ -88,17 +77,8 @@ impl fmt::Display for Refusal {
         }
         for count in &self.counts {
             writeln!(f, "  {:>6} removed by {}", count.removed, count.filter)?;
-            for miss in self
-                .nearest
-                .iter()
-                .filter(|miss| miss.filter == count.filter)
-            {
-                writeln!(
-                    f,
-                    "         closest {}: {}",
-                    name(miss.node.as_ref()),
-                    miss.evidence
-                )?;
+            for miss in self.nearest.iter().filter(|miss| miss.filter == count.filter) {
+                writeln!(f, "         closest {}: {}", name(miss.node.as_ref()), miss.evidence)?;
             }
         }
         if let Some((filter, admits)) = self.best_relaxation {
@@ -110,11 +90,7 @@ impl fmt::Display for Refusal {
         for notice in &self.notices {
             writeln!(f, "  note: {notice}")?;
         }
-        let waiting = if self.waiting_may_help {
-            "may help"
-        } else {
-            "will not help"
-        };
+        let waiting = if self.waiting_may_help { "may help" } else { "will not help" };
         write!(f, "  waiting {waiting}; {}", self.remedy)
     }
 }
@@ -134,9 +110,7 @@ impl fmt::Display for Fix {
             Self::Relax { change, node, .. } => {
                 write!(f, "{change} (then {})", name(node.as_ref()))
             }
-            Self::Free {
-                instances, node, ..
-            } => {
+            Self::Free { instances, node, .. } => {
                 let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
                 write!(f, "release {} on {}", ids.join(", "), name(node.as_ref()))
             }

@@ -1,10 +1,10 @@
 //! Rules about what is left on a node.
 //!
-//! Each is "a column is at least a need", and [`gates`] hands exactly these pairs to the scan. A
+//! Each is "a column is at least a need", and [`Needs`] hands exactly these pairs to the scan. A
 //! need of zero passes everywhere, over-full nodes included.
 
 use super::{Evidence, Filter, Test, Verdict};
-use crate::fleet::{Column, Fleet, NodeRow};
+use crate::fleet::{Column, Columns, Fleet, NodeRow};
 use crate::model::{Amounts, InstanceRequest, Unit};
 use crate::plan::Ask;
 use crate::policy::{CpuRule, Policy};
@@ -48,11 +48,7 @@ fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
         return Ok(());
     }
     let found = format!("{} capped and {uncapped} uncapped", row.used.capped);
-    let wanted = if ask.request.cpu_capped {
-        "only capped"
-    } else {
-        "only uncapped"
-    };
+    let wanted = if ask.request.cpu_capped { "only capped" } else { "only uncapped" };
     Err(Evidence::fact("instances here by CPU cap", found, wanted))
 }
 
@@ -115,12 +111,7 @@ pub(super) static BANDWIDTH: Filter = Filter {
 
 fn bandwidth(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
     let wanted = ask.request.resources.bandwidth_mbps;
-    enough(
-        "bandwidth",
-        wanted,
-        row.limits.bandwidth - row.used.bandwidth,
-        Unit::Mbps,
-    )
+    enough("bandwidth", wanted, row.limits.bandwidth - row.used.bandwidth, Unit::Mbps)
 }
 
 pub(super) static EXTRA_CLASSES: Filter = Filter {
@@ -141,15 +132,12 @@ fn extra_classes(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 /// What is left of a further class on a node; a class it never stated is nothing.
 fn class_room(fleet: &Fleet, row: &NodeRow, name: &str) -> i64 {
-    let class = row
-        .extra
-        .iter()
-        .find(|class| fleet.texts().text(class.name) == name);
+    let class = row.extra.iter().find(|class| fleet.texts().text(class.name) == name);
     class.map_or(0, |class| i64::from(class.limit) - class.used)
 }
 
 /// Memory the instance itself gets; the node's overhead comes on top.
-pub(crate) const fn memory_need(request: &InstanceRequest) -> u32 {
+const fn memory_need(request: &InstanceRequest) -> u32 {
     request.resources.memory_mib
 }
 
@@ -163,9 +151,7 @@ fn cpu_need(request: &InstanceRequest, policy: &Policy) -> u32 {
 fn disk_need(request: &InstanceRequest, policy: &Policy) -> u32 {
     let wanted = request.resources.disk_mib.saturating_add(request.image_mib);
     // Never above what a lane can hold, so that scan and filter compare the same number.
-    wanted
-        .saturating_add(policy.filters.disk_headroom_mib)
-        .min(Amounts::MAX)
+    wanted.saturating_add(policy.filters.disk_headroom_mib).min(Amounts::MAX)
 }
 
 fn enough(resource: &str, wanted: u32, free: i64, unit: Unit) -> Verdict {
@@ -177,13 +163,7 @@ fn enough(resource: &str, wanted: u32, free: i64, unit: Unit) -> Verdict {
 }
 
 fn short(resource: &str, wanted: i64, overhead: i64, free: i64, unit: Unit) -> Evidence {
-    Evidence::Short {
-        resource: resource.to_owned(),
-        wanted,
-        overhead,
-        free,
-        unit,
-    }
+    Evidence::Short { resource: resource.to_owned(), wanted, overhead, free, unit }
 }
 
 /// A column and what it must at least hold.
@@ -193,31 +173,42 @@ pub(crate) struct Gate<'a> {
     pub(crate) need: i32,
 }
 
-/// The same comparisons as the filters above, for the scan. A class that no node ever stated has
-/// no column, and nothing passes.
-pub(crate) fn gates<'a>(
-    fleet: &'a Fleet,
-    request: &InstanceRequest,
-    policy: &Policy,
-) -> Vec<Gate<'a>> {
-    let columns = fleet.columns();
-    let fixed = [
-        (Some(&columns.memory), memory_need(request)),
-        (Some(&columns.disk), disk_need(request, policy)),
-        (Some(&columns.cpu), cpu_need(request, policy)),
-        (Some(&columns.bandwidth), request.resources.bandwidth_mbps),
-    ];
-    let classes = request
-        .extra
-        .iter()
-        .map(|(name, &need)| (fleet.extra_column(name), need));
-    let needed = fixed
-        .into_iter()
-        .chain(classes)
-        .filter(|(_, need)| *need != 0);
-    let gate = |(column, need)| Gate {
-        column,
-        need: i32::try_from(need).unwrap_or(i32::MAX),
-    };
-    needed.map(gate).collect()
+/// The same comparisons as the filters above, for scans and repairs.
+#[derive(Clone, Debug)]
+pub(crate) struct Needs<'a> {
+    /// Of memory, disk, CPU and bandwidth; `i32::MIN` where nothing is needed.
+    pub(crate) fixed: [i32; 4],
+    /// Of further classes. A class that no node ever stated has no column, and nothing passes.
+    pub(crate) extra: Vec<Gate<'a>>,
+}
+
+impl<'a> Needs<'a> {
+    pub(crate) fn new(fleet: &'a Fleet, request: &InstanceRequest, policy: &Policy) -> Self {
+        let lane = |need: u32| match i32::try_from(need) {
+            // Nothing needed passes everywhere, on over-full nodes too.
+            Ok(0) => i32::MIN,
+            Ok(need) => need,
+            Err(_) => i32::MAX,
+        };
+        let classes = request.extra.iter().filter(|(_, need)| **need != 0);
+        Self {
+            fixed: [
+                lane(memory_need(request)),
+                lane(disk_need(request, policy)),
+                lane(cpu_need(request, policy)),
+                lane(request.resources.bandwidth_mbps),
+            ],
+            extra: classes
+                .map(|(name, &need)| Gate { column: fleet.extra_column(name), need: lane(need) })
+                .collect(),
+        }
+    }
+
+    /// Everything that is needed, as columns to compare.
+    pub(crate) fn gates(&self, columns: &'a Columns) -> Vec<Gate<'a>> {
+        let fixed = [&columns.memory, &columns.disk, &columns.cpu, &columns.bandwidth];
+        let fixed = fixed.into_iter().zip(self.fixed).filter(|(_, need)| *need != i32::MIN);
+        let fixed = fixed.map(|(column, need)| Gate { column: Some(column), need });
+        fixed.chain(self.extra.iter().copied()).collect()
+    }
 }

@@ -35,11 +35,7 @@ fn facts_valid(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
         }
     }
     if row.overlay_loss_ppm > PPM {
-        return Err(Evidence::fact(
-            "overlay_loss_ppm",
-            row.overlay_loss_ppm,
-            "0 to 1000000",
-        ));
+        return Err(Evidence::fact("overlay_loss_ppm", row.overlay_loss_ppm, "0 to 1000000"));
     }
     if row.capacity_known {
         return reserve_within(row.capacity, row.system_reserve);
@@ -71,11 +67,7 @@ fn capacity_known(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
         return Err(Evidence::fact("capacity", "unknown", "reported"));
     }
     if row.capacity.cpu_milli == 0 || row.capacity.memory_mib == 0 {
-        return Err(Evidence::fact(
-            "capacity",
-            "zero CPU or memory",
-            "more than zero",
-        ));
+        return Err(Evidence::fact("capacity", "zero CPU or memory", "more than zero"));
     }
     Ok(())
 }
@@ -127,11 +119,7 @@ fn overlay_healthy(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
         return Ok(());
     }
     let wanted = format!("at most {limit}");
-    Err(Evidence::fact(
-        "overlay packet loss (ppm)",
-        row.overlay_loss_ppm,
-        wanted,
-    ))
+    Err(Evidence::fact("overlay packet loss (ppm)", row.overlay_loss_ppm, wanted))
 }
 
 pub(super) static NOT_RESERVED: Filter = Filter {
@@ -153,9 +141,5 @@ pub(super) static NOT_HEADNODE: Filter = Filter {
 };
 
 pub(super) fn flag(name: &str, found: bool, wanted: bool) -> Verdict {
-    if found == wanted {
-        Ok(())
-    } else {
-        Err(Evidence::fact(name, found, wanted))
-    }
+    if found == wanted { Ok(()) } else { Err(Evidence::fact(name, found, wanted)) }
 }

@@ -66,12 +66,7 @@ impl Evidence {
     #[must_use]
     pub fn shortfall(&self) -> Option<i64> {
         match self {
-            Self::Short {
-                wanted,
-                overhead,
-                free,
-                ..
-            } => Some(wanted + overhead - free),
+            Self::Short { wanted, overhead, free, .. } => Some(wanted + overhead - free),
             Self::Time { seconds, limit, .. } => Some((limit - seconds).abs()),
             Self::State { .. } | Self::Fact { .. } | Self::Neighbours { .. } => None,
         }
@@ -79,33 +74,19 @@ impl Evidence {
 
     pub(crate) fn fact(fact: &str, found: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         let (found, wanted) = (found.to_string(), wanted.to_string());
-        Self::Fact {
-            fact: fact.to_owned(),
-            found,
-            wanted,
-        }
+        Self::Fact { fact: fact.to_owned(), found, wanted }
     }
 
     /// The unit after a number, with its space.
     fn unit(unit: Unit) -> String {
-        if unit.suffix().is_empty() {
-            String::new()
-        } else {
-            format!(" {}", unit.suffix())
-        }
+        if unit.suffix().is_empty() { String::new() } else { format!(" {}", unit.suffix()) }
     }
 }
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Short {
-                resource,
-                wanted,
-                overhead,
-                free,
-                unit,
-            } => {
+            Self::Short { resource, wanted, overhead, free, unit } => {
                 let unit = Self::unit(*unit);
                 write!(f, "{resource}: needs {wanted}{unit}")?;
                 if *overhead != 0 {
@@ -115,31 +96,14 @@ impl fmt::Display for Evidence {
                 write!(f, ", {free} free: short by {short}{unit}")
             }
             Self::State { found } => write!(f, "is {}, not active", found.name()),
-            Self::Time {
-                what,
-                seconds,
-                limit,
-            } => {
+            Self::Time { what, seconds, limit } => {
                 write!(f, "{what} is {seconds} s, accepted is {limit} s")
             }
-            Self::Fact {
-                fact,
-                found,
-                wanted,
-            } => {
+            Self::Fact { fact, found, wanted } => {
                 write!(f, "{fact} is {found}, wanted is {wanted}")
             }
-            Self::Neighbours {
-                rule,
-                topology,
-                members,
-                wanted,
-            } => {
-                write!(
-                    f,
-                    "{rule}: {members} in this {}, wanted is {wanted}",
-                    topology.name()
-                )
+            Self::Neighbours { rule, topology, members, wanted } => {
+                write!(f, "{rule}: {members} in this {}, wanted is {wanted}", topology.name())
             }
         }
     }

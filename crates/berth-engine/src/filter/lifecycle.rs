@@ -20,11 +20,7 @@ fn node_active(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
         NodeState::Degraded => policy.filters.admit_degraded,
         NodeState::Joining | NodeState::Cordoned | NodeState::Draining | NodeState::Lost => false,
     };
-    if admitted {
-        Ok(())
-    } else {
-        Err(Evidence::State { found: row.state })
-    }
+    if admitted { Ok(()) } else { Err(Evidence::State { found: row.state }) }
 }
 
 pub(super) static HEARTBEAT_FRESH: Filter = Filter {
@@ -42,11 +38,7 @@ fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
     if seconds <= limit {
         return Ok(());
     }
-    Err(Evidence::Time {
-        what: "age of the last heartbeat",
-        seconds,
-        limit,
-    })
+    Err(Evidence::Time { what: "age of the last heartbeat", seconds, limit })
 }
 
 pub(super) static NOT_SICK: Filter = Filter {
@@ -86,11 +78,9 @@ fn no_reboot_soon(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
     let limit = i64::from(days) * Timestamp::DAY;
     match row.pending_reboot().map(|at| at.0.saturating_sub(now.0)) {
         // A missed date says nothing about the future.
-        Some(seconds) if (0..limit).contains(&seconds) => Err(Evidence::Time {
-            what: "time until the planned reboot",
-            seconds,
-            limit,
-        }),
+        Some(seconds) if (0..limit).contains(&seconds) => {
+            Err(Evidence::Time { what: "time until the planned reboot", seconds, limit })
+        }
         Some(_) | None => Ok(()),
     }
 }

@@ -17,11 +17,7 @@ pub(super) static NOT_VIRTUAL: Filter = Filter {
     transient: false,
     optional: true,
     test: Test::Static(|row, request, _| {
-        if request.exclude_virtual {
-            flag("virtual", row.is_virtual, false)
-        } else {
-            Ok(())
-        }
+        if request.exclude_virtual { flag("virtual", row.is_virtual, false) } else { Ok(()) }
     }),
 };
 
@@ -36,11 +32,9 @@ pub(super) static CAPACITY_TYPE: Filter = Filter {
 
 fn capacity_type(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
     match request.capacity_type {
-        Some(wanted) if wanted != row.capacity_type => Err(Evidence::fact(
-            "capacity type",
-            row.capacity_type.name(),
-            wanted.name(),
-        )),
+        Some(wanted) if wanted != row.capacity_type => {
+            Err(Evidence::fact("capacity type", row.capacity_type.name(), wanted.name()))
+        }
         Some(_) | None => Ok(()),
     }
 }
@@ -64,23 +58,13 @@ fn platform(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
     }
     let (version, built_at) = row
         .platform
-        .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| {
-            (known.version, known.built_at)
-        });
+        .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| (known.version, known.built_at));
     let found = format!("{version} built at {}", built_at.0);
     if !at_least(&bounds.min, version, built_at) {
-        return Err(Evidence::fact(
-            "platform",
-            found,
-            format!("at least {}", list(&bounds.min)),
-        ));
+        return Err(Evidence::fact("platform", found, format!("at least {}", list(&bounds.min))));
     }
     if !at_most(&bounds.max, version, built_at) {
-        return Err(Evidence::fact(
-            "platform",
-            found,
-            format!("at most {}", list(&bounds.max)),
-        ));
+        return Err(Evidence::fact("platform", found, format!("at most {}", list(&bounds.max))));
     }
     Ok(())
 }
@@ -116,9 +100,7 @@ fn at_most(
 }
 
 fn list(bounds: &BTreeMap<PlatformVersion, Timestamp>) -> String {
-    let each = bounds
-        .iter()
-        .map(|(version, at)| format!("{version} built at {}", at.0));
+    let each = bounds.iter().map(|(version, at)| format!("{version} built at {}", at.0));
     each.collect::<Vec<_>>().join(" or ")
 }
 
@@ -176,18 +158,10 @@ fn networks(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
             [] => "absent".to_owned(),
             [network, ..] => {
                 let down = network.link == LinkState::Down;
-                format!(
-                    "{} with its link {}",
-                    network.tag,
-                    if down { "down" } else { "unknown" }
-                )
+                format!("{} with its link {}", network.tag, if down { "down" } else { "unknown" })
             }
         };
-        return Err(Evidence::fact(
-            "network",
-            found,
-            format!("{} up", any_of.join(" or ")),
-        ));
+        return Err(Evidence::fact("network", found, format!("{} up", any_of.join(" or "))));
     }
     Ok(())
 }
@@ -209,14 +183,7 @@ fn overprovision_ratios(row: &NodeRow, request: &InstanceRequest, _: &Policy) ->
         return Ok(());
     }
     let text = |r: crate::model::Ratios| {
-        format!(
-            "cpu {} memory {} disk {}",
-            r.cpu_permille, r.memory_permille, r.disk_permille
-        )
+        format!("cpu {} memory {} disk {}", r.cpu_permille, r.memory_permille, r.disk_permille)
     };
-    Err(Evidence::fact(
-        "overprovision ratios (per mille)",
-        text(row.ratios),
-        text(wanted),
-    ))
+    Err(Evidence::fact("overprovision ratios (per mille)", text(row.ratios), text(wanted)))
 }

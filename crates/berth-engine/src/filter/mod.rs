@@ -20,7 +20,7 @@ use crate::model::{InstanceRequest, Timestamp};
 use crate::plan::Ask;
 use crate::policy::Policy;
 
-pub(crate) use capacity::{Gate, gates};
+pub(crate) use capacity::{Gate, Needs};
 pub use evidence::Evidence;
 
 /// What a filter says of a node: fine, or why not.
@@ -143,11 +143,7 @@ pub(crate) fn first_failure(
     slot: Slot,
     row: &NodeRow,
 ) -> Option<(FilterId, Evidence)> {
-    FilterId::all().find_map(|id| {
-        judge(id, ask, slot, row)
-            .err()
-            .map(|evidence| (id, evidence))
-    })
+    FilterId::all().find_map(|id| judge(id, ask, slot, row).err().map(|evidence| (id, evidence)))
 }
 
 /// Whether the node passes every rule that looks only at its own facts and the time.
@@ -172,18 +168,13 @@ pub(crate) fn passes_static_tests(
 
 /// Whether the request passes every rule that is the same for all nodes.
 pub(crate) fn passes_request_tests(ask: &Ask<'_>) -> bool {
-    FilterId::all().all(|id| match id.filter().test {
-        Test::Request(test) => ask.policy.is_off(id) || test(ask).is_ok(),
-        Test::Node(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => true,
-    })
+    requested::admits(ask)
 }
 
-/// Whether one node passes every rule about where other instances are.
+/// Whether one node passes every rule about where other instances are. No policy may switch these
+/// off.
 pub(crate) fn passes_neighbour_tests(ask: &Ask<'_>, slot: Slot) -> bool {
-    FilterId::all().all(|id| match id.filter().test {
-        Test::Neighbour(test) => ask.policy.is_off(id) || test(ask, slot).is_ok(),
-        Test::Request(_) | Test::Node(_) | Test::Static(_) | Test::Load(_) => true,
-    })
+    neighbours::admits(ask, slot)
 }
 
 #[cfg(test)]

@@ -20,11 +20,7 @@ fn not_excluded(ask: &Ask<'_>, slot: Slot) -> Verdict {
     if !ask.excluded.contains(&slot) {
         return Ok(());
     }
-    Err(Evidence::fact(
-        "this request",
-        "denied here before",
-        "not denied",
-    ))
+    Err(Evidence::fact("this request", "denied here before", "not denied"))
 }
 
 pub(super) static VOLUME_HOME: Filter = Filter {
@@ -37,12 +33,7 @@ pub(super) static VOLUME_HOME: Filter = Filter {
 };
 
 fn volume_home(ask: &Ask<'_>, slot: Slot) -> Verdict {
-    for volume in ask
-        .request
-        .volumes
-        .iter()
-        .filter_map(|id| ask.fleet.volume(id))
-    {
+    for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
         if ask.fleet.slot_of(&volume.home) != Some(slot) {
             let fact = format!("home of volume {}", volume.id);
             return Err(Evidence::fact(&fact, &volume.home, "this node"));
@@ -86,6 +77,13 @@ pub(super) static STRICT_LOCALITY: Filter = Filter {
     optional: false,
     test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Locality)),
 };
+
+/// All filters of this file at once, without the evidence.
+pub(super) fn admits(ask: &Ask<'_>, slot: Slot) -> bool {
+    not_excluded(ask, slot).is_ok()
+        && volume_home(ask, slot).is_ok()
+        && ask.hard.iter().all(|rule| rule.admits(ask.fleet, slot))
+}
 
 fn rules_of(ask: &Ask<'_>, slot: Slot, origin: Origin) -> Verdict {
     for rule in ask.hard.iter().filter(|rule| rule.origin == origin) {

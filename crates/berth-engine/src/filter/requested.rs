@@ -3,6 +3,11 @@
 use super::{Evidence, Filter, Test, Verdict};
 use crate::plan::Ask;
 
+/// All filters of this file at once, without the evidence. No policy may switch these off.
+pub(super) fn admits(ask: &Ask<'_>) -> bool {
+    secrets_present(ask).is_ok() && address_available(ask).is_ok() && volume_exclusive(ask).is_ok()
+}
+
 pub(super) static SECRETS_PRESENT: Filter = Filter {
     name: "secrets-present",
     code: "secrets_missing",
@@ -17,11 +22,7 @@ fn secrets_present(ask: &Ask<'_>) -> Verdict {
     if !ask.request.needs_secrets || ask.fleet.has_secrets(env) {
         return Ok(());
     }
-    Err(Evidence::fact(
-        "secrets of the environment",
-        env.unwrap_or("not named"),
-        "present",
-    ))
+    Err(Evidence::fact("secrets of the environment", env.unwrap_or("not named"), "present"))
 }
 
 pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
@@ -50,19 +51,10 @@ pub(super) static VOLUME_EXCLUSIVE: Filter = Filter {
 };
 
 fn volume_exclusive(ask: &Ask<'_>) -> Verdict {
-    for volume in ask
-        .request
-        .volumes
-        .iter()
-        .filter_map(|id| ask.fleet.volume(id))
-    {
+    for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
         if let Some(user) = volume.attached_to.filter(|user| *user != ask.request.id) {
             let found = format!("attached to {user}");
-            return Err(Evidence::fact(
-                &format!("volume {}", volume.id),
-                found,
-                "free",
-            ));
+            return Err(Evidence::fact(&format!("volume {}", volume.id), found, "free"));
         }
     }
     Ok(())

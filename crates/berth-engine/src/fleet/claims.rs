@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::changes::Change;
+use super::changes::{Change, What, Whose};
 use super::columns::Slot;
 use super::index::Place;
 use super::rows::{ExtraClass, InstanceRow, NodeRow, Rare};
@@ -37,14 +37,9 @@ impl Fleet {
     /// # Errors
     /// When the node is unknown or the instance is already placed; nothing has changed then.
     pub fn claim(&mut self, request: &InstanceRequest, node: &NodeId) -> Result<(), ClaimError> {
-        let slot = self
-            .slot_of(node)
-            .ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
+        let slot = self.slot_of(node).ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
         if let Some(at) = self.node_of(request.id) {
-            return Err(ClaimError::AlreadyPlaced {
-                id: request.id,
-                node: at.clone(),
-            });
+            return Err(ClaimError::AlreadyPlaced { id: request.id, node: at.clone() });
         }
         self.claim_at(request, slot);
         Ok(())
@@ -72,7 +67,8 @@ impl Fleet {
         self.instances_by_id.insert(instance.id, number);
         self.instances[number as usize] = Some(instance);
         self.refresh(slot);
-        self.changes.push(Change::Load(slot));
+        let whose = Whose::new(&request.owner, request.workload.as_deref());
+        self.changes.push(Change { slot, what: What::Claim(whose) });
     }
 
     /// Takes an instance off its node. Returns the node it was on.
@@ -89,65 +85,42 @@ impl Fleet {
         if let Some(at) = row.instances.iter().position(|&other| other == number) {
             row.instances.swap_remove(at);
         }
-        row.extra
-            .retain(|class| class.limit != 0 || class.used != 0);
+        row.extra.retain(|class| class.limit != 0 || class.used != 0);
         let node = row.id.clone();
         self.refresh(slot);
+        let workload = instance.workload.map(|workload| self.texts.text(workload));
+        let whose = Whose::new(self.texts.text(instance.owner), workload);
+        self.changes.push(Change { slot, what: What::Claim(whose) });
         self.free_texts(&instance);
         self.free_instances.push(number);
-        self.changes.push(Change::Load(slot));
         Some(node)
     }
 
     fn place(&self, slot: Slot) -> Option<Place> {
         let row = self.row(slot)?;
-        Some(Place {
-            slot: slot.0,
-            rack: row.rack,
-            zone: row.zone,
-        })
+        Some(Place { slot: slot.0, rack: row.rack, zone: row.zone })
     }
 
     fn instance_row(&mut self, request: &InstanceRequest, slot: Slot) -> InstanceRow {
         let texts = &mut self.texts;
         let tags = request.tags.iter();
-        let tags = tags
-            .map(|(key, value)| (texts.acquire(key), texts.acquire(value)))
-            .collect();
+        let tags = tags.map(|(key, value)| (texts.acquire(key), texts.acquire(value))).collect();
         let hard_apart = request.affinity.iter().filter(|rule| {
             rule.operator() == Operator::Different && rule.strength() == Strength::Hard
         });
         let rare = Rare {
             name: request.name.as_deref().map(|name| texts.acquire(name)),
-            extra: request
-                .extra
-                .iter()
-                .map(|(name, &n)| (texts.acquire(name), n))
-                .collect(),
-            groups: request
-                .groups
-                .iter()
-                .map(|group| texts.acquire(group))
-                .collect(),
+            extra: request.extra.iter().map(|(name, &n)| (texts.acquire(name), n)).collect(),
+            groups: request.groups.iter().map(|group| texts.acquire(group)).collect(),
             apart_rules: hard_apart.map(|rule| Arc::new(rule.clone())).collect(),
-            volumes: request
-                .volumes
-                .iter()
-                .map(|volume| texts.acquire(volume))
-                .collect(),
+            volumes: request.volumes.iter().map(|volume| texts.acquire(volume)).collect(),
         };
         self.hold_extra_classes(&rare, slot);
         InstanceRow {
             id: request.id,
             owner: self.texts.acquire(&request.owner),
-            workload: request
-                .workload
-                .as_deref()
-                .map(|name| self.texts.acquire(name)),
-            image: request
-                .image
-                .as_deref()
-                .map(|name| self.texts.acquire(name)),
+            workload: request.workload.as_deref().map(|name| self.texts.acquire(name)),
+            image: request.image.as_deref().map(|name| self.texts.acquire(name)),
             node: slot.0,
             priority: request.priority,
             resources: request.resources,
@@ -165,11 +138,7 @@ impl Fleet {
                 let text = self.texts.text(name).to_owned();
                 let name = self.texts.acquire(&text);
                 if let Some(row) = self.rows[slot.index()].as_mut() {
-                    row.extra.push(ExtraClass {
-                        name,
-                        limit: 0,
-                        used: 0,
-                    });
+                    row.extra.push(ExtraClass { name, limit: 0, used: 0 });
                 }
             }
         }
@@ -182,11 +151,7 @@ impl Fleet {
             texts.release(value);
         }
         texts.release(instance.owner);
-        let mut rest: Vec<Symbol> = instance
-            .workload
-            .into_iter()
-            .chain(instance.image)
-            .collect();
+        let mut rest: Vec<Symbol> = instance.workload.into_iter().chain(instance.image).collect();
         if let Some(rare) = &instance.rare {
             rest.extend(rare.name);
             rest.extend(rare.extra.iter().map(|&(name, _)| name));
@@ -250,11 +215,7 @@ fn charge(row: &mut NodeRow, instance: &InstanceRow, sign: i64) {
     row.used.disk += sign * i64::from(wanted.disk_mib);
     row.used.bandwidth += sign * i64::from(wanted.bandwidth_mbps);
     let one_more = |count: u32| {
-        if sign > 0 {
-            count + 1
-        } else {
-            count.saturating_sub(1)
-        }
+        if sign > 0 { count + 1 } else { count.saturating_sub(1) }
     };
     row.used.instances = one_more(row.used.instances);
     if instance.cpu_capped {

@@ -47,10 +47,7 @@ pub(crate) struct Column<T> {
 impl<T: Copy> Column<T> {
     /// An empty column; lanes without a node hold `fill`.
     pub(crate) const fn new(fill: T) -> Self {
-        Self {
-            blocks: Vec::new(),
-            fill,
-        }
+        Self { blocks: Vec::new(), fill }
     }
 
     /// Adds blocks until there are this many.
@@ -88,9 +85,7 @@ impl Bits {
 
     /// One node's bit; clear past the end.
     pub(crate) fn get(&self, slot: Slot) -> bool {
-        self.words
-            .get(slot.block())
-            .is_some_and(|word| word >> slot.lane() & 1 == 1)
+        self.words.get(slot.block()).is_some_and(|word| word >> slot.lane() & 1 == 1)
     }
 
     /// Sets or clears one node's bit.
@@ -115,10 +110,7 @@ impl Bits {
 
     /// Every set bit's slot, in order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.words
-            .iter()
-            .enumerate()
-            .flat_map(|(block, &word)| lanes(word, block))
+        self.words.iter().enumerate().flat_map(|(block, &word)| lanes(word, block))
     }
 }
 
@@ -156,6 +148,8 @@ pub(crate) struct Columns {
     pub(crate) takes_uncapped: Bits,
     /// Position in the order of node ids, for ties.
     pub(crate) rank: Column<u32>,
+    /// The rack.
+    pub(crate) rack: Column<u32>,
     /// The zone of each block.
     pub(crate) zone_of_block: Vec<u32>,
 }
@@ -174,6 +168,7 @@ impl Columns {
             takes_capped: Bits::default(),
             takes_uncapped: Bits::default(),
             rank: Column::new(u32::MAX),
+            rack: Column::new(super::NO_DOMAIN),
             zone_of_block: Vec::new(),
         }
     }
@@ -182,21 +177,14 @@ impl Columns {
     pub(crate) fn add_block(&mut self, zone: u32) {
         self.zone_of_block.push(zone);
         let blocks = self.zone_of_block.len();
-        for column in [
-            &mut self.cpu,
-            &mut self.memory,
-            &mut self.disk,
-            &mut self.bandwidth,
-        ] {
+        for column in [&mut self.cpu, &mut self.memory, &mut self.disk, &mut self.bandwidth] {
             column.grow(blocks);
         }
         self.rank.grow(blocks);
-        for bits in [
-            &mut self.present,
-            &mut self.open,
-            &mut self.takes_capped,
-            &mut self.takes_uncapped,
-        ] {
+        self.rack.grow(blocks);
+        for bits in
+            [&mut self.present, &mut self.open, &mut self.takes_capped, &mut self.takes_uncapped]
+        {
             bits.grow(blocks);
         }
     }

@@ -7,11 +7,46 @@ use super::columns::Slot;
 /// The number of "not known": such a node is in no rack, or in no zone.
 pub(crate) const NO_DOMAIN: u32 = 0;
 
-/// One rack or zone.
+/// Some nodes of one block, one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lanes {
+    pub(crate) block: u32,
+    pub(crate) mask: u64,
+}
+
+impl Lanes {
+    /// One node.
+    pub(crate) fn one(slot: Slot) -> Self {
+        Self { block: u32::try_from(slot.block()).unwrap_or(u32::MAX), mask: 1 << slot.lane() }
+    }
+}
+
+/// One rack or zone, and its nodes block by block: what holds for a rack is applied to a whole
+/// block's worth of its nodes at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Domain {
     name: String,
-    nodes: Vec<Slot>,
+    lanes: Vec<Lanes>,
+}
+
+impl Domain {
+    fn add(&mut self, slot: Slot) {
+        let one = Lanes::one(slot);
+        match self.lanes.binary_search_by_key(&one.block, |lanes| lanes.block) {
+            Ok(at) => self.lanes[at].mask |= one.mask,
+            Err(at) => self.lanes.insert(at, one),
+        }
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let one = Lanes::one(slot);
+        if let Ok(at) = self.lanes.binary_search_by_key(&one.block, |lanes| lanes.block) {
+            self.lanes[at].mask &= !one.mask;
+            if self.lanes[at].mask == 0 {
+                self.lanes.remove(at);
+            }
+        }
+    }
 }
 
 /// The racks and zones of a fleet. A rack belongs to its zone: equal names in two zones differ.
@@ -40,7 +75,7 @@ impl Default for Domains {
 
 impl Domains {
     /// The number of a zone, made on first mention.
-    pub(crate) fn zone(&mut self, name: Option<&str>) -> u32 {
+    pub(crate) fn zone_number(&mut self, name: Option<&str>) -> u32 {
         let Some(name) = name else { return NO_DOMAIN };
         if let Some(&number) = self.zone_numbers.get(name) {
             return number;
@@ -51,7 +86,7 @@ impl Domains {
     }
 
     /// The number of a rack in a zone, made on first mention.
-    pub(crate) fn rack(&mut self, zone: u32, name: Option<&str>) -> u32 {
+    pub(crate) fn rack_number(&mut self, zone: u32, name: Option<&str>) -> u32 {
         let Some(name) = name else { return NO_DOMAIN };
         let key = (zone, name.to_owned());
         if let Some(&number) = self.rack_numbers.get(&key) {
@@ -63,35 +98,29 @@ impl Domains {
     }
 
     pub(crate) fn add(&mut self, slot: Slot, rack: u32, zone: u32) {
-        if zone != NO_DOMAIN && self.zones[zone as usize].nodes.is_empty() {
+        if zone != NO_DOMAIN && self.zones[zone as usize].lanes.is_empty() {
             self.populated_zones += 1;
         }
-        self.zones[zone as usize].nodes.push(slot);
-        self.racks[rack as usize].nodes.push(slot);
+        self.zones[zone as usize].add(slot);
+        self.racks[rack as usize].add(slot);
     }
 
     pub(crate) fn remove(&mut self, slot: Slot, rack: u32, zone: u32) {
-        self.zones[zone as usize]
-            .nodes
-            .retain(|&other| other != slot);
-        self.racks[rack as usize]
-            .nodes
-            .retain(|&other| other != slot);
-        if zone != NO_DOMAIN && self.zones[zone as usize].nodes.is_empty() {
+        self.zones[zone as usize].remove(slot);
+        self.racks[rack as usize].remove(slot);
+        if zone != NO_DOMAIN && self.zones[zone as usize].lanes.is_empty() {
             self.populated_zones -= 1;
         }
     }
 
-    pub(crate) fn rack_nodes(&self, rack: u32) -> &[Slot] {
-        self.racks
-            .get(rack as usize)
-            .map_or(&[], |domain| &domain.nodes)
+    /// The nodes of a rack.
+    pub(crate) fn rack(&self, rack: u32) -> &[Lanes] {
+        self.racks.get(rack as usize).map_or(&[], |domain| &domain.lanes)
     }
 
-    pub(crate) fn zone_nodes(&self, zone: u32) -> &[Slot] {
-        self.zones
-            .get(zone as usize)
-            .map_or(&[], |domain| &domain.nodes)
+    /// The nodes of a zone.
+    pub(crate) fn zone(&self, zone: u32) -> &[Lanes] {
+        self.zones.get(zone as usize).map_or(&[], |domain| &domain.lanes)
     }
 
     pub(crate) fn rack_name(&self, rack: u32) -> Option<&str> {
@@ -114,9 +143,6 @@ impl Domains {
 }
 
 fn push(domains: &mut Vec<Domain>, name: &str) -> u32 {
-    domains.push(Domain {
-        name: name.to_owned(),
-        nodes: Vec::new(),
-    });
+    domains.push(Domain { name: name.to_owned(), lanes: Vec::new() });
     u32::try_from(domains.len() - 1).unwrap_or(u32::MAX)
 }

@@ -42,16 +42,10 @@ impl Index {
             presence.add(place.slot, place.rack, place.zone);
         }
         for &(key, value) in &row.tags {
-            self.tags
-                .entry((owner, key, value))
-                .or_default()
-                .add(place.slot);
+            self.tags.entry((owner, key, value)).or_default().add(place.slot);
         }
         if let Some(image) = row.image {
-            self.images
-                .entry((owner, image))
-                .or_default()
-                .add(place.slot);
+            self.images.entry((owner, image)).or_default().add(place.slot);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
@@ -87,11 +81,7 @@ impl Index {
                 drop_from_tree(&mut self.names, &(owner, name), place.slot);
             }
             for rule in &rare.apart_rules {
-                drop_from_tree(
-                    &mut self.apart_rules,
-                    &(owner, Arc::clone(rule)),
-                    place.slot,
-                );
+                drop_from_tree(&mut self.apart_rules, &(owner, Arc::clone(rule)), place.slot);
             }
         }
     }
@@ -142,9 +132,7 @@ impl Index {
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
         let span = (owner, key, Symbol(0))..=(owner, key, Symbol(u32::MAX));
-        self.tags
-            .range(span)
-            .map(|((_, _, value), posting)| (texts.text(*value), posting))
+        self.tags.range(span).map(|((_, _, value), posting)| (texts.text(*value), posting))
     }
 
     /// This owner's images, with where they are.
@@ -154,9 +142,7 @@ impl Index {
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
         let span = (owner, Symbol(0))..=(owner, Symbol(u32::MAX));
-        self.images
-            .range(span)
-            .map(|((_, image), posting)| (texts.text(*image), posting))
+        self.images.range(span).map(|((_, image), posting)| (texts.text(*image), posting))
     }
 
     /// This owner's workloads, with the nodes they are on. In no particular order.
@@ -165,10 +151,7 @@ impl Index {
         owner: Symbol,
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
-        let of_owner = self
-            .workloads
-            .iter()
-            .filter(move |((of, _), _)| *of == owner);
+        let of_owner = self.workloads.iter().filter(move |((of, _), _)| *of == owner);
         of_owner.map(|((_, workload), presence)| (texts.text(*workload), &presence.nodes))
     }
 
@@ -178,10 +161,7 @@ impl Index {
         owner: Symbol,
     ) -> impl Iterator<Item = (&Arc<Rule>, &Posting)> {
         // No smallest rule exists to start a range from, and rules are few.
-        let of_owner = self
-            .apart_rules
-            .iter()
-            .filter(move |((of, _), _)| *of == owner);
+        let of_owner = self.apart_rules.iter().filter(move |((of, _), _)| *of == owner);
         of_owner.map(|((_, rule), posting)| (rule, posting))
     }
 

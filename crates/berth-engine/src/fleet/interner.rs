@@ -44,10 +44,7 @@ impl Interner {
             return Symbol(number);
         }
         let text: Arc<str> = Arc::from(text);
-        let entry = Entry {
-            text: Arc::clone(&text),
-            uses: 1,
-        };
+        let entry = Entry { text: Arc::clone(&text), uses: 1 };
         let number = match self.free.pop() {
             Some(number) => {
                 self.entries[number as usize] = entry;
@@ -75,9 +72,7 @@ impl Interner {
 
     /// The text of a number.
     pub(crate) fn text(&self, symbol: Symbol) -> &str {
-        self.entries
-            .get(symbol.0 as usize)
-            .map_or("", |entry| &entry.text)
+        self.entries.get(symbol.0 as usize).map_or("", |entry| &entry.text)
     }
 
     /// How many texts are in use.
@@ -100,11 +95,7 @@ mod tests {
         assert_eq!(interner.find("web"), Some(web));
         interner.release(web);
         assert_eq!(interner.find("web"), None);
-        assert_eq!(
-            interner.acquire("db"),
-            web,
-            "the freed number is used again"
-        );
+        assert_eq!(interner.acquire("db"), web, "the freed number is used again");
         assert_eq!(interner.text(web), "db");
         assert_eq!(interner.len(), 1);
     }

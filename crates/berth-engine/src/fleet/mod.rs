@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-pub(crate) use changes::Change;
+pub(crate) use changes::{Change, What, Whose};
 pub(crate) use columns::{Bits, Block, Column, Columns, LANES, Slot, lanes};
-pub(crate) use domains::{Domains, NO_DOMAIN};
+pub(crate) use domains::{Domains, Lanes, NO_DOMAIN};
 pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol};
 pub(crate) use posting::{Posting, Presence};
@@ -134,10 +134,7 @@ impl Fleet {
         match self.groups.get_mut(&group.id) {
             Some(row) => row.group = group,
             None => {
-                let row = GroupRow {
-                    group,
-                    presence: Presence::default(),
-                };
+                let row = GroupRow { group, presence: Presence::default() };
                 self.groups.insert(row.group.id.clone(), row);
             }
         }
@@ -210,9 +207,7 @@ impl Fleet {
     }
 
     pub(crate) fn instance(&self, id: InstanceId) -> Option<&InstanceRow> {
-        self.instances_by_id
-            .get(&id)
-            .and_then(|&row| self.instance_at(row))
+        self.instances_by_id.get(&id).and_then(|&row| self.instance_at(row))
     }
 
     pub(crate) fn instance_at(&self, row: u32) -> Option<&InstanceRow> {
@@ -227,8 +222,8 @@ impl Fleet {
     pub(crate) fn domain(&self, slot: Slot, topology: Topology) -> u32 {
         match topology {
             Topology::Node => slot.0,
-            Topology::Rack => self.row(slot).map_or(NO_DOMAIN, |row| row.rack),
-            Topology::Zone => self.row(slot).map_or(NO_DOMAIN, |row| row.zone),
+            Topology::Rack => self.columns.rack.get(slot),
+            Topology::Zone => self.columns.zone_of_block[slot.block()],
         }
     }
 
@@ -254,7 +249,7 @@ impl Fleet {
 
     /// Tells followers to look at a node again.
     pub(crate) fn touch(&mut self, slot: Slot) {
-        self.changes.push(Change::Load(slot));
+        self.changes.push(Change { slot, what: What::Standing });
     }
 
     /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too
@@ -274,7 +269,8 @@ impl Fleet {
     }
 
     fn note_facts(&mut self, slot: Slot) {
-        self.changes.push(Change::Facts(slot));
-        self.fact_changes.push(Change::Facts(slot));
+        let change = Change { slot, what: What::Facts };
+        self.changes.push(change);
+        self.fact_changes.push(change);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::changes::Change;
+use super::changes::{Change, What};
 use super::columns::{Column, LANES, Slot};
 use super::index::Place;
 use super::rows::{ExtraClass, NodeRow, Profile};
@@ -26,8 +26,8 @@ impl Fleet {
 
     pub(crate) fn put_node(&mut self, facts: &NodeFacts) -> Result<Slot, InvalidNode> {
         facts.validate()?;
-        let zone = self.domains.zone(facts.zone.as_deref());
-        let rack = self.domains.rack(zone, facts.rack.as_deref());
+        let zone = self.domains.zone_number(facts.zone.as_deref());
+        let rack = self.domains.rack_number(zone, facts.rack.as_deref());
         let slot = match self.slot_of(&facts.id) {
             Some(slot) if self.row(slot).is_some_and(|row| row.zone == zone) => slot,
             // Blocks belong to one zone, so a node that changes zone changes its place.
@@ -61,21 +61,13 @@ impl Fleet {
             state: row.state,
             heartbeat_at: row.heartbeat_at,
             capacity: row.capacity_known.then_some(row.capacity),
-            extra: row
-                .extra
-                .iter()
-                .map(|class| (text(class.name), class.limit))
-                .collect(),
+            extra: row.extra.iter().map(|class| (text(class.name), class.limit)).collect(),
             system_reserve: row.system_reserve,
             ratios: row.ratios,
             vmm_overhead_mib: row.vmm_overhead_mib,
             instance_limit: row.instance_limit,
             other: row.other,
-            labels: row
-                .labels
-                .iter()
-                .map(|&(key, value)| (text(key), text(value)))
-                .collect(),
+            labels: row.labels.iter().map(|&(key, value)| (text(key), text(value))).collect(),
             traits: row.profile.traits.clone(),
             zone: self.domains.zone_name(row.zone).map(str::to_owned),
             rack: self.domains.rack_name(row.rack).map(str::to_owned),
@@ -140,7 +132,7 @@ impl Fleet {
             row.boots.push(outcome);
             row.boots.sort_by_key(|boot| boot.at);
             keep_newest(&mut row.boots);
-            self.changes.push(Change::Facts(slot));
+            self.changes.push(Change { slot, what: What::Facts });
         }
     }
 
@@ -162,9 +154,7 @@ impl Fleet {
         self.ranks_stale = false;
         self.rank_gen += 1;
         for (rank, &slot) in self.slots_by_id.values().enumerate() {
-            self.columns
-                .rank
-                .set(slot, u32::try_from(rank).unwrap_or(u32::MAX));
+            self.columns.rank.set(slot, u32::try_from(rank).unwrap_or(u32::MAX));
         }
     }
 
@@ -182,16 +172,10 @@ impl Fleet {
         let mut boots = facts.boots.clone();
         keep_newest(&mut boots);
         let texts = &mut self.texts;
-        let labels = facts
-            .labels
-            .iter()
-            .map(|(key, value)| (texts.acquire(key), texts.acquire(value)));
+        let labels =
+            facts.labels.iter().map(|(key, value)| (texts.acquire(key), texts.acquire(value)));
         let labels = labels.collect();
-        let cached_images = facts
-            .cached_images
-            .iter()
-            .map(|image| texts.acquire(image))
-            .collect();
+        let cached_images = facts.cached_images.iter().map(|image| texts.acquire(image)).collect();
         let extra = self.extra_classes(facts, &old_extra);
         let mut row = NodeRow {
             id: facts.id.clone(),
@@ -247,11 +231,7 @@ impl Fleet {
             if class.used != 0 && !classes.iter().any(|kept| kept.name == class.name) {
                 let text = self.texts.text(class.name).to_owned();
                 let name = self.texts.acquire(&text);
-                classes.push(ExtraClass {
-                    name,
-                    limit: 0,
-                    used: class.used,
-                });
+                classes.push(ExtraClass { name, limit: 0, used: class.used });
             }
             self.texts.release(class.name);
         }
@@ -265,10 +245,7 @@ impl Fleet {
         if let Some(shared) = self.profiles.iter().filter_map(|p| p.upgrade()).find(same) {
             return shared;
         }
-        let profile = Profile {
-            traits: facts.traits.clone(),
-            networks: facts.networks.clone(),
-        };
+        let profile = Profile { traits: facts.traits.clone(), networks: facts.networks.clone() };
         let profile = Arc::new(profile);
         self.profiles.retain(|shared| shared.strong_count() > 0);
         self.profiles.push(Arc::downgrade(&profile));
@@ -313,32 +290,19 @@ impl Fleet {
 
     fn highest_rank(&self) -> u32 {
         let mut ids = self.slots_by_id.values().rev();
-        ids.nth(1)
-            .map_or(0, |&slot| self.columns.rank.get(slot).saturating_add(1))
+        ids.nth(1).map_or(0, |&slot| self.columns.rank.get(slot).saturating_add(1))
     }
 
     fn free_slot(&mut self, zone: u32) -> Slot {
         let blocks = &self.columns.zone_of_block;
-        for (block, _) in blocks
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, of)| **of == zone)
-            .take(1)
-        {
+        for (block, _) in blocks.iter().enumerate().rev().filter(|(_, of)| **of == zone).take(1) {
             let free = !self.columns.present.words()[block];
             if free != 0 {
                 return Slot::at(block, free.trailing_zeros() as usize);
             }
         }
-        let reusable = self
-            .columns
-            .zone_of_block
-            .iter()
-            .zip(self.columns.present.words());
-        let hole = reusable
-            .enumerate()
-            .find(|(_, (of, word))| **of == zone && **word != u64::MAX);
+        let reusable = self.columns.zone_of_block.iter().zip(self.columns.present.words());
+        let hole = reusable.enumerate().find(|(_, (of, word))| **of == zone && **word != u64::MAX);
         if let Some((block, (_, word))) = hole {
             return Slot::at(block, (!word).trailing_zeros() as usize);
         }
@@ -356,11 +320,7 @@ impl Fleet {
         let Some(mut row) = self.rows[old.index()].clone() else {
             return old;
         };
-        let from = Place {
-            slot: old.0,
-            rack: row.rack,
-            zone: row.zone,
-        };
+        let from = Place { slot: old.0, rack: row.rack, zone: row.zone };
         let rack_name = self.domains.rack_name(row.rack).map(str::to_owned);
         let moved = self.rebuild_elsewhere(&mut row, zone, rack_name.as_deref());
         for &number in &row.instances {
@@ -370,23 +330,8 @@ impl Fleet {
             instance.node = moved.0;
             let instance = instance.clone();
             self.index.remove(&instance, from);
-            self.index.add(
-                &instance,
-                Place {
-                    slot: moved.0,
-                    rack: row.rack,
-                    zone: row.zone,
-                },
-            );
-            self.move_groups(
-                &instance,
-                from,
-                Place {
-                    slot: moved.0,
-                    rack: row.rack,
-                    zone,
-                },
-            );
+            self.index.add(&instance, Place { slot: moved.0, rack: row.rack, zone: row.zone });
+            self.move_groups(&instance, from, Place { slot: moved.0, rack: row.rack, zone });
         }
         self.vacate(old);
         self.slots_by_id.insert(row.id.clone(), moved);
@@ -406,13 +351,11 @@ impl Fleet {
     /// vacating the old place will release one.
     fn rebuild_elsewhere(&mut self, row: &mut NodeRow, zone: u32, rack: Option<&str>) -> Slot {
         row.zone = zone;
-        row.rack = self.domains.rack(zone, rack);
+        row.rack = self.domains.rack_number(zone, rack);
         let labels = row.labels.iter().flat_map(|&(key, value)| [key, value]);
         let classes = row.extra.iter().map(|class| class.name);
-        let symbols: Vec<Symbol> = labels
-            .chain(row.cached_images.iter().copied())
-            .chain(classes)
-            .collect();
+        let symbols: Vec<Symbol> =
+            labels.chain(row.cached_images.iter().copied()).chain(classes).collect();
         for symbol in symbols {
             let text = self.texts.text(symbol).to_owned();
             self.texts.acquire(&text);
@@ -437,6 +380,7 @@ impl Fleet {
             column.set(slot, i32::MIN);
         }
         self.columns.rank.set(slot, u32::MAX);
+        self.columns.rack.set(slot, super::NO_DOMAIN);
         for bits in [
             &mut self.columns.present,
             &mut self.columns.open,
@@ -453,17 +397,12 @@ impl Fleet {
             return;
         };
         let columns = &mut self.columns;
+        columns.rack.set(slot, row.rack);
         columns.cpu.set(slot, lane(row.limits.cpu - row.used.cpu));
         columns.memory.set(slot, lane(row.memory_room()));
-        columns
-            .disk
-            .set(slot, lane(row.limits.disk - row.used.disk));
-        columns
-            .bandwidth
-            .set(slot, lane(row.limits.bandwidth - row.used.bandwidth));
-        columns
-            .open
-            .set(slot, row.used.instances < row.instance_limit);
+        columns.disk.set(slot, lane(row.limits.disk - row.used.disk));
+        columns.bandwidth.set(slot, lane(row.limits.bandwidth - row.used.bandwidth));
+        columns.open.set(slot, row.used.instances < row.instance_limit);
         let uncapped = row.used.instances - row.used.capped;
         let (capped_ok, uncapped_ok) = match row.cpu_cap_mode {
             CpuCapMode::Uniform => (uncapped == 0, row.used.capped == 0),

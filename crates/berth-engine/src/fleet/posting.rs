@@ -1,12 +1,12 @@
 //! How many members of something live on which node, rack or zone.
 //!
 //! Most postings hold a handful of places, a few hold a hundred thousand, and there is one for
-//! each workload, group, owner and tag value; so the form follows the size. Order is by number in
-//! every form, so that whatever iterates over a posting does so in the same order every time.
+//! each workload, group, owner and tag value; so the form follows the size. Places are visited in no
+//! particular order: whatever is made of a posting must not depend on it.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 
-/// Above this many places a sorted vector's insertions cost more than a tree's.
+/// Above this many places a sorted vector's insertions cost more than a table's.
 const VECTOR_MAX: usize = 256;
 
 /// Counts per place. A place with none is absent.
@@ -20,10 +20,18 @@ pub(crate) enum Posting {
     /// A few places, sorted.
     Few(Vec<(u32, u32)>),
     /// Many places.
-    Many(BTreeMap<u32, u32>),
+    Many(FxHashMap<u32, u32>),
 }
 
 impl Posting {
+    /// From counts that were made elsewhere.
+    pub(crate) fn from_counts(counts: FxHashMap<u32, u32>) -> Self {
+        let mut posting = Self::Many(counts);
+        posting.shrink();
+        posting.shrink();
+        posting
+    }
+
     /// How many are at this place.
     pub(crate) fn count(&self, place: u32) -> u32 {
         match self {
@@ -35,9 +43,9 @@ impl Posting {
                     0
                 }
             }
-            Self::Few(places) => places
-                .binary_search_by_key(&place, |&(at, _)| at)
-                .map_or(0, |i| places[i].1),
+            Self::Few(places) => {
+                places.binary_search_by_key(&place, |&(at, _)| at).map_or(0, |i| places[i].1)
+            }
             Self::Many(places) => places.get(&place).copied().unwrap_or(0),
         }
     }
@@ -109,7 +117,9 @@ impl Posting {
             Self::Few(places) if places.len() == 1 => *self = Self::One(places[0].0, places[0].1),
             Self::Few(places) if places.is_empty() => *self = Self::Empty,
             Self::Many(places) if places.len() <= VECTOR_MAX => {
-                *self = Self::Few(places.iter().map(|(&at, &count)| (at, count)).collect());
+                let mut few: Vec<_> = places.iter().map(|(&at, &count)| (at, count)).collect();
+                few.sort_unstable();
+                *self = Self::Few(few);
             }
             Self::Empty | Self::One(..) | Self::Few(_) | Self::Many(_) => {}
         }
@@ -130,7 +140,7 @@ impl Posting {
         }
     }
 
-    /// Calls back for every place with its count, in order of place.
+    /// Calls back for every place with its count.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, u32)) {
         match self {
             Self::Empty => {}
@@ -147,11 +157,7 @@ impl Posting {
             least = least.min(count);
             most = most.max(count);
         });
-        if self.places() < places {
-            (0, most)
-        } else {
-            (least.min(most), most)
-        }
+        if self.places() < places { (0, most) } else { (least.min(most), most) }
     }
 }
 

@@ -130,8 +130,7 @@ impl NodeRow {
 
     /// A planned reboot that still lies ahead of the last boot.
     pub(crate) fn pending_reboot(&self) -> Option<Timestamp> {
-        self.next_reboot
-            .filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))
+        self.next_reboot.filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))
     }
 
     /// Until when the node counts as sick: its two newest boots both failed within the window.
@@ -157,11 +156,7 @@ fn after_other(total: u64, system: u64, raw: u64, unit: u64) -> i64 {
 
 fn overcommitted(amount: i64, permille: u32) -> i64 {
     // A deficit is not multiplied: it is real.
-    if amount < 0 {
-        amount
-    } else {
-        amount.saturating_mul(i64::from(permille)) / 1000
-    }
+    if amount < 0 { amount } else { amount.saturating_mul(i64::from(permille)) / 1000 }
 }
 
 /// What few instances have.
@@ -199,41 +194,25 @@ mod tests {
         let mut facts = NodeFacts::new("n", Amounts::new(8000, 16_384).with_disk(1000));
         change(&mut facts);
         let mut fleet = Fleet::new();
-        let slot = fleet
-            .put_node(&facts)
-            .map_or(super::super::columns::Slot(0), |slot| slot);
+        let slot = fleet.put_node(&facts).map_or(super::super::columns::Slot(0), |slot| slot);
         fleet.row(slot).map(|row| row.limits).unwrap_or_default()
     }
 
     #[test]
     fn limits_take_off_the_reserve_then_apply_the_ratio() {
         let plain = limits(|_| {});
-        assert_eq!(
-            (plain.cpu, plain.memory, plain.disk),
-            (32_000, 16_384, 1000)
-        );
+        assert_eq!((plain.cpu, plain.memory, plain.disk), (32_000, 16_384, 1000));
         let reserved = limits(|facts| facts.system_reserve = Amounts::new(500, 384));
         assert_eq!((reserved.cpu, reserved.memory), (30_000, 16_000));
         let over = limits(|facts| facts.system_reserve = Amounts::new(9000, 0));
-        assert_eq!(
-            over.cpu, -1000,
-            "a deficit stays visible and is not multiplied"
-        );
+        assert_eq!(over.cpu, -1000, "a deficit stays visible and is not multiplied");
     }
 
     #[test]
     fn other_usage_takes_real_capacity_before_the_ratio() {
         let used = limits(|facts| {
-            facts.other = OtherUsage {
-                cpu_milli: 1000,
-                memory_kib: 1025,
-                ..OtherUsage::default()
-            };
+            facts.other = OtherUsage { cpu_milli: 1000, memory_kib: 1025, ..OtherUsage::default() };
         });
-        assert_eq!(
-            (used.cpu, used.memory),
-            (28_000, 16_382),
-            "a started MiB is a whole MiB"
-        );
+        assert_eq!((used.cpu, used.memory), (28_000, 16_382), "a started MiB is a whole MiB");
     }
 }

@@ -29,12 +29,7 @@ impl Amounts {
     /// CPU and memory; no disk, no bandwidth.
     #[must_use]
     pub const fn new(cpu_milli: u32, memory_mib: u32) -> Self {
-        Self {
-            cpu_milli,
-            memory_mib,
-            disk_mib: 0,
-            bandwidth_mbps: 0,
-        }
+        Self { cpu_milli, memory_mib, disk_mib: 0, bandwidth_mbps: 0 }
     }
 
     /// The same with this much disk.
@@ -46,10 +41,7 @@ impl Amounts {
     /// The same with this much bandwidth.
     #[must_use]
     pub const fn with_bandwidth(self, bandwidth_mbps: u32) -> Self {
-        Self {
-            bandwidth_mbps,
-            ..self
-        }
+        Self { bandwidth_mbps, ..self }
     }
 
     /// Names and values, for validation and display.
@@ -78,11 +70,7 @@ pub struct Ratios {
 
 impl Default for Ratios {
     fn default() -> Self {
-        Self {
-            cpu_permille: 4000,
-            memory_permille: 1000,
-            disk_permille: 1000,
-        }
+        Self { cpu_permille: 4000, memory_permille: 1000, disk_permille: 1000 }
     }
 }
 
@@ -149,9 +137,7 @@ pub fn share_ppm(part: i64, whole: i64) -> u32 {
 pub fn charge_for_other(total: u64, system: u64, raw: u64, unit: u64) -> u64 {
     let unit = unit.max(1);
     let reservable_units = total.saturating_sub(system) / unit;
-    let margin = total
-        .saturating_sub(system)
-        .saturating_sub(reservable_units * unit);
+    let margin = total.saturating_sub(system).saturating_sub(reservable_units * unit);
     raw.saturating_sub(margin).div_ceil(unit)
 }
 
@@ -176,24 +162,16 @@ mod tests {
 
     #[test]
     fn shares_are_rounded_down_and_bounded() {
-        for (part, whole, expected) in [
-            (0, 10, 0),
-            (1, 3, 333_333),
-            (3, 3, PPM),
-            (9, 3, PPM),
-            (-1, 3, 0),
-            (1, 0, PPM),
-        ] {
+        for (part, whole, expected) in
+            [(0, 10, 0), (1, 3, 333_333), (3, 3, PPM), (9, 3, PPM), (-1, 3, 0), (1, 0, PPM)]
+        {
             assert_eq!(share_ppm(part, whole), expected, "{part} of {whole}");
         }
     }
 
     #[test]
     fn ratios_compare_at_two_decimals() {
-        let of = |cpu_permille| Ratios {
-            cpu_permille,
-            ..Ratios::default()
-        };
+        let of = |cpu_permille| Ratios { cpu_permille, ..Ratios::default() };
         assert!(of(4000).same_to_two_decimals(&of(4004)));
         assert!(!of(4000).same_to_two_decimals(&of(4006)));
     }

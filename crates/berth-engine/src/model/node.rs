@@ -185,9 +185,7 @@ impl FromStr for PlatformVersion {
         let parsed = text
             .split_once('.')
             .and_then(|(major, minor)| Some(Self::new(major.parse().ok()?, minor.parse().ok()?)));
-        parsed.ok_or_else(|| InvalidPlatformVersion {
-            found: text.to_owned(),
-        })
+        parsed.ok_or_else(|| InvalidPlatformVersion { found: text.to_owned() })
     }
 }
 
@@ -241,12 +239,7 @@ pub struct OtherUsage {
 
 impl Default for OtherUsage {
     fn default() -> Self {
-        Self {
-            cpu_milli: 0,
-            memory_kib: 0,
-            cpu_unit_milli: 1,
-            memory_unit_mib: 1,
-        }
+        Self { cpu_milli: 0, memory_kib: 0, cpu_unit_milli: 1, memory_unit_mib: 1 }
     }
 }
 
@@ -262,10 +255,7 @@ pub struct Watermarks {
 
 impl Default for Watermarks {
     fn default() -> Self {
-        Self {
-            cpu_permille: 900,
-            memory_permille: 900,
-        }
+        Self { cpu_permille: 900, memory_permille: 900 }
     }
 }
 
@@ -440,11 +430,7 @@ impl NodeFacts {
             max: u64::from(Amounts::MAX),
         };
         let capacity = self.capacity.unwrap_or_default();
-        for (name, value, _) in capacity
-            .named()
-            .into_iter()
-            .chain(self.system_reserve.named())
-        {
+        for (name, value, _) in capacity.named().into_iter().chain(self.system_reserve.named()) {
             if value > Amounts::MAX {
                 return Err(out_of_range(name, u64::from(value)));
             }
@@ -460,10 +446,7 @@ impl NodeFacts {
             ("other.memory_kib", self.other.memory_kib >> 10),
             ("other.cpu_milli", u64::from(self.other.cpu_milli)),
         ];
-        match further
-            .into_iter()
-            .find(|(_, value)| *value > u64::from(Amounts::MAX))
-        {
+        match further.into_iter().find(|(_, value)| *value > u64::from(Amounts::MAX)) {
             Some((field, value)) => Err(out_of_range(field, value)),
             None => Ok(()),
         }

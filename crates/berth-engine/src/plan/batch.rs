@@ -43,11 +43,7 @@ impl Batch {
     #[must_use]
     pub const fn new(requests: Vec<InstanceRequest>) -> Self {
         let mode = BatchMode::AllOrNothing;
-        Self {
-            requests,
-            mode,
-            search_budget: Self::DEFAULT_BUDGET,
-        }
+        Self { requests, mode, search_budget: Self::DEFAULT_BUDGET }
     }
 
     /// The same batch in another mode.
@@ -191,11 +187,7 @@ impl Engine {
         if !enough {
             placements.clear();
         }
-        BatchOutcome {
-            placements,
-            refused,
-            end,
-        }
+        BatchOutcome { placements, refused, end }
     }
 
     /// Explains the instances without a place, with the others of the batch in theirs.
@@ -239,26 +231,15 @@ fn placed(assignment: &Assignment) -> usize {
 /// Places in the batch, the largest requests first; of equals, the order given.
 fn largest_first(requests: &[InstanceRequest]) -> Vec<usize> {
     let sum = |of: fn(&Amounts) -> u32| {
-        requests
-            .iter()
-            .map(|request| u64::from(of(&request.resources)))
-            .sum::<u64>()
-            .max(1)
+        requests.iter().map(|request| u64::from(of(&request.resources))).sum::<u64>().max(1)
     };
-    let totals = [
-        sum(|a| a.cpu_milli),
-        sum(|a| a.memory_mib),
-        sum(|a| a.disk_mib),
-    ];
+    let totals = [sum(|a| a.cpu_milli), sum(|a| a.memory_mib), sum(|a| a.disk_mib)];
     let size = |request: &InstanceRequest| {
         let wanted = request.resources;
         let amounts = [wanted.cpu_milli, wanted.memory_mib, wanted.disk_mib];
         let share = |(amount, total): (u32, u64)| u64::from(amount) * 1_000_000 / total;
         let pinned = u64::from(!request.volumes.is_empty() || !request.extra.is_empty());
-        (
-            pinned,
-            amounts.into_iter().zip(totals).map(share).sum::<u64>(),
-        )
+        (pinned, amounts.into_iter().zip(totals).map(share).sum::<u64>())
     };
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&place| std::cmp::Reverse(size(&requests[place])));

@@ -10,7 +10,7 @@ use super::rankings::{Found, Inputs, Rankings, scan_all};
 use super::scan::Totals;
 use super::{Ask, words};
 use crate::explain::Refusal;
-use crate::filter::{Evidence, FilterId, first_failure, gates, passes_request_tests};
+use crate::filter::{Evidence, FilterId, Needs, first_failure, passes_request_tests};
 use crate::fleet::{Fleet, Slot};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
@@ -168,28 +168,13 @@ impl Engine {
     pub(crate) fn validate(&self, request: &InstanceRequest) -> Result<(), InvalidRequest> {
         request.validate()?;
         if let Some(node) = self.fleet.node_of(request.id) {
-            return Err(InvalidRequest::AlreadyPlaced {
-                id: request.id,
-                node: node.clone(),
-            });
+            return Err(InvalidRequest::AlreadyPlaced { id: request.id, node: node.clone() });
         }
-        if let Some(group) = request
-            .groups
-            .iter()
-            .find(|id| self.fleet.group(id).is_none())
-        {
-            return Err(InvalidRequest::UnknownGroup {
-                group: group.clone(),
-            });
+        if let Some(group) = request.groups.iter().find(|id| self.fleet.group(id).is_none()) {
+            return Err(InvalidRequest::UnknownGroup { group: group.clone() });
         }
-        if let Some(volume) = request
-            .volumes
-            .iter()
-            .find(|id| self.fleet.volume(id).is_none())
-        {
-            return Err(InvalidRequest::UnknownVolume {
-                volume: volume.clone(),
-            });
+        if let Some(volume) = request.volumes.iter().find(|id| self.fleet.volume(id).is_none()) {
+            return Err(InvalidRequest::UnknownVolume { volume: volume.clone() });
         }
         Ok(())
     }
@@ -242,19 +227,11 @@ impl Engine {
             return None;
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
-        let gates = gates(&self.fleet, request, &self.policy);
-        let inputs = Inputs {
-            ask: &ask,
-            derived: &self.derived,
-            mask,
-            gates: &gates,
-        };
+        let needs = Needs::new(&self.fleet, request, &self.policy);
+        let inputs = Inputs { ask: &ask, derived: &self.derived, mask, needs: &needs };
         let columnar = self.policy.is_columnar();
-        let found = if columnar && reuse == Reuse::Ranking {
-            self.rankings.find(&ask)
-        } else {
-            Found::No
-        };
+        let found =
+            if columnar && reuse == Reuse::Ranking { self.rankings.find(&ask) } else { Found::No };
         if let Found::Kept(place) = found
             && let Some(choice) = self.rankings.choose(place, &inputs)
         {
@@ -278,13 +255,8 @@ impl Engine {
             return Vec::new();
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
-        let gates = gates(&self.fleet, request, &self.policy);
-        let inputs = Inputs {
-            ask: &ask,
-            derived: &self.derived,
-            mask,
-            gates: &gates,
-        };
+        let needs = Needs::new(&self.fleet, request, &self.policy);
+        let inputs = Inputs { ask: &ask, derived: &self.derived, mask, needs: &needs };
         words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
         scan_all(&mut self.totals, &self.words, &inputs);
         let mut slots = self.totals.survivors();
@@ -301,8 +273,5 @@ fn pick_slowly(ask: &Ask<'_>, derived: &Derived, survivors: &[Slot]) -> Option<P
         let total = combine(ask.policy, values);
         (std::cmp::Reverse(total), rank(slot), slot)
     });
-    scored.min().map(|(total, _, slot)| Picked {
-        slot,
-        total: total.0,
-    })
+    scored.min().map(|(total, _, slot)| Picked { slot, total: total.0 })
 }

@@ -64,11 +64,7 @@ impl Masks {
             self.masks.push(mask);
             return self.masks.len() - 1;
         }
-        let oldest = self
-            .masks
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, mask)| mask.last_used);
+        let oldest = self.masks.iter().enumerate().min_by_key(|(_, mask)| mask.last_used);
         let place = oldest.map_or(0, |(place, _)| place);
         self.masks[place] = mask;
         place
@@ -89,26 +85,21 @@ impl Mask {
         self.bits.grow(blocks);
         match fleet.fact_changes_since(self.cursor) {
             Some(changes) => {
-                let slots: Vec<_> = changes.map(crate::fleet::Change::slot).collect();
-                slots
-                    .into_iter()
-                    .for_each(|slot| self.look_at(fleet, policy, slot));
+                let slots: Vec<_> = changes.map(|change| change.slot).collect();
+                slots.into_iter().for_each(|slot| self.look_at(fleet, policy, slot));
             }
             None => {
                 self.bits.words_mut().iter_mut().for_each(|word| *word = 0);
                 let slots: Vec<_> = fleet.columns().present.slots().collect();
-                slots
-                    .into_iter()
-                    .for_each(|slot| self.look_at(fleet, policy, slot));
+                slots.into_iter().for_each(|slot| self.look_at(fleet, policy, slot));
             }
         }
         self.cursor = end;
     }
 
     fn look_at(&mut self, fleet: &Fleet, policy: &Policy, slot: crate::fleet::Slot) {
-        let passes = fleet
-            .row(slot)
-            .is_some_and(|row| passes_static_tests(row, &self.sample, policy));
+        let passes =
+            fleet.row(slot).is_some_and(|row| passes_static_tests(row, &self.sample, policy));
         self.bits.set(slot, passes);
     }
 }

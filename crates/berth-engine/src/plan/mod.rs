@@ -21,6 +21,6 @@ pub(crate) use ask::Ask;
 pub use batch::{Batch, BatchMode, BatchOutcome, SearchEnd};
 pub use engine::{Engine, PlaceError, Placement, Reuse};
 pub use neighbours::Notice;
-pub(crate) use neighbours::{DomainRule, Origin};
+pub(crate) use neighbours::Origin;
 pub use preempt::Preemption;
 pub(crate) use preempt::smallest_release;

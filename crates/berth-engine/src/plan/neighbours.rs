@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::Ask;
@@ -82,11 +83,10 @@ impl DomainRule<'_> {
         }
     }
 
-    /// Whether only the node's own instances matter.
-    pub(crate) fn is_local(&self) -> bool {
+    /// Whether a change on one node can change this rule's answer for others.
+    pub(crate) fn seeds(&self) -> bool {
         // A home is taken by the first member, which changes the answer of every other node.
-        let seeds = matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere);
-        self.topology == Topology::Node && !seeds
+        matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere)
     }
 
     /// What a soft rule adds for each member it sees: one, or minus one.
@@ -152,22 +152,13 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MatchesNothing { rule } => {
-                write!(
-                    f,
-                    "{rule} matches none of your instances; check its spelling"
-                )
+                write!(f, "{rule} matches none of your instances; check its spelling")
             }
             Self::Seeds { rule } => {
-                write!(
-                    f,
-                    "{rule} matches only this instance, which therefore starts the set"
-                )
+                write!(f, "{rule} matches only this instance, which therefore starts the set")
             }
             Self::UnknownHint { hint } => {
-                write!(
-                    f,
-                    "locality hint {hint} names none of your instances and has no effect"
-                )
+                write!(f, "locality hint {hint} names none of your instances and has no effect")
             }
             Self::Redundant { finding } => f.write_str(finding),
         }
@@ -186,9 +177,7 @@ pub(super) fn resolve(ask: &mut Ask<'_>) {
         }
         let findings = crate::affinity::lint(&request.affinity);
         let redundant = findings.into_iter().filter(|finding| !finding.is_fatal());
-        let notices = redundant.map(|finding| Notice::Redundant {
-            finding: finding.to_string(),
-        });
+        let notices = redundant.map(|finding| Notice::Redundant { finding: finding.to_string() });
         ask.notices.extend(notices);
     }
     if ask.fleet.index().has_apart_rules() {
@@ -280,10 +269,8 @@ fn add_locality(ask: &mut Ask<'_>) {
         }
         return;
     }
-    for (hints, test) in [
-        (&locality.far, CountTest::Absent),
-        (&locality.near, CountTest::Present),
-    ] {
+    for (hints, test) in [(&locality.far, CountTest::Absent), (&locality.near, CountTest::Present)]
+    {
         for hint in hints {
             add_hint(ask, hint, test);
         }
@@ -304,11 +291,7 @@ fn add_hint(ask: &mut Ask<'_>, hint: &Hint, test: CountTest) {
         }
     }
     if ask.request.locality.strict {
-        let way = if test == CountTest::Absent {
-            "far"
-        } else {
-            "near"
-        };
+        let way = if test == CountTest::Absent { "far" } else { "near" };
         ask.hard.push(DomainRule {
             origin: Origin::Locality,
             text: Cow::Owned(format!("{way} {text}")),
@@ -338,10 +321,7 @@ fn hinted_nodes<'a>(ask: &Ask<'a>, hint: &Hint) -> Cow<'a, Posting> {
 }
 
 fn own_instance(ask: &Ask<'_>, id: InstanceId) -> Posting {
-    let own = ask
-        .fleet
-        .instance(id)
-        .filter(|row| Some(row.owner) == ask.owner);
+    let own = ask.fleet.instance(id).filter(|row| Some(row.owner) == ask.owner);
     own.map_or(Posting::Empty, |row| Posting::One(row.node, 1))
 }
 
@@ -350,12 +330,12 @@ fn at_scope<'a>(fleet: &Fleet, nodes: Cow<'a, Posting>, scope: Topology) -> Cow<
     if scope == Topology::Node {
         return nodes;
     }
-    let mut domains = Posting::Empty;
+    let mut counts: FxHashMap<u32, u32> = FxHashMap::default();
     nodes.for_each(|slot, count| match fleet.domain(Slot(slot), scope) {
         NO_DOMAIN => {}
-        domain => domains.add_many(domain, count),
+        domain => *counts.entry(domain).or_insert(0) += count,
     });
-    Cow::Owned(domains)
+    Cow::Owned(Posting::from_counts(counts))
 }
 
 /// Nodes that hold instances of the owner which the rule selects, and how many.
@@ -376,16 +356,12 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
         (Subject::Tag(key), Some(Some(value))) => {
             borrowed(texts.find(key).and_then(|key| index.tag(owner, key, value)))
         }
-        (Subject::Workload, None) => merged(
-            index
-                .workloads_of(owner, texts)
-                .filter(|(name, _)| pattern.matches(name)),
-        ),
-        (Subject::Image, None) => merged(
-            index
-                .images_of(owner, texts)
-                .filter(|(name, _)| pattern.matches(name)),
-        ),
+        (Subject::Workload, None) => {
+            merged(index.workloads_of(owner, texts).filter(|(name, _)| pattern.matches(name)))
+        }
+        (Subject::Image, None) => {
+            merged(index.images_of(owner, texts).filter(|(name, _)| pattern.matches(name)))
+        }
         (Subject::Tag(key), None) => {
             let Some(key) = texts.find(key) else {
                 return nobody();
@@ -407,14 +383,8 @@ fn matching_instances(ask: &Ask<'_>, owner: Symbol, rule: &Rule) -> Posting {
         return found;
     };
     nodes.for_each(|slot, _| {
-        let rows = ask
-            .fleet
-            .row(Slot(slot))
-            .map_or(&[][..], |row| &row.instances);
-        for instance in rows
-            .iter()
-            .filter_map(|&number| ask.fleet.instance_at(number))
-        {
+        let rows = ask.fleet.row(Slot(slot)).map_or(&[][..], |row| &row.instances);
+        for instance in rows.iter().filter_map(|&number| ask.fleet.instance_at(number)) {
             if instance.owner == owner && selects_row(rule, instance, ask.fleet) {
                 found.add(slot);
             }
@@ -425,30 +395,18 @@ fn matching_instances(ask: &Ask<'_>, owner: Symbol, rule: &Rule) -> Posting {
 
 fn selects_row(rule: &Rule, row: &InstanceRow, fleet: &Fleet) -> bool {
     let texts = fleet.texts();
-    let name = row
-        .rare
-        .as_ref()
-        .and_then(|rare| rare.name)
-        .map(|name| texts.text(name));
+    let name = row.rare.as_ref().and_then(|rare| rare.name).map(|name| texts.text(name));
     rule.selects(&Candidate {
         id: &row.id.to_string(),
         name,
         workload: row.workload.map(|workload| texts.text(workload)),
         image: row.image.map(|image| texts.text(image)),
-        tags: &row
-            .tags
-            .iter()
-            .map(|&(k, v)| (texts.text(k), texts.text(v)))
-            .collect::<Vec<_>>(),
+        tags: &row.tags.iter().map(|&(k, v)| (texts.text(k), texts.text(v))).collect::<Vec<_>>(),
     })
 }
 
 fn selects_request(rule: &Rule, request: &InstanceRequest) -> bool {
-    let tags: Vec<_> = request
-        .tags
-        .iter()
-        .map(|(k, v)| (k.as_str(), v.as_str()))
-        .collect();
+    let tags: Vec<_> = request.tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     rule.selects(&Candidate {
         id: &request.id.to_string(),
         name: request.name.as_deref(),
@@ -458,12 +416,14 @@ fn selects_request(rule: &Rule, request: &InstanceRequest) -> bool {
     })
 }
 
-fn merged<'a>(postings: impl Iterator<Item = (&'a str, &'a Posting)>) -> Cow<'a, Posting> {
-    let mut all = Posting::Empty;
+fn merged<'a>(mut postings: impl Iterator<Item = (&'a str, &'a Posting)>) -> Cow<'a, Posting> {
+    let Some((_, first)) = postings.next() else { return nobody() };
+    let mut all = Cow::Borrowed(first);
     for (_, posting) in postings {
+        let all = all.to_mut();
         posting.for_each(|slot, count| all.add_many(slot, count));
     }
-    Cow::Owned(all)
+    all
 }
 
 fn borrowed(posting: Option<&Posting>) -> Cow<'_, Posting> {

@@ -37,25 +37,13 @@ impl Engine {
             let victims = smallest_release(&ask, slot, row, lower)?;
             let priorities = victims.iter().map(|victim| victim.priority);
             let highest_priority = priorities.max().unwrap_or(i32::MIN);
-            let memory: u64 = victims
-                .iter()
-                .map(|v| u64::from(v.resources.memory_mib))
-                .sum();
+            let memory: u64 = victims.iter().map(|v| u64::from(v.resources.memory_mib)).sum();
             let victims: Vec<InstanceId> = victims.iter().map(|victim| victim.id).collect();
             let harm = (highest_priority, victims.len(), memory);
-            Some((
-                harm,
-                Preemption {
-                    node: id.clone(),
-                    victims,
-                    highest_priority,
-                },
-            ))
+            Some((harm, Preemption { node: id.clone(), victims, highest_priority }))
         });
         // Nodes come in order of id, and the first of equals is kept.
-        proposals
-            .min_by_key(|(harm, _)| *harm)
-            .map(|(_, proposal)| proposal)
+        proposals.min_by_key(|(harm, _)| *harm).map(|(_, proposal)| proposal)
     }
 }
 
@@ -71,10 +59,7 @@ pub(crate) fn smallest_release<'a>(
     if fails(ask, slot, row, false) || !lacks_room(row) {
         return None;
     }
-    let here = row
-        .instances
-        .iter()
-        .filter_map(|&number| ask.fleet.instance_at(number));
+    let here = row.instances.iter().filter_map(|&number| ask.fleet.instance_at(number));
     let mut victims: Vec<&InstanceRow> = here.filter(|instance| may_go(instance)).collect();
     victims.sort_by_key(|v| (v.priority, std::cmp::Reverse(v.resources.memory_mib), v.id));
     let mut hypothetical = row.clone();
@@ -97,10 +82,7 @@ fn without_spares<'a>(
 ) -> Vec<&'a InstanceRow> {
     for spare in (0..released.len()).rev() {
         let mut hypothetical = row.clone();
-        let others = released
-            .iter()
-            .enumerate()
-            .filter(|(place, _)| *place != spare);
+        let others = released.iter().enumerate().filter(|(place, _)| *place != spare);
         others.for_each(|(_, victim)| hypothetical.uncharge(victim));
         if !lacks_room(&hypothetical) {
             released.remove(spare);

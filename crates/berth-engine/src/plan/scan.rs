@@ -8,8 +8,8 @@
 
 use super::Ask;
 use crate::filter::Gate;
-use crate::fleet::{Block, Columns, LANES, Slot};
-use crate::score::{Kind, term};
+use crate::fleet::{Block, Columns, LANES, Lanes, Slot, lanes};
+use crate::score::{Exceptions, Kind, term};
 
 /// The total of a node that is out.
 pub(crate) const NOT_HERE: i32 = i32::MIN;
@@ -32,6 +32,9 @@ pub(crate) struct Totals {
     pub(crate) blocks: Vec<Block<i32>>,
     /// The greatest of each block.
     pub(crate) best: Vec<i32>,
+    // Scratch of `add_exceptions`, kept so that a scan allocates nothing.
+    changes: Vec<(Lanes, i32)>,
+    touched: Vec<u64>,
 }
 
 /// What a scan reads.
@@ -96,23 +99,35 @@ impl Totals {
 
     /// Adds what the sparse scorers give to the few nodes that differ from the rest.
     pub(crate) fn add_exceptions(&mut self, ask: &Ask<'_>) {
-        let mut touched = vec![0u64; self.best.len().div_ceil(LANES)];
-        for (id, weight) in ask.policy.weights() {
-            let Kind::Sparse(sparse) = id.scorer().kind else {
-                continue;
-            };
-            let rest = term((sparse.rest)(ask), weight);
-            (sparse.exceptions)(ask, &mut |slot: Slot, value: u32| {
-                let block = slot.block();
-                let total = &mut self.blocks[block].0[slot.lane()];
-                if *total != NOT_HERE {
-                    *total += term(value, weight) - rest;
-                    touched[block / LANES] |= 1 << (block % LANES);
-                }
-            });
+        self.changes.clear();
+        for (sparse, weight) in ask.policy.sparse_scorers() {
+            (sparse.exceptions)(ask, &mut Exceptions::new(*weight, &mut self.changes));
         }
-        for (word, blocks) in touched.into_iter().enumerate() {
-            for block in crate::fleet::lanes(blocks, word) {
+        if self.changes.is_empty() {
+            return;
+        }
+        self.touched.clear();
+        self.touched.resize(self.best.len().div_ceil(LANES), 0);
+        pulp::Arch::new().dispatch(|| self.apply_changes());
+    }
+
+    /// Fills with nothing but the points of the sparse scorers, for every node.
+    pub(crate) fn fill_sparse(&mut self, ask: &Ask<'_>) {
+        let blocks = ask.fleet.columns().zone_of_block.len();
+        self.blocks = vec![Block([rest_points(ask); LANES]); blocks];
+        self.best = vec![0; blocks];
+        self.add_exceptions(ask);
+    }
+
+    #[inline(always)]
+    fn apply_changes(&mut self) {
+        for &(Lanes { block, mask }, delta) in &self.changes {
+            let block = block as usize;
+            add_to_lanes(&mut self.blocks[block], mask, delta);
+            self.touched[block / LANES] |= 1 << (block % LANES);
+        }
+        for (word, &blocks) in self.touched.iter().enumerate() {
+            for block in lanes(blocks, word) {
                 self.best[block.index()] = greatest(&self.blocks[block.index()]);
             }
         }
@@ -120,23 +135,12 @@ impl Totals {
 
     /// The node with the highest total; of equals, the one whose id comes first.
     pub(crate) fn winner(&self, columns: &Columns) -> Option<(Slot, i32)> {
-        let top = self
-            .best
-            .iter()
-            .copied()
-            .max()
-            .filter(|&top| top != NOT_HERE)?;
-        let blocks = self
-            .best
-            .iter()
-            .enumerate()
-            .filter(|(_, best)| **best == top);
+        let top = self.best.iter().copied().max().filter(|&top| top != NOT_HERE)?;
+        let blocks = self.best.iter().enumerate().filter(|(_, best)| **best == top);
         let firsts = blocks.filter_map(|(block, _)| {
             let ranks = &columns.rank.blocks()[block].0;
             let equals = (0..LANES).filter(|&lane| self.blocks[block].0[lane] == top);
-            equals
-                .map(|lane| (ranks[lane], Slot::at(block, lane)))
-                .min()
+            equals.map(|lane| (ranks[lane], Slot::at(block, lane))).min()
         });
         firsts.min().map(|(_, slot)| (slot, top))
     }
@@ -154,7 +158,24 @@ impl Totals {
     }
 }
 
+/// Adds to some lanes of a block, those that are out left alone.
+#[inline(always)]
+pub(crate) fn add_to_lanes(block: &mut Block<i32>, mask: u64, delta: i32) {
+    if mask.is_power_of_two() {
+        let total = &mut block.0[mask.trailing_zeros() as usize];
+        *total += if *total == NOT_HERE { 0 } else { delta };
+        return;
+    }
+    let open = lanes_of(mask);
+    for lane in 0..LANES {
+        let total = block.0[lane];
+        let here = open[lane] & -i32::from(total != NOT_HERE);
+        block.0[lane] = total.wrapping_add(delta & here);
+    }
+}
+
 /// The greatest of a block.
+#[inline(always)]
 pub(crate) fn greatest(block: &Block<i32>) -> i32 {
     block.0.iter().copied().fold(NOT_HERE, i32::max)
 }

@@ -18,10 +18,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) const fn new(choices: u32) -> Self {
-        Self {
-            left: choices,
-            spent: false,
-        }
+        Self { left: choices, spent: false }
     }
 
     /// Whether the search ended for want of budget.
@@ -164,10 +161,7 @@ impl Search<'_> {
         let equals = assignment.iter().zip(&self.classes);
         let placed = equals.filter(|(_, class)| **class == self.classes[place]);
         let ranks = placed.filter_map(|(picked, _)| picked.map(|p| p.slot));
-        ranks
-            .map(|slot| engine.fleet.columns().rank.get(slot))
-            .max()
-            .unwrap_or(0)
+        ranks.map(|slot| engine.fleet.columns().rank.get(slot)).max().unwrap_or(0)
     }
 
     /// What the batch can tell a node by: room of every kind, and which requests its facts admit.
@@ -195,10 +189,7 @@ impl Search<'_> {
                 let request = &self.requests[place];
                 let fits = crate::filter::passes_static_tests(&row, request, &policy);
                 let excluded = request.excluded_nodes.contains(&row.id);
-                let home = request
-                    .volumes
-                    .iter()
-                    .filter_map(|id| engine.fleet.volume(id));
+                let home = request.volumes.iter().filter_map(|id| engine.fleet.volume(id));
                 let is_home = home.into_iter().all(|volume| volume.home == row.id);
                 kind.push(i64::from(fits && !excluded && is_home));
             }
@@ -210,10 +201,7 @@ impl Search<'_> {
 /// For each request, the first of its class.
 fn classes(requests: &[InstanceRequest]) -> Vec<usize> {
     let first = |request: &InstanceRequest| {
-        requests
-            .iter()
-            .position(|other| other.same_class(request))
-            .unwrap_or(0)
+        requests.iter().position(|other| other.same_class(request)).unwrap_or(0)
     };
     requests.iter().map(first).collect()
 }

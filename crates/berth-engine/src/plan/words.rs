@@ -6,7 +6,7 @@
 use super::Ask;
 use super::neighbours::DomainRule;
 use crate::affinity::Topology;
-use crate::fleet::{LANES, NO_DOMAIN, Slot};
+use crate::fleet::{Lanes, NO_DOMAIN, Slot};
 
 /// Fills `words` with the nodes that pass every filter but those of capacity.
 pub(crate) fn allowed(ask: &Ask<'_>, eligible: &[u64], mask: &[u64], words: &mut Vec<u64>) {
@@ -17,11 +17,7 @@ pub(crate) fn allowed(ask: &Ask<'_>, eligible: &[u64], mask: &[u64], words: &mut
         (false, true) => &columns.takes_capped,
         (false, false) => &columns.takes_uncapped,
     };
-    let tests = eligible
-        .iter()
-        .zip(mask)
-        .zip(columns.open.words())
-        .zip(capped.words());
+    let tests = eligible.iter().zip(mask).zip(columns.open.words()).zip(capped.words());
     words.clear();
     words.extend(tests.map(|(((eligible, mask), open), capped)| eligible & mask & open & capped));
     if !ask.request.volumes.is_empty() {
@@ -46,14 +42,8 @@ fn set(words: &mut [u64], slot: Slot, on: bool) {
 
 fn keep_only_home(ask: &Ask<'_>, words: &mut Vec<u64>) {
     let mut only = vec![0; words.len()];
-    let volumes = ask
-        .request
-        .volumes
-        .iter()
-        .filter_map(|id| ask.fleet.volume(id));
-    let homes: Vec<_> = volumes
-        .map(|volume| ask.fleet.slot_of(&volume.home))
-        .collect();
+    let volumes = ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id));
+    let homes: Vec<_> = volumes.map(|volume| ask.fleet.slot_of(&volume.home)).collect();
     if let Some(&Some(first)) = homes.first()
         && homes.iter().all(|home| *home == Some(first))
     {
@@ -62,10 +52,7 @@ fn keep_only_home(ask: &Ask<'_>, words: &mut Vec<u64>) {
         // Volumes nobody knows pin nothing; the request was refused as invalid before this.
         only.fill(u64::MAX);
     }
-    words
-        .iter_mut()
-        .zip(only)
-        .for_each(|(word, only)| *word &= only);
+    words.iter_mut().zip(only).for_each(|(word, only)| *word &= only);
 }
 
 fn apply(ask: &Ask<'_>, rule: &DomainRule<'_>, words: &mut [u64]) {
@@ -88,10 +75,7 @@ fn apply(ask: &Ask<'_>, rule: &DomainRule<'_>, words: &mut [u64]) {
             mark(ask, rule.topology, domain, &mut allowed, true);
         }
     });
-    words
-        .iter_mut()
-        .zip(allowed)
-        .for_each(|(word, allowed)| *word &= allowed);
+    words.iter_mut().zip(allowed).for_each(|(word, allowed)| *word &= allowed);
 }
 
 fn is_domain(rule: &DomainRule<'_>, domain: u32) -> bool {
@@ -101,21 +85,14 @@ fn is_domain(rule: &DomainRule<'_>, domain: u32) -> bool {
 fn mark(ask: &Ask<'_>, topology: Topology, domain: u32, words: &mut [u64], on: bool) {
     match topology {
         Topology::Node => set(words, Slot(domain), on),
-        Topology::Rack => {
-            let nodes = ask.fleet.domains().rack_nodes(domain);
-            nodes.iter().for_each(|&slot| set(words, slot, on));
-        }
-        // Blocks belong to one zone: whole words at a time.
-        Topology::Zone => {
-            let zones = &ask.fleet.columns().zone_of_block;
-            debug_assert_eq!(zones.len() * LANES, words.len() * LANES);
-            for (word, _) in words
-                .iter_mut()
-                .zip(zones)
-                .filter(|(_, zone)| **zone == domain)
-            {
-                *word = if on { u64::MAX } else { 0 };
-            }
-        }
+        Topology::Rack => mark_lanes(ask.fleet.domains().rack(domain), words, on),
+        Topology::Zone => mark_lanes(ask.fleet.domains().zone(domain), words, on),
+    }
+}
+
+fn mark_lanes(nodes: &[Lanes], words: &mut [u64], on: bool) {
+    for lanes in nodes {
+        let word = &mut words[lanes.block as usize];
+        *word = if on { *word | lanes.mask } else { *word & !lanes.mask };
     }
 }

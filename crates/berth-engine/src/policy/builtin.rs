@@ -124,10 +124,7 @@ mod tests {
             assert_eq!(Policy::builtin(name).unwrap().name, name);
         }
         let error = Policy::builtin("best").unwrap_err().to_string();
-        assert!(
-            error.contains("balanced, pack, spread, triton, neon"),
-            "{error}"
-        );
+        assert!(error.contains("balanced, pack, spread, triton, neon"), "{error}");
     }
 
     #[test]

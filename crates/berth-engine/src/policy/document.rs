@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Combine, ExplainSettings, FilterSettings, Policy, PolicyHash, ScoreOptions};
+use super::{Combine, Compiled, ExplainSettings, FilterSettings, Policy, PolicyHash, ScoreOptions};
 use crate::filter::{FILTERS, FilterId};
 use crate::model::PPM;
 use crate::score::{SCORERS, ScorerId};
@@ -103,6 +103,7 @@ fn check(document: Document) -> Result<Policy, PolicyError> {
     let weights = check_weights(&document.scores)?;
     let off = check_off(&document.filters)?;
     check_numbers(&document)?;
+    let compiled = Compiled::new(&weights, document.combine);
     let mut policy = Policy {
         name: document.name,
         combine: document.combine,
@@ -111,6 +112,7 @@ fn check(document: Document) -> Result<Policy, PolicyError> {
         explain: document.explain,
         hash: PolicyHash([0; 32]),
         weights,
+        compiled,
         off,
     };
     policy.hash = PolicyHash(*blake3::hash(canonical(&policy).as_bytes()).as_bytes());
@@ -145,11 +147,7 @@ fn check_weights(scores: &BTreeMap<String, f64>) -> Result<Vec<(ScorerId, u32)>,
 /// A weight as written, in thousandths. The only floats in this crate: they end here, before any
 /// decision.
 #[expect(clippy::float_arithmetic, reason = "reading a decimal, not deciding")]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "range is checked"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "range is checked")]
 fn permille(weight: f64) -> Option<u32> {
     let scaled = weight * 1000.0;
     let in_range = (0.0..=f64::from(Policy::MAX_WEIGHT) * 1000.0).contains(&scaled);
@@ -158,10 +156,7 @@ fn permille(weight: f64) -> Option<u32> {
 }
 
 fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
-    let optional = FILTERS
-        .iter()
-        .filter(|filter| filter.optional)
-        .map(|filter| filter.name);
+    let optional = FILTERS.iter().filter(|filter| filter.optional).map(|filter| filter.name);
     let accepted = || optional.clone().collect::<Vec<_>>().join(", ");
     let mut off = 0;
     for name in &filters.off {
@@ -180,42 +175,12 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
     let (filters, options) = (&document.filters, &document.options);
     let tent = &options.tent;
     let ranged = [
-        (
-            "filters.heartbeat_grace_s",
-            filters.heartbeat_grace_s,
-            1,
-            31_536_000,
-        ),
-        (
-            "filters.max_overlay_loss_ppm",
-            filters.max_overlay_loss_ppm,
-            0,
-            PPM,
-        ),
-        (
-            "filters.sick_window_s",
-            filters.sick_window_s,
-            1,
-            31_536_000,
-        ),
-        (
-            "filters.disk_headroom_mib",
-            filters.disk_headroom_mib,
-            0,
-            1 << 30,
-        ),
-        (
-            "filters.no_reboot_within_days",
-            filters.no_reboot_within_days.unwrap_or(1),
-            1,
-            3650,
-        ),
-        (
-            "options.failure_half_life_s",
-            options.failure_half_life_s,
-            60,
-            31_536_000,
-        ),
+        ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
+        ("filters.max_overlay_loss_ppm", filters.max_overlay_loss_ppm, 0, PPM),
+        ("filters.sick_window_s", filters.sick_window_s, 1, 31_536_000),
+        ("filters.disk_headroom_mib", filters.disk_headroom_mib, 0, 1 << 30),
+        ("filters.no_reboot_within_days", filters.no_reboot_within_days.unwrap_or(1), 1, 3650),
+        ("options.failure_half_life_s", options.failure_half_life_s, 60, 31_536_000),
         ("options.tent.idle_ppm", tent.idle_ppm, 0, PPM),
         ("options.tent.full_ppm", tent.full_ppm, 0, PPM),
         ("options.tent.peak_ppm", tent.peak_ppm, 1, PPM - 1),
@@ -226,11 +191,7 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
         }
     }
     if options.shapes.is_empty() || options.shapes.len() > 32 {
-        return Err(out_of_range(
-            "options.shapes",
-            options.shapes.len(),
-            "1 to 32 shapes",
-        ));
+        return Err(out_of_range("options.shapes", options.shapes.len(), "1 to 32 shapes"));
     }
     Ok(())
 }
@@ -246,9 +207,7 @@ fn out_of_range(key: &str, value: impl std::fmt::Display, accepted: &str) -> Pol
 #[expect(clippy::float_arithmetic, reason = "writing a decimal, not deciding")]
 fn canonical(policy: &Policy) -> String {
     let decimal = |permille: u32| f64::from(permille) / 1000.0;
-    let scores = policy
-        .weights()
-        .map(|(id, w)| (id.scorer().name.to_owned(), decimal(w)));
+    let scores = policy.weights().map(|(id, w)| (id.scorer().name.to_owned(), decimal(w)));
     let document = Document {
         name: policy.name.clone(),
         combine: policy.combine,
@@ -268,46 +227,19 @@ mod tests {
     #[test]
     fn a_bad_policy_is_told_the_key_the_value_and_the_range() {
         let table = [
-            (
-                "name='p'\n[scores]\nmemory-pack=-1",
-                "scores.memory-pack is -1; accepted is 0 to",
-            ),
-            (
-                "name='p'\n[scores]\nmemory-pack=0.0001",
-                "at most three decimals",
-            ),
-            (
-                "name='p'\n[scores]\nram=1",
-                "scores.ram names \"ram\", which does not exist",
-            ),
-            (
-                "name='p'\n[scores]\nlocality=1000\naffinity=1000\ntent=1",
-                "at most 2000 in sum",
-            ),
-            (
-                "name='p'\n[filters]\nheartbeat_grace_s=0",
-                "filters.heartbeat_grace_s is 0",
-            ),
-            (
-                "name='p'\n[filters]\noff=['memory']",
-                "filters.off names \"memory\"",
-            ),
-            (
-                "name='p'\n[filters]\ncpu='firm'",
-                "expected `soft` or `hard`",
-            ),
+            ("name='p'\n[scores]\nmemory-pack=-1", "scores.memory-pack is -1; accepted is 0 to"),
+            ("name='p'\n[scores]\nmemory-pack=0.0001", "at most three decimals"),
+            ("name='p'\n[scores]\nram=1", "scores.ram names \"ram\", which does not exist"),
+            ("name='p'\n[scores]\nlocality=1000\naffinity=1000\ntent=1", "at most 2000 in sum"),
+            ("name='p'\n[filters]\nheartbeat_grace_s=0", "filters.heartbeat_grace_s is 0"),
+            ("name='p'\n[filters]\noff=['memory']", "filters.off names \"memory\""),
+            ("name='p'\n[filters]\ncpu='firm'", "expected `soft` or `hard`"),
             ("name='p'\nweights=1", "unknown field `weights`"),
             ("name=''", "name is empty"),
-            (
-                "name='p'\n[options.tent]\npeak_ppm=0",
-                "options.tent.peak_ppm is 0; accepted is 1",
-            ),
+            ("name='p'\n[options.tent]\npeak_ppm=0", "options.tent.peak_ppm is 0; accepted is 1"),
         ];
         for (text, expected) in table {
-            let error = Policy::from_toml(text)
-                .map(|p| p.name)
-                .unwrap_err()
-                .to_string();
+            let error = Policy::from_toml(text).map(|p| p.name).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
     }
@@ -316,17 +248,10 @@ mod tests {
     fn the_hash_follows_the_content_and_not_the_writing() {
         let toml = "name='p'\n[scores]\nmemory-pack=2\ndisk-pack=0";
         let json = r#"{"scores":{"memory-pack":2.000},"name":"p"}"#;
-        let (a, b) = (
-            Policy::from_toml(toml).unwrap(),
-            Policy::from_json(json).unwrap(),
-        );
+        let (a, b) = (Policy::from_toml(toml).unwrap(), Policy::from_json(json).unwrap());
         assert_eq!(a.hash, b.hash);
         let other = Policy::from_toml("name='p'\n[scores]\nmemory-pack=2.001").unwrap();
         assert_ne!(a.hash, other.hash);
-        assert_eq!(
-            Policy::from_json(&a.to_json()).unwrap(),
-            a,
-            "the canonical text reads back"
-        );
+        assert_eq!(Policy::from_json(&a.to_json()).unwrap(), a, "the canonical text reads back");
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::filter::FilterId;
 use crate::model::{Amounts, CapacityType, PPM};
-use crate::score::{Kind, SCORERS, ScorerId};
+use crate::score::{Kind, LoadValue, SCORERS, ScorerId, Sparse};
 
 pub use builtin::BUILTIN_NAMES;
 pub use document::PolicyError;
@@ -117,11 +117,7 @@ pub struct Tent {
 
 impl Default for Tent {
     fn default() -> Self {
-        Self {
-            idle_ppm: 500_000,
-            full_ppm: 0,
-            peak_ppm: 800_000,
-        }
+        Self { idle_ppm: 500_000, full_ppm: 0, peak_ppm: 800_000 }
     }
 }
 
@@ -145,22 +141,14 @@ pub struct ScoreOptions {
 
 impl Default for ScoreOptions {
     fn default() -> Self {
-        let shapes = [
-            (1000, 2048),
-            (2000, 4096),
-            (4000, 8192),
-            (8000, 16_384),
-            (16_000, 65_536),
-        ];
+        let shapes = [(1000, 2048), (2000, 4096), (4000, 8192), (8000, 16_384), (16_000, 65_536)];
         Self {
             prefer_capacity: CapacityType::OnDemand,
             missed_reboot: MissedReboot::Ignore,
             owner_spread: false,
             failure_half_life_s: 3600,
             tent: Tent::default(),
-            shapes: shapes
-                .map(|(cpu, memory)| Amounts::new(cpu, memory))
-                .to_vec(),
+            shapes: shapes.map(|(cpu, memory)| Amounts::new(cpu, memory)).to_vec(),
         }
     }
 }
@@ -175,9 +163,7 @@ pub struct ExplainSettings {
 
 impl Default for ExplainSettings {
     fn default() -> Self {
-        Self {
-            tenants_see_nodes: true,
-        }
+        Self { tenants_see_nodes: true }
     }
 }
 
@@ -187,15 +173,22 @@ pub struct PolicyHash(pub [u8; 32]);
 
 impl fmt::Display for PolicyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .take(8)
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
+/// The weighted scorers by kind, so that hot paths need not look for theirs.
+#[derive(Clone, Default)]
+struct Compiled {
+    load: Vec<(LoadValue, u32)>,
+    sparse: Vec<(Sparse, u32)>,
+    spread_racks: u32,
+    counts_owners: bool,
+    is_columnar: bool,
+}
+
 /// Filters, weights and limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Policy {
     /// Its name.
     pub name: String,
@@ -210,6 +203,7 @@ pub struct Policy {
     /// The hash of all of this.
     pub hash: PolicyHash,
     weights: Vec<(ScorerId, u32)>,
+    compiled: Compiled,
     off: u64,
 }
 
@@ -227,16 +221,28 @@ impl Policy {
     /// The weight of one scorer in thousandths; zero when it is not used.
     #[must_use]
     pub fn weight(&self, scorer: &str) -> u32 {
-        let used = self
-            .weights
-            .iter()
-            .find(|(id, _)| id.scorer().name == scorer);
+        let used = self.weights.iter().find(|(id, _)| id.scorer().name == scorer);
         used.map_or(0, |(_, weight)| *weight)
     }
 
     /// The weight that whole racks are repaired by.
-    pub(crate) fn weight_of_spread_racks(&self) -> u32 {
-        self.weight("spread-racks")
+    pub(crate) const fn weight_of_spread_racks(&self) -> u32 {
+        self.compiled.spread_racks
+    }
+
+    /// Whether an owner's instances count beyond their workload.
+    pub(crate) const fn counts_owners(&self) -> bool {
+        self.compiled.counts_owners
+    }
+
+    /// The scorers of what is used on a node.
+    pub(crate) fn load_scorers(&self) -> &[(LoadValue, u32)] {
+        &self.compiled.load
+    }
+
+    /// The scorers of who else is there.
+    pub(crate) fn sparse_scorers(&self) -> &[(Sparse, u32)] {
+        &self.compiled.sparse
     }
 
     /// Whether a filter is switched off.
@@ -247,22 +253,15 @@ impl Policy {
 
     /// Whether totals can be scanned from columns: a plain sum of terms that need no comparison
     /// of survivors and no arithmetic on node and request together.
-    pub(crate) fn is_columnar(&self) -> bool {
-        let columnar = |kind: Kind| match kind {
-            Kind::Facts(_) | Kind::Load(_) | Kind::Sparse(_) | Kind::Zone(_) => true,
-            Kind::Dense(_) | Kind::Relative(_) => false,
-        };
-        self.combine == Combine::Sum && self.weights().all(|(id, _)| columnar(id.scorer().kind))
+    pub(crate) const fn is_columnar(&self) -> bool {
+        self.compiled.is_columnar
     }
 
     /// The greatest total a node can have.
     #[must_use]
     pub fn best_total(&self) -> i64 {
         match self.combine {
-            Combine::Sum => self
-                .weights()
-                .map(|(_, weight)| i64::from(weight) * 1000)
-                .sum(),
+            Combine::Sum => self.weights().map(|(_, weight)| i64::from(weight) * 1000).sum(),
             Combine::Product => i64::from(PPM),
         }
     }
@@ -273,3 +272,38 @@ impl Policy {
         SCORERS.len()
     }
 }
+
+impl Compiled {
+    fn new(weights: &[(ScorerId, u32)], combine: Combine) -> Self {
+        let mut compiled = Self { is_columnar: combine == Combine::Sum, ..Self::default() };
+        for &(id, weight) in weights {
+            match id.scorer().kind {
+                Kind::Load(value) => compiled.load.push((value, weight)),
+                Kind::Sparse(sparse) => compiled.sparse.push((sparse, weight)),
+                Kind::Facts(_) | Kind::Zone(_) => {}
+                Kind::Dense(_) | Kind::Relative(_) => compiled.is_columnar = false,
+            }
+            match id.scorer().name {
+                "spread-racks" => compiled.spread_racks = weight,
+                "fewest-of-owner" => compiled.counts_owners = true,
+                _ => {}
+            }
+        }
+        compiled
+    }
+}
+
+// What is compiled follows from the rest, and functions have no useful form in a message.
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy").field("name", &self.name).field("hash", &self.hash).finish()
+    }
+}
+
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for Policy {}

@@ -20,9 +20,7 @@ pub(super) static RECENT_FAILURES: Scorer = Scorer {
 
 fn recent_failures(row: &NodeRow, _: &Scale, policy: &Policy, now: Timestamp) -> u32 {
     let failed = row.boots.iter().filter(|boot| boot.failed);
-    let faded = failed
-        .map(|boot| faded_milli(boot.at, policy, now))
-        .sum::<u64>();
+    let faded = failed.map(|boot| faded_milli(boot.at, policy, now)).sum::<u64>();
     u32::try_from(u64::from(PPM) * 1000 / (1000 + faded)).unwrap_or(PPM)
 }
 
@@ -83,24 +81,17 @@ pub(super) static HARDWARE_CLASS: Scorer = Scorer {
 
 fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
     let (lowest, highest) = scale.hardware.unwrap_or_default();
-    between(
-        i64::from(row.hardware_class),
-        i64::from(lowest),
-        i64::from(highest),
-    )
+    between(i64::from(row.hardware_class), i64::from(lowest), i64::from(highest))
 }
 
-pub(super) static CAPACITY_PREFERENCE: Scorer = Scorer {
-    name: "capacity-preference",
-    formula: "1 on the capacity type that prefer_capacity names, else 0",
-    kind: Kind::Facts(|row, _, policy, _| {
-        if row.capacity_type == policy.options.prefer_capacity {
-            PPM
-        } else {
-            0
-        }
-    }),
-};
+pub(super) static CAPACITY_PREFERENCE: Scorer =
+    Scorer {
+        name: "capacity-preference",
+        formula: "1 on the capacity type that prefer_capacity names, else 0",
+        kind: Kind::Facts(|row, _, policy, _| {
+            if row.capacity_type == policy.options.prefer_capacity { PPM } else { 0 }
+        }),
+    };
 
 pub(super) static RESERVOIR: Scorer = Scorer {
     name: "reservoir",

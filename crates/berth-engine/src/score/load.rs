@@ -65,12 +65,7 @@ pub(super) static TENT: Scorer = Scorer {
 fn tent(row: &NodeRow, scale: &Scale, policy: &Policy) -> u32 {
     let (largest_cpu, largest_memory) = scale.largest;
     let cpu = tent_of(cpu_share(row), row.capacity.cpu_milli, largest_cpu, policy);
-    let memory = tent_of(
-        memory_share(row),
-        row.capacity.memory_mib,
-        largest_memory,
-        policy,
-    );
+    let memory = tent_of(memory_share(row), row.capacity.memory_mib, largest_memory, policy);
     cpu.min(memory)
 }
 

@@ -12,7 +12,7 @@ mod neighbours;
 mod relative;
 mod scale;
 
-use crate::fleet::{NodeRow, Slot};
+use crate::fleet::{Lanes, NodeRow, Slot};
 use crate::model::{PPM, Timestamp};
 use crate::plan::Ask;
 use crate::policy::{Combine, Policy};
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     /// The node's facts, the fleet's spans and the time.
     Facts(fn(&NodeRow, &Scale, &Policy, Timestamp) -> u32),
     /// What is used on the node.
-    Load(fn(&NodeRow, &Scale, &Policy) -> u32),
+    Load(LoadValue),
     /// Where others are: most nodes have the same value, and the exceptions can be listed.
     Sparse(Sparse),
     /// The node's zone.
@@ -38,6 +38,9 @@ pub(crate) enum Kind {
     Relative(fn(&Ask<'_>, &[Slot]) -> Vec<u32>),
 }
 
+/// The value of a node by what is used on it.
+pub(crate) type LoadValue = fn(&NodeRow, &Scale, &Policy) -> u32;
+
 /// A scorer with few exceptions.
 #[derive(Clone, Copy)]
 pub(crate) struct Sparse {
@@ -45,8 +48,29 @@ pub(crate) struct Sparse {
     pub(crate) value: fn(&Ask<'_>, Slot) -> u32,
     /// The value of every node that is not listed.
     pub(crate) rest: fn(&Ask<'_>) -> u32,
-    /// Lists every node whose value differs, once, with its value.
-    pub(crate) exceptions: fn(&Ask<'_>, &mut dyn FnMut(Slot, u32)),
+    /// Lists every node whose value differs from the rest.
+    pub(crate) exceptions: fn(&Ask<'_>, &mut Exceptions<'_>),
+}
+
+/// Takes nodes with what is to be added to their totals. A node that is listed twice is changed
+/// from one value to the next: first as one of its rack, say, then on its own.
+pub(crate) struct Exceptions<'a> {
+    weight_permille: u32,
+    changes: &'a mut Vec<(Lanes, i32)>,
+}
+
+impl<'a> Exceptions<'a> {
+    pub(crate) const fn new(weight_permille: u32, changes: &'a mut Vec<(Lanes, i32)>) -> Self {
+        Self { weight_permille, changes }
+    }
+
+    /// Some nodes of one block have another value.
+    pub(crate) fn list(&mut self, nodes: Lanes, from: u32, to: u32) {
+        let delta = term(to, self.weight_permille) - term(from, self.weight_permille);
+        if delta != 0 {
+            self.changes.push((nodes, delta));
+        }
+    }
 }
 
 /// One way of judging a node.
@@ -129,24 +153,14 @@ pub(crate) fn fact_points(row: &NodeRow, scale: &Scale, policy: &Policy, now: Ti
 
 /// The terms that depend on what is used on the node, added up.
 pub(crate) fn load_points(row: &NodeRow, scale: &Scale, policy: &Policy) -> i32 {
-    let mut total = 0;
-    for (id, weight) in policy.weights() {
-        if let Kind::Load(value) = id.scorer().kind {
-            total += term(value(row, scale, policy), weight);
-        }
-    }
-    total
+    let each = policy.load_scorers().iter();
+    each.map(|(value, weight)| term(value(row, scale, policy), *weight)).sum()
 }
 
 /// The sparse terms of one node, added up.
 pub(crate) fn sparse_points(ask: &Ask<'_>, slot: Slot) -> i32 {
-    let mut total = 0;
-    for (id, weight) in ask.policy.weights() {
-        if let Kind::Sparse(sparse) = id.scorer().kind {
-            total += term((sparse.value)(ask, slot), weight);
-        }
-    }
-    total
+    let each = ask.policy.sparse_scorers().iter();
+    each.map(|(sparse, weight)| term((sparse.value)(ask, slot), *weight)).sum()
 }
 
 /// Every term of some nodes, in the policy's order of scorers: the readable, slow way.
@@ -184,9 +198,7 @@ fn one_value(ask: &Ask<'_>, scale: &Scale, id: ScorerId, slot: Slot) -> u32 {
 pub(crate) fn combine(policy: &Policy, values: &[u32]) -> i32 {
     let weighted = policy.weights().zip(values);
     match policy.combine {
-        Combine::Sum => weighted
-            .map(|((_, weight), &value)| term(value, weight))
-            .sum(),
+        Combine::Sum => weighted.map(|((_, weight), &value)| term(value, weight)).sum(),
         Combine::Product => {
             // A weight says how far a zero pulls down: the heaviest scorer to nothing.
             let heaviest = u64::from(policy.weights().map(|(_, w)| w).max().unwrap_or(1).max(1));
@@ -209,10 +221,7 @@ mod tests {
         let names: std::collections::BTreeSet<_> = SCORERS.iter().map(|s| s.name).collect();
         assert_eq!(names.len(), SCORERS.len());
         for name in names {
-            assert!(
-                name.chars().all(|c| c.is_ascii_lowercase() || c == '-'),
-                "{name}"
-            );
+            assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{name}");
         }
     }
 }

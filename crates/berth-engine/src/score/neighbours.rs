@@ -2,9 +2,9 @@
 //! image, which is a neighbour of a kind.
 
 use super::scale::between;
-use super::{Kind, Scorer, Sparse};
+use super::{Exceptions, Kind, Scorer, Sparse};
 use crate::affinity::Topology;
-use crate::fleet::{NO_DOMAIN, Slot};
+use crate::fleet::{Lanes, NO_DOMAIN, Slot};
 use crate::model::PPM;
 use crate::plan::Ask;
 
@@ -23,11 +23,10 @@ pub(super) static SPREAD_NODES: Scorer = Scorer {
     kind: Kind::Sparse(Sparse {
         value: |ask, slot| one_over(ask.replicas.map_or(0, |here| here.nodes.count(slot.0))),
         rest: full,
-        exceptions: |ask, list| {
+        exceptions: |ask, out| {
             if let Some(replicas) = ask.replicas {
-                replicas
-                    .nodes
-                    .for_each(|slot, count| list(Slot(slot), one_over(count)));
+                let mut list = |slot, count| out.list(Lanes::one(Slot(slot)), PPM, one_over(count));
+                replicas.nodes.for_each(&mut list);
             }
         },
     }),
@@ -39,14 +38,12 @@ pub(super) static SPREAD_RACKS: Scorer = Scorer {
     kind: Kind::Sparse(Sparse {
         value: |ask, slot| rack_value(ask, ask.fleet.domain(slot, Topology::Rack)),
         rest: full,
-        exceptions: |ask, list| {
+        exceptions: |ask, out| {
             let Some(replicas) = ask.replicas else { return };
             replicas.racks.for_each(|rack, _| {
                 let value = rack_value(ask, rack);
-                if value != PPM {
-                    let nodes = ask.fleet.domains().rack_nodes(rack);
-                    nodes.iter().for_each(|&slot| list(slot, value));
-                }
+                let nodes = ask.fleet.domains().rack(rack);
+                nodes.iter().for_each(|&lanes| out.list(lanes, PPM, value));
             });
         },
     }),
@@ -84,66 +81,81 @@ pub(super) static AFFINITY: Scorer = Scorer {
     name: "affinity",
     formula: "1/2 + sum / (2 + 2 |sum|), sum: +1 per member to be with, -1 per member to avoid, \
               over soft groups and soft rules",
-    kind: Kind::Sparse(Sparse {
-        value: affinity,
-        rest: |_| PPM / 2,
-        exceptions: affine_nodes,
-    }),
+    kind: Kind::Sparse(Sparse { value: affinity, rest: |_| PPM / 2, exceptions: affine_nodes }),
 };
 
 fn affinity(ask: &Ask<'_>, slot: Slot) -> u32 {
-    let each =
-        |rule: &crate::plan::DomainRule<'_>| rule.sign() * i64::from(rule.members(ask.fleet, slot));
-    let sum: i64 = ask.soft.iter().map(each).sum();
+    if ask.soft.is_empty() {
+        return PPM / 2;
+    }
+    affinity_value(sum_down_to(ask, slot, Topology::Node))
+}
+
+/// The sum over the soft rules of this level and of wider ones.
+fn sum_down_to(ask: &Ask<'_>, slot: Slot, narrowest: Topology) -> i64 {
+    let wide = ask.soft.iter().filter(|rule| rule.topology >= narrowest);
+    wide.map(|rule| rule.sign() * i64::from(rule.members(ask.fleet, slot))).sum()
+}
+
+fn affinity_value(sum: i64) -> u32 {
     let half = i64::from(PPM / 2);
     u32::try_from(half + half * sum / (sum.abs() + 1)).unwrap_or(0)
 }
 
-fn affine_nodes(ask: &Ask<'_>, list: &mut dyn FnMut(Slot, u32)) {
-    for (place, rule) in ask.soft.iter().enumerate() {
-        let earlier = &ask.soft[..place];
-        let mut list_once = |slot: Slot| {
-            if earlier
-                .iter()
-                .all(|rule| rule.members(ask.fleet, slot) == 0)
-            {
-                list(slot, affinity(ask, slot));
-            }
-        };
-        rule.counts
-            .for_each(|domain, _| match (rule.topology, domain) {
-                (Topology::Node, _) => list_once(Slot(domain)),
-                (Topology::Rack | Topology::Zone, NO_DOMAIN) => {}
-                (Topology::Rack, _) => {
-                    ask.fleet
-                        .domains()
-                        .rack_nodes(domain)
-                        .iter()
-                        .for_each(|&slot| list_once(slot));
-                }
-                (Topology::Zone, _) => {
-                    ask.fleet
-                        .domains()
-                        .zone_nodes(domain)
-                        .iter()
-                        .for_each(|&slot| list_once(slot));
-                }
-            });
+/// Lists zones first, then racks as they differ from their zone, then nodes as they differ from
+/// their rack: a rule about racks costs a step per rack and not one per node.
+fn affine_nodes(ask: &Ask<'_>, out: &mut Exceptions<'_>) {
+    for (level, wider) in [
+        (Topology::Zone, None),
+        (Topology::Rack, Some(Topology::Zone)),
+        (Topology::Node, Some(Topology::Rack)),
+    ] {
+        let rules = ask.soft.iter().filter(|rule| rule.topology == level);
+        let mut domains: Vec<u32> = Vec::new();
+        rules.for_each(|rule| rule.counts.for_each(|domain, _| domains.push(domain)));
+        domains.sort_unstable();
+        domains.dedup();
+        for domain in domains {
+            list_domain(ask, level, wider, domain, out);
+        }
+    }
+}
+
+fn list_domain(
+    ask: &Ask<'_>,
+    level: Topology,
+    wider: Option<Topology>,
+    domain: u32,
+    out: &mut Exceptions<'_>,
+) {
+    let one = [Lanes::one(Slot(domain))];
+    let nodes = match (level, domain) {
+        (Topology::Node, _) => &one[..],
+        (Topology::Rack | Topology::Zone, NO_DOMAIN) => return,
+        (Topology::Rack, _) => ask.fleet.domains().rack(domain),
+        (Topology::Zone, _) => ask.fleet.domains().zone(domain),
+    };
+    // All nodes of a rack are in one zone, so any of them speaks for it.
+    let Some(first) = nodes.first() else { return };
+    let slot = Slot::at(first.block as usize, first.mask.trailing_zeros() as usize);
+    let from = wider.map_or(0, |wider| sum_down_to(ask, slot, wider));
+    let to = sum_down_to(ask, slot, level);
+    for &lanes in nodes {
+        out.list(lanes, affinity_value(from), affinity_value(to));
     }
 }
 
 pub(super) static LOCALITY: Scorer = Scorer {
     name: "locality",
     formula: "2/3 for being far from all `far` hints plus 1/3 for being near any `near` hint",
-    kind: Kind::Sparse(Sparse {
-        value: locality,
-        rest: locality_of_others,
-        exceptions: hinted,
-    }),
+    kind: Kind::Sparse(Sparse { value: locality, rest: locality_of_others, exceptions: hinted }),
 };
 
 fn locality(ask: &Ask<'_>, slot: Slot) -> u32 {
     let hints = &ask.hints;
+    if hints.is_empty() {
+        return PPM;
+    }
     let is_far = hints.far.iter().all(|nodes| nodes.count(slot.0) == 0);
     let is_near = hints.near.is_empty() || hints.near.iter().any(|n| n.count(slot.0) > 0);
     locality_value(is_far, is_near)
@@ -158,12 +170,13 @@ fn locality_value(is_far: bool, is_near: bool) -> u32 {
     (PPM * 2 * u32::from(is_far) + PPM * u32::from(is_near)) / 3
 }
 
-fn hinted(ask: &Ask<'_>, list: &mut dyn FnMut(Slot, u32)) {
+fn hinted(ask: &Ask<'_>, out: &mut Exceptions<'_>) {
     let all: Vec<_> = ask.hints.far.iter().chain(&ask.hints.near).collect();
+    let rest = locality_of_others(ask);
     for (place, nodes) in all.iter().enumerate() {
         nodes.for_each(|slot, _| {
             if all[..place].iter().all(|earlier| earlier.count(slot) == 0) {
-                list(Slot(slot), locality(ask, Slot(slot)));
+                out.list(Lanes::one(Slot(slot)), rest, locality(ask, Slot(slot)));
             }
         });
     }
@@ -175,9 +188,10 @@ pub(super) static FEWEST_OF_OWNER: Scorer = Scorer {
     kind: Kind::Sparse(Sparse {
         value: |ask, slot| one_over(owned(ask).map_or(0, |nodes| nodes.count(slot.0))),
         rest: full,
-        exceptions: |ask, list| {
+        exceptions: |ask, out| {
             if let Some(nodes) = owned(ask) {
-                nodes.for_each(|slot, count| list(Slot(slot), one_over(count)));
+                let mut list = |slot, count| out.list(Lanes::one(Slot(slot)), PPM, one_over(count));
+                nodes.for_each(&mut list);
             }
         },
     }),
@@ -196,9 +210,9 @@ pub(super) static IMAGE_CACHED: Scorer = Scorer {
             if here { PPM } else { no_image(ask) }
         },
         rest: no_image,
-        exceptions: |ask, list| {
+        exceptions: |ask, out| {
             if let Some(nodes) = ask.cached {
-                nodes.for_each(|slot, _| list(Slot(slot), PPM));
+                nodes.for_each(|slot, _| out.list(Lanes::one(Slot(slot)), no_image(ask), PPM));
             }
         },
     }),

@@ -12,9 +12,7 @@ pub(super) static MEMORY_PACK_RANK: Scorer = Scorer {
     name: "memory-pack-rank",
     formula: "rank by free memory among the nodes left: least free 1, most free 0",
     kind: Kind::Relative(|ask, nodes| {
-        ranks(&free(ask, nodes, |row| {
-            row.limits.memory - row.memory_used()
-        }))
+        ranks(&free(ask, nodes, |row| row.limits.memory - row.memory_used()))
     }),
 };
 
@@ -27,10 +25,7 @@ pub(super) static DISK_PACK_RANK: Scorer = Scorer {
 };
 
 fn free(ask: &Ask<'_>, nodes: &[Slot], of: fn(&NodeRow) -> i64) -> Vec<i64> {
-    nodes
-        .iter()
-        .map(|&slot| ask.fleet.row(slot).map_or(0, of))
-        .collect()
+    nodes.iter().map(|&slot| ask.fleet.row(slot).map_or(0, of)).collect()
 }
 
 /// The value of each number's place among the distinct numbers: the least gets all.
@@ -39,10 +34,7 @@ fn ranks(numbers: &[i64]) -> Vec<u32> {
     distinct.sort_unstable();
     distinct.dedup();
     let place = |number: &i64| distinct.binary_search(number).unwrap_or(0);
-    numbers
-        .iter()
-        .map(|number| linear(place(number), distinct.len()))
-        .collect()
+    numbers.iter().map(|number| linear(place(number), distinct.len())).collect()
 }
 
 pub(super) static SPARE_LARGEST: Scorer = Scorer {
@@ -59,11 +51,7 @@ fn spare_largest(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
     let rank = |place: usize| ask.fleet.columns().rank.get(nodes[place]);
     order.sort_by_key(|&place| (memory[place], std::cmp::Reverse(rank(place))));
     let mut values = vec![PPM; nodes.len()];
-    order
-        .iter()
-        .rev()
-        .take(spared)
-        .for_each(|&place| values[place] = 0);
+    order.iter().rev().take(spared).for_each(|&place| values[place] = 0);
     values
 }
 
@@ -77,14 +65,9 @@ fn random(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
     let draw = |slot: &Slot| {
         let node = ask.fleet.row(*slot).map_or("", |row| row.id.as_str());
         let mut hasher = blake3::Hasher::new();
-        hasher
-            .update(ask.request.id.0.as_bytes())
-            .update(node.as_bytes());
+        hasher.update(ask.request.id.0.as_bytes()).update(node.as_bytes());
         let bytes = hasher.finalize();
-        let head = bytes
-            .as_bytes()
-            .first_chunk()
-            .map_or(0, |head| u64::from_le_bytes(*head));
+        let head = bytes.as_bytes().first_chunk().map_or(0, |head| u64::from_le_bytes(*head));
         u32::try_from(head % (u64::from(PPM) + 1)).unwrap_or(PPM)
     };
     nodes.iter().map(draw).collect()

@@ -33,10 +33,7 @@ impl Scale {
     /// The value of a node by its planned reboot: none is best, the soonest bucket is worst.
     pub(crate) fn reboot_value(&self, planned: Option<Timestamp>) -> u32 {
         let Some(planned) = planned else { return PPM };
-        let bucket = self
-            .buckets
-            .iter()
-            .find(|(latest, _)| planned.0 > latest - BUCKET_S);
+        let bucket = self.buckets.iter().find(|(latest, _)| planned.0 > latest - BUCKET_S);
         bucket.map_or(0, |&(_, value)| value)
     }
 }
@@ -65,9 +62,7 @@ fn reboot_buckets(ranges: &Ranges, policy: &Policy, now: Timestamp) -> Vec<(i64,
     let buckets = latest.len() + usize::from(any_without);
     let first = usize::from(any_without);
     let numbered = latest.into_iter().enumerate();
-    numbered
-        .map(|(place, at)| (at, linear(first + place, buckets)))
-        .collect()
+    numbered.map(|(place, at)| (at, linear(first + place, buckets))).collect()
 }
 
 /// The value of place `place` of `places`: the first gets all, the last nothing, one place all.

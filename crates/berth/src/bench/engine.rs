@@ -1,0 +1,274 @@
+//! `berth bench engine`: how fast the engine decides, and what it keeps in memory.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use berth_engine::{
+    Batch, Engine, Fleet, InstanceId, InstanceRequest, PlaceError, Placement, Policy, Reuse,
+};
+use clap::Args;
+use serde::Serialize;
+
+use crate::fleetgen::{self, NOW};
+
+/// Decisions that are timed of each kind.
+const TIMED: usize = 4000;
+
+/// Claims that the benchmark keeps before it releases its oldest, so that the fleet stays half full.
+const KEPT_CLAIMS: usize = 2000;
+
+const SEED: u64 = 20_260_101;
+
+/// Options of `berth bench engine`.
+#[derive(Args)]
+pub(crate) struct EngineBench {
+    /// How many nodes the fleet has.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    nodes: u64,
+    /// The policy to decide by.
+    #[arg(long, default_value = "balanced")]
+    policy: String,
+    /// Also print the median of every request shape.
+    #[arg(long)]
+    by_shape: bool,
+    /// Print one JSON object instead of lines for people.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+struct Report {
+    nodes: u64,
+    instances: u64,
+    shapes: usize,
+    policy: String,
+    full_scan_p50_us: f64,
+    full_scan_p99_us: f64,
+    class_p50_us: f64,
+    class_p99_us: f64,
+    cold_p50_us: f64,
+    batch100_ms: f64,
+    decisions_per_s: u64,
+    bytes_per_node: u64,
+    bytes_per_instance: u64,
+    digest: String,
+}
+
+impl EngineBench {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let policy = Policy::builtin(&self.policy)?;
+        let empty = resident_bytes();
+        let mut fleet = Fleet::new();
+        fleetgen::add_nodes(&mut fleet, self.nodes, SEED)?;
+        let with_nodes = resident_bytes();
+        let instances = fleetgen::fill_half(&mut fleet, self.nodes, SEED)?;
+        let with_instances = resident_bytes();
+        fleetgen::add_groups(&mut fleet);
+
+        let mut bench = Stand::new(Engine::with_fleet(fleet, policy))?;
+        bench.by_shape = self.by_shape;
+        bench.warm_up()?;
+        let (full_p50, full_p99) = bench.time(Reuse::Mask, TIMED)?;
+        let (class_p50, class_p99) = bench.time(Reuse::Ranking, TIMED * 5)?;
+        let (cold_p50, _) = bench.time(Reuse::Nothing, 50)?;
+        let report = Report {
+            nodes: self.nodes,
+            instances,
+            shapes: bench.shapes.len(),
+            policy: self.policy,
+            full_scan_p50_us: full_p50,
+            full_scan_p99_us: full_p99,
+            class_p50_us: class_p50,
+            class_p99_us: class_p99,
+            cold_p50_us: cold_p50,
+            batch100_ms: bench.time_batches()?,
+            decisions_per_s: bench.throughput()?,
+            bytes_per_node: with_nodes.saturating_sub(empty) / self.nodes,
+            bytes_per_instance: with_instances.saturating_sub(with_nodes) / instances.max(1),
+            digest: bench.digest.finalize().to_hex().chars().take(16).collect(),
+        };
+        if self.json {
+            println!("{}", serde_json::to_string(&report)?);
+        } else {
+            print!("{report}");
+        }
+        Ok(())
+    }
+}
+
+/// An engine with requests to put to it.
+struct Stand {
+    engine: Engine,
+    shapes: Vec<InstanceRequest>,
+    claimed: VecDeque<InstanceId>,
+    next_id: u128,
+    digest: blake3::Hasher,
+    by_shape: bool,
+}
+
+impl Stand {
+    fn new(engine: Engine) -> anyhow::Result<Self> {
+        let shapes = fleetgen::shapes()?;
+        let digest = blake3::Hasher::new();
+        Ok(Self {
+            engine,
+            shapes,
+            claimed: VecDeque::new(),
+            next_id: 1 << 64,
+            digest,
+            by_shape: false,
+        })
+    }
+
+    fn request(&mut self, step: usize) -> InstanceRequest {
+        let mut request = self.shapes[step % self.shapes.len()].clone();
+        self.next_id += 1;
+        request.id = InstanceId::from_u128(self.next_id);
+        request
+    }
+
+    /// Every shape twice, so that masks and rankings exist.
+    fn warm_up(&mut self) -> anyhow::Result<()> {
+        for step in 0..self.shapes.len() * 3 {
+            let request = self.request(step);
+            let placement = self.decide(&request, Reuse::Ranking)?;
+            self.claim(&request, &placement)?;
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, request: &InstanceRequest, reuse: Reuse) -> anyhow::Result<Placement> {
+        match self.engine.place_with(request, NOW, reuse) {
+            Ok(placement) => Ok(placement),
+            Err(PlaceError::Refused(refusal)) => bail!("the benchmark's fleet is full: {refusal}"),
+            Err(error) => Err(error).context("the benchmark made an invalid request"),
+        }
+    }
+
+    fn claim(&mut self, request: &InstanceRequest, placement: &Placement) -> anyhow::Result<()> {
+        self.digest.update(placement.node.as_str().as_bytes());
+        self.digest.update(&placement.score.to_le_bytes());
+        self.engine.fleet_mut().claim(request, &placement.node)?;
+        self.claimed.push_back(request.id);
+        if self.claimed.len() > KEPT_CLAIMS
+            && let Some(oldest) = self.claimed.pop_front()
+        {
+            self.engine.fleet_mut().release(oldest);
+        }
+        Ok(())
+    }
+
+    /// Median and 99th percentile of a decision in microseconds. Every decision is claimed, so
+    /// that each one has changes to take in.
+    fn time(&mut self, reuse: Reuse, decisions: usize) -> anyhow::Result<(f64, f64)> {
+        let mut nanoseconds = Vec::with_capacity(decisions);
+        for step in 0..decisions {
+            let request = self.request(step);
+            let start = now();
+            let placement = self.decide(&request, reuse)?;
+            nanoseconds.push(elapsed_ns(start));
+            self.claim(&request, &placement)?;
+        }
+        if self.by_shape {
+            self.print_shapes(reuse, &nanoseconds);
+        }
+        nanoseconds.sort_unstable();
+        Ok((percentile_us(&nanoseconds, 50), percentile_us(&nanoseconds, 99)))
+    }
+
+    fn print_shapes(&self, reuse: Reuse, nanoseconds: &[u64]) {
+        for shape in 0..self.shapes.len() {
+            let every = nanoseconds.iter().skip(shape).step_by(self.shapes.len());
+            let mut of_shape: Vec<u64> = every.copied().collect();
+            of_shape.sort_unstable();
+            println!("{reuse:?} shape {shape:>2} {:>9.2} us p50", percentile_us(&of_shape, 50));
+        }
+    }
+
+    /// Median time of a batch of 100 instances of four shapes, in milliseconds.
+    fn time_batches(&mut self) -> anyhow::Result<f64> {
+        let mut nanoseconds = Vec::new();
+        for round in 0..50 {
+            let plain = [0, 2, 8, 12];
+            let requests = (0..100).map(|n| self.request(plain[(n / 25 + round) % 4])).collect();
+            let batch = Batch::new(requests);
+            let start = now();
+            let outcome = self.engine.place_batch(&batch, NOW)?;
+            nanoseconds.push(elapsed_ns(start));
+            if outcome.placements.len() != 100 {
+                bail!("the benchmark's fleet is too full for a batch of 100");
+            }
+            for placement in &outcome.placements {
+                self.digest.update(placement.node.as_str().as_bytes());
+            }
+        }
+        nanoseconds.sort_unstable();
+        Ok(percentile_us(&nanoseconds, 50) / 1000.0)
+    }
+
+    /// Decisions a second when each is claimed and an old claim released.
+    fn throughput(&mut self) -> anyhow::Result<u64> {
+        let decisions = 50_000usize;
+        let start = now();
+        for step in 0..decisions {
+            let request = self.request(step);
+            let placement = self.decide(&request, Reuse::Ranking)?;
+            self.claim(&request, &placement)?;
+        }
+        Ok(decisions as u64 * 1_000_000_000 / elapsed_ns(start).max(1))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn elapsed_ns(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time to be read, not decided by")]
+fn percentile_us(sorted_ns: &[u64], percent: usize) -> f64 {
+    let place = sorted_ns.len() * percent / 100;
+    let ns = sorted_ns.get(place.min(sorted_ns.len().saturating_sub(1))).copied().unwrap_or(0);
+    (ns as f64 / 10.0).round() / 100.0
+}
+
+/// Memory of this process that is in use, as the kernel counts it; zero where it does not say.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} nodes, {} instances, {} request shapes, policy {}",
+            self.nodes, self.instances, self.shapes, self.policy
+        )?;
+        writeln!(
+            f,
+            "full scan      {:>9.2} us p50 {:>9.2} us p99",
+            self.full_scan_p50_us, self.full_scan_p99_us
+        )?;
+        writeln!(
+            f,
+            "repeated class {:>9.2} us p50 {:>9.2} us p99",
+            self.class_p50_us, self.class_p99_us
+        )?;
+        writeln!(f, "new kind       {:>9.2} us p50", self.cold_p50_us)?;
+        writeln!(f, "batch of 100   {:>9.2} ms", self.batch100_ms)?;
+        writeln!(f, "throughput     {:>9} decisions/s, each claimed", self.decisions_per_s)?;
+        writeln!(
+            f,
+            "memory         {:>9} bytes a node, {} bytes an instance",
+            self.bytes_per_node, self.bytes_per_instance
+        )?;
+        writeln!(f, "digest         {}", self.digest)
+    }
+}

@@ -1,0 +1,225 @@
+//! Simulated fleets and requests, the same for the same seed: what benchmarks and demos run on.
+//!
+//! A fleet has zones and racks, five hardware shapes, traits, networks, platforms, planned reboots
+//! and images, and nodes about half full. The request shapes use every filter and every scorer of
+//! the `balanced` policy: hard and soft groups, affinity, locality, platforms, networks, images.
+
+use berth_engine::affinity::{Rule, Strength, Topology};
+use berth_engine::{
+    Amounts, BootOutcome, CapacityType, Fleet, Group, GroupKind, Hint, InstanceId, InstanceRequest,
+    LinkState, Locality, Network, NodeFacts, NodeId, Platform, PlatformVersion, Timestamp,
+    TraitValue,
+};
+
+/// The moment all generated fleets live in: 2026-01-01.
+pub(crate) const NOW: Timestamp = Timestamp(1_767_225_600);
+
+const NODES_PER_RACK: u64 = 40;
+const ZONES: u64 = 3;
+const OWNERS: u64 = 50;
+const IMAGES: u64 = 40;
+
+/// A small, fixed generator: the same numbers on every machine.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    fn below_u32(&mut self, bound: u32) -> u32 {
+        u32::try_from(self.below(u64::from(bound))).unwrap_or(0)
+    }
+
+    fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}
+
+/// Nodes `0..nodes`, empty.
+pub(crate) fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> anyhow::Result<()> {
+    let mut numbers = Numbers::new(seed);
+    for number in 0..nodes {
+        fleet.add_node(&node(number, &mut numbers))?;
+    }
+    Ok(())
+}
+
+/// The name of a node.
+pub(crate) fn node_id(number: u64) -> NodeId {
+    NodeId::from(format!("node-{number:06}"))
+}
+
+fn node(number: u64, numbers: &mut Numbers) -> NodeFacts {
+    let shapes = [(16, 64), (32, 128), (64, 256), (96, 384), (64, 512)];
+    let (cores, memory_gib) = shapes[usize::try_from(numbers.below(5)).unwrap_or(0)];
+    let capacity = Amounts::new(cores * 1000, memory_gib * 1024)
+        .with_disk(cores * 64 * 1024)
+        .with_bandwidth(25_000);
+    let mut facts = NodeFacts::new(node_id(number).as_str(), capacity);
+    let rack = number / NODES_PER_RACK;
+    facts.zone = Some(format!("zone-{}", rack % ZONES));
+    facts.rack = Some(format!("rack-{rack:04}"));
+    facts.heartbeat_at = NOW.plus(-i64::from(numbers.below_u32(20)));
+    facts.system_reserve = Amounts::new(1000, 2048);
+    facts.labels.insert("hall".to_owned(), format!("h{}", rack % 7));
+    if numbers.one_in(10) {
+        facts.traits.insert("ssd".to_owned(), TraitValue::Bool(true));
+    }
+    if numbers.one_in(10) {
+        facts.capacity_type = CapacityType::Spot;
+    }
+    if numbers.one_in(20) {
+        facts.extra.insert("gpu".to_owned(), 8);
+    }
+    let network = |tag: &str, up: bool| Network {
+        tag: tag.to_owned(),
+        link: if up { LinkState::Up } else { LinkState::Down },
+    };
+    let storage_up = !numbers.one_in(20);
+    facts.networks = vec![network("external", true), network("storage", storage_up)];
+    let days_old = i64::from(numbers.below_u32(400));
+    facts.platform = Some(Platform {
+        version: PlatformVersion::new(7, if days_old < 200 { 1 } else { 0 }),
+        built_at: NOW.plus(-days_old * Timestamp::DAY),
+    });
+    facts.last_boot = Some(NOW.plus(-days_old * Timestamp::DAY / 2));
+    if numbers.one_in(4) {
+        facts.next_reboot = Some(NOW.plus(i64::from(numbers.below_u32(90)) * Timestamp::DAY));
+    }
+    facts.hardware_class = i32::try_from(numbers.below(4)).unwrap_or(0);
+    let image = |numbers: &mut Numbers| format!("image-{}", numbers.below(IMAGES));
+    facts.cached_images = vec![image(numbers), image(numbers)];
+    facts.cached_images.dedup();
+    if numbers.one_in(50) {
+        let failed_at = NOW.plus(-i64::from(numbers.below_u32(7200)));
+        facts.boots = vec![BootOutcome { at: failed_at, failed: true }];
+    }
+    facts.reserved = numbers.one_in(100);
+    facts
+}
+
+/// Fills every node to about half of its memory. Returns how many instances that took.
+pub(crate) fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> anyhow::Result<u64> {
+    let mut numbers = Numbers::new(seed ^ 0xf111);
+    let mut instances = 0;
+    for number in 0..nodes {
+        let id = node_id(number);
+        let Some(facts) = fleet.node(&id) else { continue };
+        let memory = u64::from(facts.capacity.unwrap_or_default().memory_mib);
+        let target = memory * (40 + numbers.below(20)) / 100;
+        let mut used = 0;
+        while used < target {
+            let request = resident(instances, nodes, &mut numbers);
+            used += u64::from(request.resources.memory_mib) + 64;
+            fleet.claim(&request, &id)?;
+            instances += 1;
+        }
+    }
+    Ok(instances)
+}
+
+/// An instance that is already there: one of some thirty replicas, scattered over the fleet.
+fn resident(number: u64, nodes: u64, numbers: &mut Numbers) -> InstanceRequest {
+    let workload = numbers.below(nodes / 3);
+    let cores = 1u32 << (workload % 4);
+    let mut request = InstanceRequest::new(
+        InstanceId::from_u128(u128::from(number) + 1),
+        &format!("owner-{}", workload % OWNERS),
+        Amounts::new(cores * 1000, cores * 4096).with_disk(cores * 8192).with_bandwidth(100),
+    );
+    let role = ["web", "db", "cache", "job"][(workload % 4) as usize];
+    request.workload = Some(format!("workload-{workload}"));
+    request.tags.insert("role".to_owned(), role.to_owned());
+    request.tags.insert("app".to_owned(), format!("app-{}", workload / 2));
+    request.image = Some(format!("image-{}", workload % IMAGES));
+    request
+}
+
+/// The groups that [`shapes`] use.
+pub(crate) fn add_groups(fleet: &mut Fleet) {
+    let group = |id: &str, kind, strength, topology, max_per_domain| Group {
+        id: id.to_owned(),
+        kind,
+        strength,
+        topology,
+        max_per_domain,
+    };
+    for group in [
+        group("apart-node", GroupKind::Apart, Strength::Hard, Topology::Node, None),
+        group("two-per-rack", GroupKind::Apart, Strength::Hard, Topology::Rack, Some(2)),
+        group("soft-apart", GroupKind::Apart, Strength::Soft, Topology::Node, None),
+        group("together-zone", GroupKind::Together, Strength::Hard, Topology::Zone, None),
+        group("soft-together", GroupKind::Together, Strength::Soft, Topology::Node, None),
+    ] {
+        fleet.put_group(group);
+    }
+}
+
+/// The request shapes of the benchmark. An id and nothing else distinguishes two requests of the
+/// same shape.
+pub(crate) fn shapes() -> anyhow::Result<Vec<InstanceRequest>> {
+    let mut shapes = Vec::new();
+    for number in 0..24u32 {
+        let cores = 1 << (number % 4);
+        let mut request = InstanceRequest::new(
+            InstanceId::default(),
+            &format!("owner-{}", number % 10),
+            Amounts::new(cores * 1000, cores * (2048 << (number % 3))).with_disk(cores * 10_240),
+        );
+        request.workload = Some(format!("bench-{number}"));
+        request.image = Some(format!("image-{}", number % 20));
+        request.tags.insert("role".to_owned(), "web".to_owned());
+        request.tags.insert("shape".to_owned(), format!("s{number}"));
+        dress(&mut request, number)?;
+        shapes.push(request);
+    }
+    Ok(shapes)
+}
+
+/// Gives each shape rules of its own: half of them some, as in a mixed fleet.
+fn dress(request: &mut InstanceRequest, number: u32) -> anyhow::Result<()> {
+    match number {
+        1 => request.groups = vec!["apart-node".to_owned()],
+        3 => request.affinity = vec![Rule::parse("role!=~db")?],
+        4 => request.networks = vec![vec!["external".to_owned()], vec!["storage".to_owned()]],
+        5 => request.capacity_type = Some(CapacityType::Spot),
+        6 => drop(request.traits.insert("ssd".to_owned(), TraitValue::Bool(true))),
+        7 => request.groups = vec!["soft-apart".to_owned()],
+        9 => drop(request.extra.insert("gpu".to_owned(), 1)),
+        10 => request.resources.bandwidth_mbps = 500,
+        11 => request.groups = vec!["two-per-rack".to_owned()],
+        13 => {
+            let oldest = NOW.plus(-180 * Timestamp::DAY);
+            request.platform.min.insert(PlatformVersion::new(7, 0), oldest);
+        }
+        14 => request.affinity = vec![Rule::parse("shape!=s14")?],
+        15 => {
+            request.locality = Locality {
+                near: Vec::new(),
+                far: vec![Hint::Tag("role".to_owned(), "db".to_owned())],
+                strict: false,
+            };
+        }
+        17 => request.groups = vec!["together-zone".to_owned()],
+        18 => request.affinity = vec![Rule::parse("role==~web*@rack")?],
+        19 => request.exclude_virtual = true,
+        21 => request.groups = vec!["soft-together".to_owned()],
+        22 => request.priority = 10,
+        _ => {}
+    }
+    Ok(())
+}
