@@ -153,6 +153,7 @@ fn resident(number: u64, nodes: u64, numbers: &mut Numbers) -> InstanceRequest {
 pub(crate) fn add_groups(fleet: &mut Fleet) {
     let group = |id: &str, kind, strength, topology, max_per_domain| Group {
         id: id.to_owned(),
+        owner: None,
         kind,
         strength,
         topology,

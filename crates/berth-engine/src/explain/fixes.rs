@@ -145,7 +145,8 @@ impl Engine {
         let failure = first_failure(&ask, slot, row);
         // Rules about others were looked at in the real fleet; alone there are no others.
         let works = failure.is_none_or(|(id, _)| matches!(id.filter().test, Test::Neighbour(_)));
-        works.then(|| Fix::AddNode { shape: facts.capacity.unwrap_or_default() })
+        let shape = facts.capacity.unwrap_or_default();
+        works.then(|| Fix::AddNode { shape, facts: Box::new(facts) })
     }
 }
 
@@ -250,11 +251,13 @@ fn node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp) -> NodeF
     let filters = &engine.policy().filters;
     let mut shape = wanted;
     shape.cpu_milli = wanted.cpu_milli.max(1);
-    shape.memory_mib = wanted.memory_mib.saturating_add(64).min(Amounts::MAX);
+    let overhead = engine.fleet().largest_overhead();
+    shape.memory_mib = wanted.memory_mib.saturating_add(overhead).min(Amounts::MAX);
     let disk = wanted.disk_mib.saturating_add(request.image_mib);
     shape.disk_mib = disk.saturating_add(filters.disk_headroom_mib).min(Amounts::MAX);
     let mut facts = NodeFacts::new("new-node", shape);
     facts.heartbeat_at = now;
+    facts.vmm_overhead_mib = overhead;
     facts.extra.clone_from(&request.extra);
     facts.traits.clone_from(&request.traits);
     facts.capacity_type = request.capacity_type.unwrap_or_default();

@@ -12,7 +12,7 @@ mod table;
 use serde::Serialize;
 
 use crate::filter::Evidence;
-use crate::model::{Amounts, InstanceId, NodeId};
+use crate::model::{Amounts, InstanceId, NodeFacts, NodeId};
 use crate::plan::{Notice, SearchEnd};
 
 /// Who reads an explanation.
@@ -86,6 +86,8 @@ pub enum Fix {
     AddNode {
         /// The least it must have.
         shape: Amounts,
+        /// All that was tried: the shape, and the facts that the request asks for.
+        facts: Box<NodeFacts>,
     },
 }
 

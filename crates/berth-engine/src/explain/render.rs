@@ -4,16 +4,16 @@ use std::fmt::{self, Write as _};
 
 use super::{Audience, Fix, Refusal};
 use crate::filter::Evidence;
-use crate::model::NodeId;
+use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
 use crate::plan::SearchEnd;
 use crate::policy::Policy;
 
 impl Refusal {
     /// The same refusal as its audience may see it.
     ///
-    /// For a tenant: fixes that would release others' instances are gone, remedies that only an
-    /// operator can apply are gone, who else uses a volume is gone, and node names go if the
-    /// policy says so. Racks never appear in a refusal at all.
+    /// For a tenant: fixes that would release others' instances or that only an operator can apply
+    /// are gone, as is who else uses a volume and what others run on a node; node names go if
+    /// the policy says so. Racks never appear in a refusal at all.
     #[must_use]
     pub fn seen_by(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
@@ -27,9 +27,11 @@ impl Refusal {
         });
         for miss in &mut seen.nearest {
             if let Evidence::Fact { fact, found, .. } = &mut miss.evidence
-                && (fact.starts_with("volume ") || fact.starts_with("home of volume "))
+                && ["volume ", "home of volume ", "instances here"]
+                    .iter()
+                    .any(|s| fact.starts_with(s))
             {
-                "elsewhere".clone_into(found);
+                "not for you to see".clone_into(found);
             }
         }
         if !policy.explain.tenants_see_nodes {
@@ -82,7 +84,8 @@ impl fmt::Display for Refusal {
             }
         }
         if let Some((filter, admits)) = self.best_relaxation {
-            writeln!(f, "  without {filter} alone, {admits} nodes could take it")?;
+            let nodes = if admits == 1 { "node" } else { "nodes" };
+            writeln!(f, "  without {filter} alone, {admits} {nodes} could take it")?;
         }
         for fix in &self.fixes {
             writeln!(f, "  fix: {fix}")?;
@@ -93,6 +96,24 @@ impl fmt::Display for Refusal {
         let waiting = if self.waiting_may_help { "may help" } else { "will not help" };
         write!(f, "  waiting {waiting}; {}", self.remedy)
     }
+}
+
+/// What a proposed node needs beside its size.
+fn particulars(facts: &NodeFacts) -> Vec<String> {
+    let mut texts = Vec::new();
+    texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));
+    texts.extend(facts.traits.iter().map(|(name, value)| format!("trait {name}={value}")));
+    texts.extend(facts.networks.iter().map(|network| format!("network {} up", network.tag)));
+    if facts.capacity_type == CapacityType::Spot {
+        texts.push("spot".to_owned());
+    }
+    if let Some(platform) = facts.platform {
+        texts.push(format!("platform {} built at {}", platform.version, platform.built_at.0));
+    }
+    if facts.ratios != Ratios::default() {
+        texts.push("the request's overprovision ratios".to_owned());
+    }
+    texts
 }
 
 impl fmt::Display for Fix {
@@ -115,13 +136,16 @@ impl fmt::Display for Fix {
                 write!(f, "release {} on {}", ids.join(", "), name(node.as_ref()))
             }
             Self::Mend { remedy, node, .. } => {
-                write!(f, "{}: {remedy}", name(node.as_ref()))
+                write!(f, "mend {} ({remedy})", name(node.as_ref()))
             }
-            Self::AddNode { shape } => write!(
-                f,
-                "add a node with at least {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s",
-                shape.cpu_milli, shape.memory_mib, shape.disk_mib, shape.bandwidth_mbps
-            ),
+            Self::AddNode { shape, facts } => {
+                write!(
+                    f,
+                    "add a node with at least {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s",
+                    shape.cpu_milli, shape.memory_mib, shape.disk_mib, shape.bandwidth_mbps
+                )?;
+                particulars(facts).iter().try_for_each(|fact| write!(f, ", {fact}"))
+            }
         }
     }
 }

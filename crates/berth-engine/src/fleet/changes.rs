@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::columns::Slot;
+use super::columns::{Columns, Slot};
 
 /// A change of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,60 @@ pub(crate) struct Change {
     pub(crate) slot: Slot,
     /// What about it changed.
     pub(crate) what: What,
+    /// How the node stood afterwards. Filled in by whoever computes points, before any ranking
+    /// looks.
+    pub(crate) after: Standing,
+}
+
+/// How a node stands for the next instance: all that the repair of a ranking needs to know. In
+/// the log it lies beside the other changes, where the next reader finds it without a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Room of each kind, as in the columns: memory, disk, CPU, bandwidth.
+    pub(crate) room: [i32; 4],
+    /// Points by facts and load.
+    pub(crate) points: i32,
+    /// How much these points changed by a claim.
+    pub(crate) worth: i32,
+    /// What the node takes, as bits below.
+    pub(crate) flags: u32,
+}
+
+impl Standing {
+    /// Passes every filter that looks only at facts and time.
+    pub(crate) const ELIGIBLE: u32 = 1;
+    /// One more instance may come by count.
+    pub(crate) const OPEN: u32 = 2;
+    /// A capped instance may come.
+    pub(crate) const TAKES_CAPPED: u32 = 4;
+    /// An uncapped instance may come.
+    pub(crate) const TAKES_UNCAPPED: u32 = 8;
+
+    /// As the columns have it.
+    pub(crate) fn new(columns: &Columns, slot: Slot, eligible: bool, points: i32) -> Self {
+        let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+        Self {
+            room: [
+                columns.memory.get(slot),
+                columns.disk.get(slot),
+                columns.cpu.get(slot),
+                columns.bandwidth.get(slot),
+            ],
+            points,
+            worth: 0,
+            flags: flag(eligible, Self::ELIGIBLE)
+                | flag(columns.open.get(slot), Self::OPEN)
+                | flag(columns.takes_capped.get(slot), Self::TAKES_CAPPED)
+                | flag(columns.takes_uncapped.get(slot), Self::TAKES_UNCAPPED),
+        }
+    }
+}
+
+impl Change {
+    pub(crate) const fn new(slot: Slot, what: What) -> Self {
+        let after = Standing { room: [0; 4], points: 0, worth: 0, flags: 0 };
+        Self { slot, what, after }
+    }
 }
 
 /// What about a node changed.
@@ -80,6 +134,12 @@ impl Changes {
         self.next += 1;
     }
 
+    /// Notes how a node stood after a logged change.
+    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
+        let place = usize::try_from(number).unwrap_or(0) & (REACH - 1);
+        self.ring[place].after = after;
+    }
+
     /// The changes since a place, or nothing when some of them are gone.
     pub(crate) fn since(&self, place: u64) -> Option<impl Iterator<Item = Change> + '_> {
         let behind = self.next.checked_sub(place)?;
@@ -101,7 +161,7 @@ mod tests {
     fn a_follower_sees_every_change_once_or_is_told_to_rebuild() {
         let mut changes = Changes::new();
         for number in 0..REACH as u32 + 5 {
-            changes.push(Change { slot: Slot(number), what: What::Standing });
+            changes.push(Change::new(Slot(number), What::Standing));
         }
         assert!(changes.since(4).is_none(), "five are gone");
         let seen: Vec<u32> = changes.since(5).map_or(vec![], |c| c.map(|c| c.slot.0).collect());

@@ -57,27 +57,28 @@ impl Fleet {
         let Some(place) = self.place(slot) else {
             return;
         };
-        self.index.add(&instance, place);
+        self.index.add(&instance, self.tag_sets.tags(instance.tags), place);
         self.join_groups(&instance, place);
         self.attach_volumes(&instance);
         if let Some(row) = self.rows[slot.index()].as_mut() {
             charge(row, &instance, 1);
             row.instances.push(number);
         }
-        self.instances_by_id.insert(instance.id, number);
+        let id = instance.id;
         self.instances[number as usize] = Some(instance);
+        self.instances_by_id.insert(id, number, &self.instances);
         self.refresh(slot);
         let whose = Whose::new(&request.owner, request.workload.as_deref());
-        self.changes.push(Change { slot, what: What::Claim(whose) });
+        self.changes.push(Change::new(slot, What::Claim(whose)));
     }
 
     /// Takes an instance off its node. Returns the node it was on.
     pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
-        let number = self.instances_by_id.remove(&id)?;
+        let number = self.instances_by_id.remove(id, &self.instances)?;
         let instance = self.instances[number as usize].take()?;
         let slot = Slot(instance.node);
         let place = self.place(slot)?;
-        self.index.remove(&instance, place);
+        self.index.remove(&instance, self.tag_sets.tags(instance.tags), place);
         self.leave_groups(&instance, place);
         self.detach_volumes(&instance);
         let row = self.rows[slot.index()].as_mut()?;
@@ -90,7 +91,7 @@ impl Fleet {
         self.refresh(slot);
         let workload = instance.workload.map(|workload| self.texts.text(workload));
         let whose = Whose::new(self.texts.text(instance.owner), workload);
-        self.changes.push(Change { slot, what: What::Claim(whose) });
+        self.changes.push(Change::new(slot, What::Claim(whose)));
         self.free_texts(&instance);
         self.free_instances.push(number);
         Some(node)
@@ -104,7 +105,15 @@ impl Fleet {
     fn instance_row(&mut self, request: &InstanceRequest, slot: Slot) -> InstanceRow {
         let texts = &mut self.texts;
         let tags = request.tags.iter();
-        let tags = tags.map(|(key, value)| (texts.acquire(key), texts.acquire(value))).collect();
+        let tags: Vec<(Symbol, Symbol)> =
+            tags.map(|(key, value)| (texts.acquire(key), texts.acquire(value))).collect();
+        // The set holds one use of each text; a set that is there already has its own.
+        if self.tag_sets.find(&tags).is_some() {
+            for symbol in tags.iter().flat_map(|&(key, value)| [key, value]) {
+                texts.release(symbol);
+            }
+        }
+        let tag_set = self.tag_sets.acquire(&tags);
         let hard_apart = request.affinity.iter().filter(|rule| {
             rule.operator() == Operator::Different && rule.strength() == Strength::Hard
         });
@@ -124,7 +133,7 @@ impl Fleet {
             node: slot.0,
             priority: request.priority,
             resources: request.resources,
-            tags,
+            tags: tag_set,
             rare: (rare != Rare::default()).then(|| Box::new(rare)),
             cpu_capped: request.cpu_capped,
         }
@@ -135,8 +144,7 @@ impl Fleet {
         for &(name, _) in &rare.extra {
             let known = |row: &NodeRow| row.extra.iter().any(|class| class.name == name);
             if self.row(slot).is_some_and(|row| !known(row)) {
-                let text = self.texts.text(name).to_owned();
-                let name = self.texts.acquire(&text);
+                self.texts.acquire_again(name);
                 if let Some(row) = self.rows[slot.index()].as_mut() {
                     row.extra.push(ExtraClass { name, limit: 0, used: 0 });
                 }
@@ -146,9 +154,12 @@ impl Fleet {
 
     fn free_texts(&mut self, instance: &InstanceRow) {
         let texts = &mut self.texts;
-        for &(key, value) in &instance.tags {
-            texts.release(key);
-            texts.release(value);
+        let tags = self.tag_sets.tags(instance.tags).iter();
+        let tags: Vec<Symbol> = tags.flat_map(|&(key, value)| [key, value]).collect();
+        if self.tag_sets.release(instance.tags) {
+            for symbol in tags {
+                texts.release(symbol);
+            }
         }
         texts.release(instance.owner);
         let mut rest: Vec<Symbol> = instance.workload.into_iter().chain(instance.image).collect();
@@ -157,7 +168,9 @@ impl Fleet {
             rest.extend(rare.extra.iter().map(|&(name, _)| name));
             rest.extend(rare.groups.iter().chain(&rare.volumes));
         }
-        rest.into_iter().for_each(|symbol| texts.release(symbol));
+        for symbol in rest {
+            texts.release(symbol);
+        }
     }
 
     fn join_groups(&mut self, instance: &InstanceRow, place: Place) {

@@ -19,7 +19,6 @@ pub(crate) struct Index {
     owners: FxHashMap<Symbol, Posting>,
     workloads: FxHashMap<(Symbol, Symbol), Presence>,
     tags: BTreeMap<(Symbol, Symbol, Symbol), Posting>,
-    images: BTreeMap<(Symbol, Symbol), Posting>,
     names: BTreeMap<(Symbol, Symbol), Posting>,
     apart_rules: BTreeMap<(Symbol, Arc<Rule>), Posting>,
     cached_images: FxHashMap<Symbol, Posting>,
@@ -34,18 +33,15 @@ pub(crate) struct Place {
 }
 
 impl Index {
-    pub(crate) fn add(&mut self, row: &InstanceRow, place: Place) {
+    pub(crate) fn add(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Place) {
         let owner = row.owner;
         self.owners.entry(owner).or_default().add(place.slot);
         if let Some(workload) = row.workload {
             let presence = self.workloads.entry((owner, workload)).or_default();
             presence.add(place.slot, place.rack, place.zone);
         }
-        for &(key, value) in &row.tags {
+        for &(key, value) in tags {
             self.tags.entry((owner, key, value)).or_default().add(place.slot);
-        }
-        if let Some(image) = row.image {
-            self.images.entry((owner, image)).or_default().add(place.slot);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
@@ -58,7 +54,7 @@ impl Index {
         }
     }
 
-    pub(crate) fn remove(&mut self, row: &InstanceRow, place: Place) {
+    pub(crate) fn remove(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Place) {
         let owner = row.owner;
         drop_from_hash(&mut self.owners, &owner, place.slot);
         if let Some(workload) = row.workload {
@@ -70,11 +66,8 @@ impl Index {
                 }
             }
         }
-        for &(key, value) in &row.tags {
+        for &(key, value) in tags {
             drop_from_tree(&mut self.tags, &(owner, key, value), place.slot);
-        }
-        if let Some(image) = row.image {
-            drop_from_tree(&mut self.images, &(owner, image), place.slot);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
@@ -109,11 +102,6 @@ impl Index {
         self.tags.get(&(owner, key, value))
     }
 
-    /// Nodes that hold any of this owner's instances of this image.
-    pub(crate) fn image(&self, owner: Symbol, image: Symbol) -> Option<&Posting> {
-        self.images.get(&(owner, image))
-    }
-
     /// Nodes that hold any of this owner's instances with this name.
     pub(crate) fn name(&self, owner: Symbol, name: Symbol) -> Option<&Posting> {
         self.names.get(&(owner, name))
@@ -131,18 +119,8 @@ impl Index {
         key: Symbol,
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
-        let span = (owner, key, Symbol(0))..=(owner, key, Symbol(u32::MAX));
+        let span = (owner, key, Symbol::MIN)..=(owner, key, Symbol::MAX);
         self.tags.range(span).map(|((_, _, value), posting)| (texts.text(*value), posting))
-    }
-
-    /// This owner's images, with where they are.
-    pub(crate) fn images_of<'a>(
-        &'a self,
-        owner: Symbol,
-        texts: &'a Interner,
-    ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
-        let span = (owner, Symbol(0))..=(owner, Symbol(u32::MAX));
-        self.images.range(span).map(|((_, image), posting)| (texts.text(*image), posting))
     }
 
     /// This owner's workloads, with the nodes they are on. In no particular order.

@@ -7,6 +7,7 @@ mod changes;
 mod claims;
 mod columns;
 mod domains;
+mod ids;
 mod index;
 mod interner;
 mod nodes;
@@ -16,13 +17,11 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
-pub(crate) use changes::{Change, What, Whose};
+pub(crate) use changes::{Change, Standing, What, Whose};
 pub(crate) use columns::{Bits, Block, Column, Columns, LANES, Slot, lanes};
 pub(crate) use domains::{Domains, Lanes, NO_DOMAIN};
 pub(crate) use index::Index;
-pub(crate) use interner::{Interner, Symbol};
+pub(crate) use interner::{Interner, Symbol, TagSets};
 pub(crate) use posting::{Posting, Presence};
 pub(crate) use rows::{InstanceRow, NodeRow, Profile, Used};
 
@@ -31,6 +30,7 @@ pub use claims::ClaimError;
 use crate::affinity::Topology;
 use crate::model::{Group, InstanceId, NodeId, Volume};
 use changes::Changes;
+use ids::IdTable;
 pub(crate) use ranges::Ranges;
 
 /// A group and where its members are.
@@ -51,9 +51,10 @@ pub struct Fleet {
     domains: Domains,
     profiles: Vec<std::sync::Weak<Profile>>,
     texts: Interner,
+    tag_sets: TagSets,
     instances: Vec<Option<InstanceRow>>,
     free_instances: Vec<u32>,
-    instances_by_id: FxHashMap<InstanceId, u32>,
+    instances_by_id: IdTable,
     index: Index,
     groups: BTreeMap<String, GroupRow>,
     volumes: BTreeMap<String, Volume>,
@@ -86,9 +87,10 @@ impl Fleet {
             domains: Domains::default(),
             profiles: Vec::new(),
             texts: Interner::default(),
+            tag_sets: TagSets::default(),
             instances: Vec::new(),
             free_instances: Vec::new(),
-            instances_by_id: FxHashMap::default(),
+            instances_by_id: IdTable::default(),
             index: Index::default(),
             groups: BTreeMap::new(),
             volumes: BTreeMap::new(),
@@ -181,6 +183,10 @@ impl Fleet {
         &self.index
     }
 
+    pub(crate) const fn tag_sets(&self) -> &TagSets {
+        &self.tag_sets
+    }
+
     pub(crate) const fn texts(&self) -> &Interner {
         &self.texts
     }
@@ -201,13 +207,19 @@ impl Fleet {
         self.slots_by_id.get(node).copied()
     }
 
+    /// The most that any node's hypervisor takes per instance, and no less than the default.
+    pub(crate) fn largest_overhead(&self) -> u32 {
+        self.rows.iter().flatten().map(|row| row.vmm_overhead_mib).fold(64, u32::max)
+    }
+
     /// All nodes in order of id.
     pub(crate) fn slots_in_order(&self) -> impl Iterator<Item = (&NodeId, Slot)> {
         self.slots_by_id.iter().map(|(id, &slot)| (id, slot))
     }
 
     pub(crate) fn instance(&self, id: InstanceId) -> Option<&InstanceRow> {
-        self.instances_by_id.get(&id).and_then(|&row| self.instance_at(row))
+        let row = self.instances_by_id.find(id, &self.instances)?;
+        self.instance_at(row)
     }
 
     pub(crate) fn instance_at(&self, row: u32) -> Option<&InstanceRow> {
@@ -235,6 +247,11 @@ impl Fleet {
         self.changes.since(place)
     }
 
+    /// Notes how a node stood after a logged change.
+    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
+        self.changes.set_after(number, after);
+    }
+
     /// The same for changes of facts alone, which are rarer and so reach further back.
     pub(crate) const fn fact_changes_end(&self) -> u64 {
         self.fact_changes.end()
@@ -248,8 +265,8 @@ impl Fleet {
     }
 
     /// Tells followers to look at a node again.
-    pub(crate) fn touch(&mut self, slot: Slot) {
-        self.changes.push(Change { slot, what: What::Standing });
+    pub(crate) fn touch(&mut self, slot: Slot, after: Standing) {
+        self.changes.push(Change { slot, what: What::Standing, after });
     }
 
     /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too
@@ -269,7 +286,7 @@ impl Fleet {
     }
 
     fn note_facts(&mut self, slot: Slot) {
-        let change = Change { slot, what: What::Facts };
+        let change = Change::new(slot, What::Facts);
         self.changes.push(change);
         self.fact_changes.push(change);
     }

@@ -29,9 +29,12 @@ impl Fleet {
         let zone = self.domains.zone_number(facts.zone.as_deref());
         let rack = self.domains.rack_number(zone, facts.rack.as_deref());
         let slot = match self.slot_of(&facts.id) {
-            Some(slot) if self.row(slot).is_some_and(|row| row.zone == zone) => slot,
-            // Blocks belong to one zone, so a node that changes zone changes its place.
-            Some(old) => self.relocate(old, zone),
+            Some(slot) if self.row(slot).is_some_and(|row| row.zone == zone) => {
+                self.move_instances(slot, Place { slot: slot.0, rack, zone });
+                slot
+            }
+            // Blocks belong to one zone, so a node that changes zone changes its slot.
+            Some(old) => self.relocate(old, rack, zone),
             None => self.new_slot(&facts.id, zone),
         };
         let old = self.rows[slot.index()].take();
@@ -132,7 +135,7 @@ impl Fleet {
             row.boots.push(outcome);
             row.boots.sort_by_key(|boot| boot.at);
             keep_newest(&mut row.boots);
-            self.changes.push(Change { slot, what: What::Facts });
+            self.changes.push(Change::new(slot, What::Facts));
         }
     }
 
@@ -229,9 +232,8 @@ impl Fleet {
         }
         for class in old {
             if class.used != 0 && !classes.iter().any(|kept| kept.name == class.name) {
-                let text = self.texts.text(class.name).to_owned();
-                let name = self.texts.acquire(&text);
-                classes.push(ExtraClass { name, limit: 0, used: class.used });
+                self.texts.acquire_again(class.name);
+                classes.push(ExtraClass { name: class.name, limit: 0, used: class.used });
             }
             self.texts.release(class.name);
         }
@@ -315,28 +317,36 @@ impl Fleet {
         Slot::at(blocks - 1, 0)
     }
 
-    /// Moves a node and its instances to a place in another zone's blocks.
-    fn relocate(&mut self, old: Slot, zone: u32) -> Slot {
-        let Some(mut row) = self.rows[old.index()].clone() else {
-            return old;
-        };
-        let from = Place { slot: old.0, rack: row.rack, zone: row.zone };
-        let rack_name = self.domains.rack_name(row.rack).map(str::to_owned);
-        let moved = self.rebuild_elsewhere(&mut row, zone, rack_name.as_deref());
-        for &number in &row.instances {
-            let Some(instance) = self.instances[number as usize].as_mut() else {
-                continue;
-            };
-            instance.node = moved.0;
-            let instance = instance.clone();
-            self.index.remove(&instance, from);
-            self.index.add(&instance, Place { slot: moved.0, rack: row.rack, zone: row.zone });
-            self.move_groups(&instance, from, Place { slot: moved.0, rack: row.rack, zone });
+    /// Tells everything that counts instances by place that those of a node are elsewhere now.
+    fn move_instances(&mut self, slot: Slot, to: Place) {
+        let Some(row) = self.row(slot) else { return };
+        let from = Place { slot: slot.0, rack: row.rack, zone: row.zone };
+        if (from.slot, from.rack, from.zone) == (to.slot, to.rack, to.zone) {
+            return;
         }
+        for number in row.instances.clone() {
+            let Some(instance) = self.instances[number as usize].as_mut() else { continue };
+            instance.node = to.slot;
+            let instance = instance.clone();
+            let tags = self.tag_sets.tags(instance.tags);
+            self.index.remove(&instance, tags, from);
+            self.index.add(&instance, tags, to);
+            self.move_groups(&instance, from, to);
+        }
+    }
+
+    /// Moves a node and its instances to a slot in another zone's blocks.
+    fn relocate(&mut self, old: Slot, rack: u32, zone: u32) -> Slot {
+        let moved = self.free_slot(zone);
+        self.move_instances(old, Place { slot: moved.0, rack, zone });
+        let Some(mut row) = self.rows[old.index()].clone() else { return old };
+        self.keep_texts(&row);
         self.vacate(old);
+        row.zone = zone;
+        row.rack = rack;
         self.slots_by_id.insert(row.id.clone(), moved);
         self.columns.present.set(moved, true);
-        self.domains.add(moved, row.rack, row.zone);
+        self.domains.add(moved, rack, zone);
         self.ranges.add(&row);
         for image in &row.cached_images {
             self.index.add_cached_image(*image, moved.0);
@@ -347,20 +357,15 @@ impl Fleet {
         moved
     }
 
-    /// The new place, and the row's numbers for it. Every text the row holds gains a use, since
-    /// vacating the old place will release one.
-    fn rebuild_elsewhere(&mut self, row: &mut NodeRow, zone: u32, rack: Option<&str>) -> Slot {
-        row.zone = zone;
-        row.rack = self.domains.rack_number(zone, rack);
+    /// One more use of every text a row holds, since vacating its old slot releases one.
+    fn keep_texts(&mut self, row: &NodeRow) {
         let labels = row.labels.iter().flat_map(|&(key, value)| [key, value]);
         let classes = row.extra.iter().map(|class| class.name);
         let symbols: Vec<Symbol> =
             labels.chain(row.cached_images.iter().copied()).chain(classes).collect();
         for symbol in symbols {
-            let text = self.texts.text(symbol).to_owned();
-            self.texts.acquire(&text);
+            self.texts.acquire_again(symbol);
         }
-        self.free_slot(zone)
     }
 
     fn vacate(&mut self, slot: Slot) {

@@ -179,7 +179,8 @@ pub(crate) struct InstanceRow {
     pub(crate) node: u32,
     pub(crate) priority: i32,
     pub(crate) resources: Amounts,
-    pub(crate) tags: Box<[(Symbol, Symbol)]>,
+    /// A set of tags, see `TagSets`.
+    pub(crate) tags: Symbol,
     pub(crate) rare: Option<Box<Rare>>,
     pub(crate) cpu_capped: bool,
 }

@@ -317,7 +317,7 @@ pub enum InvalidRequest {
         value: String,
     },
     /// A group nobody made.
-    #[error("group {group:?} does not exist; create it first")]
+    #[error("group {group:?} does not exist for this owner; create it first")]
     UnknownGroup {
         /// The group.
         group: String,
@@ -346,6 +346,9 @@ pub enum GroupKind {
 pub struct Group {
     /// Its name.
     pub id: String,
+    /// The only owner whose instances may join; absent: anyone's.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// Together or apart.
     pub kind: GroupKind,
     /// Rule or wish.

@@ -67,6 +67,5 @@ impl<'a> Ask<'a> {
         let mut rules = self.hard.iter().chain(&self.soft);
         rules.all(|rule| rule.topology == Topology::Node)
             && !self.hard.iter().any(|rule| rule.seeds())
-            && self.hints.is_empty()
     }
 }

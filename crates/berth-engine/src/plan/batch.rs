@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::engine::{Engine, Picked, PlaceError, Placement, Reuse};
 use super::search::{self, Budget};
-use crate::explain::Refusal;
+use crate::explain::{Fix, Refusal};
 use crate::fleet::Slot;
 use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp};
 
@@ -83,7 +83,8 @@ pub enum SearchEnd {
 pub struct BatchOutcome {
     /// Where instances go, in the order of the batch; empty when too few could be placed.
     pub placements: Vec<Placement>,
-    /// Instances without a place, each explained beside those that have one.
+    /// Instances without a place, explained beside those that have one: one of each class, and for
+    /// a batch of all or none the first.
     pub refused: Vec<(InstanceId, Refusal)>,
     /// How far the planner had to go.
     pub end: SearchEnd,
@@ -147,13 +148,28 @@ impl Engine {
 
     /// Places what can be placed, one after the other, each seeing those before it.
     fn try_in_order(&mut self, batch: &Batch, order: &[usize], now: Timestamp) -> Assignment {
+        let any_waits = batch.requests.iter().any(search::waits_for_others);
         let mut assignment = vec![None; batch.requests.len()];
-        for &place in order {
-            let request = &batch.requests[place];
-            assignment[place] = self.pick(request, now, Reuse::Ranking);
-            if let Some(picked) = assignment[place] {
-                self.fleet.claim_at(request, picked.slot);
-            } else if batch.mode == BatchMode::AllOrNothing {
+        let mut rest = order.to_vec();
+        loop {
+            let before = rest.len();
+            let mut missing = Vec::new();
+            for place in rest {
+                let request = &batch.requests[place];
+                assignment[place] = self.pick(request, now, Reuse::Ranking);
+                if let Some(picked) = assignment[place] {
+                    self.fleet.claim_at(request, picked.slot);
+                    continue;
+                }
+                missing.push(place);
+                if batch.mode == BatchMode::AllOrNothing && !any_waits {
+                    break;
+                }
+            }
+            // Who waits for another of the batch may find it there now.
+            let retry = any_waits && !missing.is_empty() && missing.len() < before;
+            rest = missing;
+            if !retry {
                 break;
             }
         }
@@ -211,9 +227,21 @@ impl Engine {
             if slot.is_some() || explained.iter().any(|other| other.same_class(request)) {
                 continue;
             }
+            // In a batch that stopped at its first failure, later members were never tried.
+            if self.pick(request, now, Reuse::Mask).is_some() {
+                continue;
+            }
             explained.push(request);
             let mut refusal = self.refusal(request, now);
             refusal.search = Some(end);
+            // To release a member that was never placed is no advice.
+            let member = |id: &InstanceId| batch.requests.iter().any(|other| other.id == *id);
+            refusal.fixes.retain(|fix| match fix {
+                Fix::Free { instances, .. } => !instances.iter().any(member),
+                Fix::Shrink { .. } | Fix::Relax { .. } | Fix::Mend { .. } | Fix::AddNode { .. } => {
+                    true
+                }
+            });
             refused.push((request.id, refusal));
             if batch.mode == BatchMode::AllOrNothing {
                 break;

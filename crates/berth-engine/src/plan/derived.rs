@@ -8,54 +8,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::filter::passes_node_tests;
-use crate::fleet::{Bits, Change, Column, Columns, Fleet, LANES, NodeRow, Slot, What};
+use crate::fleet::{Bits, Change, Column, Fleet, LANES, NodeRow, Slot, Standing, What};
 use crate::model::Timestamp;
 use crate::policy::Policy;
 use crate::score::{Scale, fact_points, load_points, next_failure_step};
 
 /// Nothing will change by itself.
 const NEVER: i64 = i64::MAX;
-
-/// All that the repair of a ranking reads of one node, side by side: one cache line instead of
-/// one per column. The scan reads the columns; this is their copy by node.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(32))]
-pub(crate) struct Hot {
-    /// Room of each kind, as in the columns: memory, disk, CPU, bandwidth.
-    pub(crate) room: [i32; 4],
-    /// Points by facts and load.
-    pub(crate) points: i32,
-    /// What the node stands for, as bits below.
-    pub(crate) flags: u32,
-}
-
-impl Hot {
-    /// Passes every filter that looks only at facts and time.
-    pub(crate) const ELIGIBLE: u32 = 1;
-    /// One more instance may come by count.
-    pub(crate) const OPEN: u32 = 2;
-    /// A capped instance may come.
-    pub(crate) const TAKES_CAPPED: u32 = 4;
-    /// An uncapped instance may come.
-    pub(crate) const TAKES_UNCAPPED: u32 = 8;
-
-    fn new(columns: &Columns, slot: Slot, eligible: bool, points: i32) -> Self {
-        let flag = |on: bool, flag: u32| if on { flag } else { 0 };
-        Self {
-            room: [
-                columns.memory.get(slot),
-                columns.disk.get(slot),
-                columns.cpu.get(slot),
-                columns.bandwidth.get(slot),
-            ],
-            points,
-            flags: flag(eligible, Self::ELIGIBLE)
-                | flag(columns.open.get(slot), Self::OPEN)
-                | flag(columns.takes_capped.get(slot), Self::TAKES_CAPPED)
-                | flag(columns.takes_uncapped.get(slot), Self::TAKES_UNCAPPED),
-        }
-    }
-}
 
 /// Per-node answers under one policy.
 #[derive(Clone, Debug)]
@@ -64,8 +23,6 @@ pub(crate) struct Derived {
     pub(crate) eligible: Bits,
     /// Points by facts and load.
     pub(crate) points: Column<i32>,
-    /// By node, what repairs read.
-    pub(crate) hot: Vec<Hot>,
     /// Points by facts alone.
     fact_points: Column<i32>,
     /// The spans that fact points were measured against.
@@ -77,6 +34,8 @@ pub(crate) struct Derived {
     now: Timestamp,
     flips: BinaryHeap<Reverse<(i64, Slot)>>,
     flip_at: Vec<i64>,
+    // Scratch of `follow`.
+    pending: Vec<Change>,
 }
 
 impl Derived {
@@ -84,7 +43,6 @@ impl Derived {
         Self {
             eligible: Bits::default(),
             points: Column::new(0),
-            hot: Vec::new(),
             fact_points: Column::new(0),
             scale: Scale::default(),
             epoch: 0,
@@ -93,6 +51,7 @@ impl Derived {
             now: Timestamp(i64::MIN),
             flips: BinaryHeap::new(),
             flip_at: Vec::new(),
+            pending: Vec::new(),
         }
     }
 
@@ -138,24 +97,27 @@ impl Derived {
     }
 
     /// Applies the logged changes; false when some of them are gone.
-    fn follow(&mut self, fleet: &Fleet, policy: &Policy) -> bool {
-        let Some(changes) = fleet.changes_since(self.cursor) else {
-            return false;
-        };
-        for Change { slot, what } in changes {
+    fn follow(&mut self, fleet: &mut Fleet, policy: &Policy) -> bool {
+        let Some(changes) = fleet.changes_since(self.cursor) else { return false };
+        self.pending.clear();
+        self.pending.extend(changes);
+        for (number, place) in (self.cursor..).zip(0..self.pending.len()) {
+            let Change { slot, what, .. } = self.pending[place];
+            let before = self.points.get(slot);
             match (what, fleet.row(slot)) {
                 (What::Claim(_), Some(row)) => {
                     let load = load_points(row, &self.scale, policy);
-                    let points = self.fact_points.get(slot) + load;
-                    self.points.set(slot, points);
-                    let eligible = self.eligible.get(slot);
-                    self.hot[slot.index()] = Hot::new(fleet.columns(), slot, eligible, points);
+                    self.points.set(slot, self.fact_points.get(slot) + load);
                 }
+                // Told by this follower itself, after it had looked.
                 (What::Standing, _) => {}
-                (What::Facts, _) | (What::Claim(_), None) => {
-                    self.refresh(fleet, slot, policy);
-                }
+                (What::Facts, _) | (What::Claim(_), None) => self.refresh(fleet, slot, policy),
             }
+            let points = self.points.get(slot);
+            let eligible = self.eligible.get(slot);
+            let mut after = Standing::new(fleet.columns(), slot, eligible, points);
+            after.worth = points - before;
+            fleet.set_after(number, after);
         }
         true
     }
@@ -190,14 +152,15 @@ impl Derived {
         let before = (self.eligible.get(slot), self.points.get(slot));
         self.refresh(fleet, slot, policy);
         if before != (self.eligible.get(slot), self.points.get(slot)) {
-            fleet.touch(slot);
+            let points = self.points.get(slot);
+            let after = Standing::new(fleet.columns(), slot, self.eligible.get(slot), points);
+            fleet.touch(slot, after);
         }
     }
 
     fn refresh(&mut self, fleet: &Fleet, slot: Slot, policy: &Policy) {
         let Some(row) = fleet.row(slot) else {
             self.eligible.set(slot, false);
-            self.hot[slot.index()] = Hot::default();
             return;
         };
         let eligible = passes_node_tests(row, policy, self.now);
@@ -206,7 +169,6 @@ impl Derived {
         self.fact_points.set(slot, facts);
         let points = facts + load_points(row, &self.scale, policy);
         self.points.set(slot, points);
-        self.hot[slot.index()] = Hot::new(fleet.columns(), slot, eligible, points);
         let flip = next_flip(row, policy, self.now);
         if flip < self.flip_at[slot.index()] {
             self.flip_at[slot.index()] = flip;
@@ -220,7 +182,6 @@ impl Derived {
             self.points.grow(blocks);
             self.fact_points.grow(blocks);
             self.flip_at.resize(blocks * LANES, NEVER);
-            self.hot.resize(blocks * LANES, Hot::default());
         }
     }
 }

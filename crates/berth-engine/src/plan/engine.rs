@@ -170,7 +170,11 @@ impl Engine {
         if let Some(node) = self.fleet.node_of(request.id) {
             return Err(InvalidRequest::AlreadyPlaced { id: request.id, node: node.clone() });
         }
-        if let Some(group) = request.groups.iter().find(|id| self.fleet.group(id).is_none()) {
+        let joins = |id: &str| {
+            let owner = self.fleet.group(id).map(|group| group.owner.as_deref());
+            owner.is_some_and(|owner| owner.is_none_or(|owner| owner == request.owner))
+        };
+        if let Some(group) = request.groups.iter().find(|id| !joins(id)) {
             return Err(InvalidRequest::UnknownGroup { group: group.clone() });
         }
         if let Some(volume) = request.volumes.iter().find(|id| self.fleet.volume(id).is_none()) {

@@ -348,19 +348,15 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
     let value = pattern.exact().map(|text| texts.find(text));
     match (rule.subject(), value) {
         // An exact value that no row uses matches nobody.
-        (Subject::Tag(_) | Subject::Workload | Subject::Image, Some(None)) => nobody(),
+        (Subject::Tag(_) | Subject::Workload, Some(None)) => nobody(),
         (Subject::Workload, Some(Some(name))) => {
             borrowed(index.workload(owner, name).map(|presence| &presence.nodes))
         }
-        (Subject::Image, Some(Some(name))) => borrowed(index.image(owner, name)),
         (Subject::Tag(key), Some(Some(value))) => {
             borrowed(texts.find(key).and_then(|key| index.tag(owner, key, value)))
         }
         (Subject::Workload, None) => {
             merged(index.workloads_of(owner, texts).filter(|(name, _)| pattern.matches(name)))
-        }
-        (Subject::Image, None) => {
-            merged(index.images_of(owner, texts).filter(|(name, _)| pattern.matches(name)))
         }
         (Subject::Tag(key), None) => {
             let Some(key) = texts.find(key) else {
@@ -372,11 +368,11 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
         (Subject::Instance, Some(Some(name))) if index.name(owner, name).is_some() => {
             borrowed(index.name(owner, name))
         }
-        (Subject::Instance, _) => Cow::Owned(matching_instances(ask, owner, rule)),
+        (Subject::Instance | Subject::Image, _) => Cow::Owned(matching_instances(ask, owner, rule)),
     }
 }
 
-/// Ids have no index by text: look at the owner's instances one by one.
+/// Ids and images have no index: look at the owner's instances one by one.
 fn matching_instances(ask: &Ask<'_>, owner: Symbol, rule: &Rule) -> Posting {
     let mut found = Posting::Empty;
     let Some(nodes) = ask.fleet.index().owner(owner) else {
@@ -396,12 +392,14 @@ fn matching_instances(ask: &Ask<'_>, owner: Symbol, rule: &Rule) -> Posting {
 fn selects_row(rule: &Rule, row: &InstanceRow, fleet: &Fleet) -> bool {
     let texts = fleet.texts();
     let name = row.rare.as_ref().and_then(|rare| rare.name).map(|name| texts.text(name));
+    let tags = fleet.tag_sets().tags(row.tags).iter();
+    let tags: Vec<_> = tags.map(|&(k, v)| (texts.text(k), texts.text(v))).collect();
     rule.selects(&Candidate {
         id: &row.id.to_string(),
         name,
         workload: row.workload.map(|workload| texts.text(workload)),
         image: row.image.map(|image| texts.text(image)),
-        tags: &row.tags.iter().map(|&(k, v)| (texts.text(k), texts.text(v))).collect::<Vec<_>>(),
+        tags: &tags,
     })
 }
 
@@ -427,7 +425,7 @@ fn merged<'a>(mut postings: impl Iterator<Item = (&'a str, &'a Posting)>) -> Cow
 }
 
 fn borrowed(posting: Option<&Posting>) -> Cow<'_, Posting> {
-    posting.map_or_else(|| nobody(), Cow::Borrowed)
+    posting.map_or_else(nobody, Cow::Borrowed)
 }
 
 const fn nobody<'a>() -> Cow<'a, Posting> {

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::Ask;
-use super::engine::Engine;
+use super::engine::{Engine, Reuse};
 use crate::filter::{FilterId, Test, judge};
 use crate::fleet::{InstanceRow, NodeRow, Slot};
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
@@ -23,12 +23,16 @@ pub struct Preemption {
 }
 
 impl Engine {
-    /// The least harmful set of lower-priority instances whose release lets the request in.
+    /// The least harmful set of lower-priority instances whose release lets the request in; nothing
+    /// when it fits as things are, or when no such set exists.
     pub fn propose_preemption(
         &mut self,
         request: &InstanceRequest,
         now: Timestamp,
     ) -> Option<Preemption> {
+        if self.pick(request, now, Reuse::Mask).is_some() {
+            return None;
+        }
         let ask = Ask::new(request, &self.policy, &self.fleet, now);
         let nodes = self.fleet.slots_in_order();
         let proposals = nodes.filter_map(|(id, slot)| {

@@ -12,12 +12,12 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::Ask;
-use super::derived::{Derived, Hot};
+use super::derived::Derived;
 use super::neighbours::Origin;
 use super::scan::{NOT_HERE, Scan, Totals, add_to_lanes, greatest, rest_points, zone_points};
 use crate::affinity::Topology;
 use crate::filter::{CPU_CAP_MIXING, Gate, Needs, passes_neighbour_tests};
-use crate::fleet::{Block, Change, Fleet, LANES, NO_DOMAIN, Slot, What, Whose};
+use crate::fleet::{Block, Change, Fleet, LANES, NO_DOMAIN, Slot, Standing, What, Whose, lanes};
 use crate::model::{InstanceRequest, PPM};
 use crate::score::{rack_value, sparse_points, term};
 
@@ -37,8 +37,6 @@ struct Ranking {
     /// Its owner and workload, as the change log has them.
     whose: Whose,
     totals: Vec<Block<i32>>,
-    /// Points by who else is there, also of nodes that are out.
-    sparse: Vec<Block<i32>>,
     /// Best total in the high half, inverted rank in the low half; `i64::MIN` when all are out.
     keys: Vec<i64>,
     /// Blocks of one zone in handfuls, and the greatest key of each handful.
@@ -51,7 +49,9 @@ struct Ranking {
     last_used: u64,
     // Scratch of `repair`.
     changed: Vec<Change>,
-    dirty: Vec<usize>,
+    dirty: Marks,
+    dirty_handfuls: Marks,
+    settled: Vec<Slot>,
 }
 
 /// Some blocks of one zone. Choosing looks at one key per handful; at a hundred thousand nodes that
@@ -73,6 +73,30 @@ struct Stamp {
     rules_gen: u64,
     rank_gen: u64,
     blocks: usize,
+}
+
+/// A set of small numbers that is filled and emptied over and over.
+#[derive(Clone, Debug, Default)]
+struct Marks {
+    words: Vec<u64>,
+}
+
+impl Marks {
+    fn mark(&mut self, number: usize) {
+        let word = number / LANES;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (number % LANES);
+    }
+
+    /// The numbers, in order; none is left afterwards.
+    fn drain(&mut self) -> impl Iterator<Item = usize> + '_ {
+        self.words
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(place, word)| lanes(std::mem::take(word), place).map(Slot::index))
+    }
 }
 
 /// All rankings of an engine.
@@ -161,7 +185,6 @@ impl Rankings {
             sample: request.clone(),
             whose: Whose::new(&request.owner, request.workload.as_deref()),
             totals: Vec::new(),
-            sparse: Vec::new(),
             keys: Vec::new(),
             handfuls: Vec::new(),
             handful_of_block: Vec::new(),
@@ -170,7 +193,9 @@ impl Rankings {
             stamp: Stamp { epoch: 0, rules_gen: 0, rank_gen: 0, blocks: 0 },
             last_used: self.uses,
             changed: Vec::new(),
-            dirty: Vec::new(),
+            dirty: Marks::default(),
+            dirty_handfuls: Marks::default(),
+            settled: Vec::new(),
         };
         if self.rankings.len() < KEPT {
             self.rankings.push(ranking);
@@ -200,9 +225,6 @@ impl Ranking {
                 block.0.iter_mut().filter(|t| **t != NOT_HERE).for_each(|t| *t -= points);
             }
         }
-        let mut scratch = Totals::default();
-        scratch.fill_sparse(inputs.ask);
-        self.sparse = scratch.blocks;
         self.keys = (0..self.totals.len()).map(|block| key(&self.totals, block, fleet)).collect();
         self.gather(fleet);
         self.racks.clear();
@@ -245,7 +267,7 @@ impl Ranking {
             return false;
         }
         let Some(changes) = fleet.changes_since(self.cursor) else { return false };
-        self.dirty.clear();
+        self.settled.clear();
         self.changed.clear();
         self.changed.extend(changes);
         let weight = inputs.ask.policy.weight_of_spread_racks();
@@ -258,42 +280,55 @@ impl Ranking {
         for place in 0..self.changed.len() {
             self.repair_node(inputs, self.changed[place]);
         }
-        self.dirty.sort_unstable();
-        self.dirty.dedup();
-        pulp::Arch::new().dispatch(|| {
-            for &block in &self.dirty {
-                self.keys[block] = key(&self.totals, block, fleet);
-            }
-        });
-        for block in &mut self.dirty {
-            *block = self.handful_of_block[*block] as usize;
-        }
-        self.dirty.sort_unstable();
-        self.dirty.dedup();
-        for &place in &self.dirty {
-            let handful = &mut self.handfuls[place];
-            let keys = handful.blocks.iter().map(|&block| self.keys[block as usize]);
-            handful.best = keys.fold(i64::MIN, i64::max);
-        }
+        self.repair_keys(fleet);
         self.cursor = fleet.changes_end();
         true
     }
 
-    fn repair_node(&mut self, inputs: &Inputs<'_>, change: Change) {
-        let Change { slot, what } = change;
-        let sparse = &mut self.sparse[slot.block()].0[slot.lane()];
-        if concerns(inputs.ask, self.whose, what) {
-            *sparse = sparse_points(inputs.ask, slot);
+    /// Recomputes the keys of the blocks that are marked, and then of their handfuls.
+    fn repair_keys(&mut self, fleet: &Fleet) {
+        let mut handfuls = std::mem::take(&mut self.dirty_handfuls);
+        pulp::Arch::new().dispatch(|| {
+            for block in self.dirty.drain() {
+                self.keys[block] = key(&self.totals, block, fleet);
+                handfuls.mark(self.handful_of_block[block] as usize);
+            }
+        });
+        for place in handfuls.drain() {
+            let handful = &mut self.handfuls[place];
+            let keys = handful.blocks.iter().map(|&block| self.keys[block as usize]);
+            handful.best = keys.fold(i64::MIN, i64::max);
         }
-        let hot = &inputs.derived.hot[slot.index()];
-        let new = if stands(inputs, hot, slot) { hot.points + *sparse } else { NOT_HERE };
+        self.dirty_handfuls = handfuls;
+    }
+
+    fn repair_node(&mut self, inputs: &Inputs<'_>, change: Change) {
+        let Change { slot, what, after } = change;
         let total = &mut self.totals[slot.block()].0[slot.lane()];
-        let old = std::mem::replace(total, new);
-        // Neither was nor is the best of its block: the block's key stays.
-        let key = self.keys[slot.block()];
-        let best = key >> 32;
-        if key == i64::MIN || i64::from(old) >= best || i64::from(new) >= best {
-            self.dirty.push(slot.block());
+        let old = *total;
+        let new = if !stands(inputs, &after, slot) {
+            NOT_HERE
+        } else if old == NOT_HERE || concerns(inputs.ask, self.whose, what) {
+            // Everything up to now is in it: later changes of this node must not be added again.
+            self.settled.push(slot);
+            inputs.derived.points.get(slot) + sparse_points(inputs.ask, slot)
+        } else if self.settled.contains(&slot) {
+            old
+        } else {
+            old + after.worth
+        };
+        *total = new;
+        let (block, best) = (slot.block(), self.keys[slot.block()] >> 32);
+        let rank = inputs.ask.fleet.columns().rank.get(slot);
+        if new != NOT_HERE && i64::from(new) > best {
+            // The new best of its block, whatever it was before: no need to look at the others.
+            self.keys[block] = key_of(new, rank);
+            self.dirty_handfuls.mark(self.handful_of_block[block] as usize);
+        } else if old != NOT_HERE && i64::from(old) == best && new != old {
+            self.dirty.mark(block);
+        } else if new != NOT_HERE && i64::from(new) == best {
+            self.keys[block] = self.keys[block].max(key_of(new, rank));
+            self.dirty_handfuls.mark(self.handful_of_block[block] as usize);
         }
     }
 
@@ -311,8 +346,7 @@ impl Ranking {
         let delta = term(rack_value(ask, rack), weight) - term(value_before, weight);
         for lanes in fleet.domains().rack(rack) {
             add_to_lanes(&mut self.totals[lanes.block as usize], lanes.mask, delta);
-            add_to_lanes(&mut self.sparse[lanes.block as usize], lanes.mask, delta);
-            self.dirty.push(lanes.block as usize);
+            self.dirty.mark(lanes.block as usize);
         }
     }
 
@@ -332,7 +366,7 @@ impl Ranking {
         let handful = &self.handfuls[top.1];
         let mut blocks = handful.blocks.iter().map(|&block| block as usize);
         let block = blocks.find(|&block| self.keys[block] == handful.best)?;
-        let (best, rank) = (handful.best >> 32, u32::MAX - (handful.best & 0xffff_ffff) as u32);
+        let (best, rank) = (handful.best >> 32, rank_in(handful.best));
         let ranks = &columns.rank.blocks()[block].0;
         let lane = (0..LANES)
             .find(|&lane| ranks[lane] == rank && i64::from(self.totals[block].0[lane]) == best)?;
@@ -341,39 +375,40 @@ impl Ranking {
     }
 }
 
-/// Whether a change can have changed who else is there, as far as the request can see: what other
-/// workloads do on a node changes its own points and nothing else.
+/// Whether a change can have changed more than its own worth in points, as far as the request can
+/// see: what other workloads do on a node changes its points by load and nothing else.
 fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
     match what {
-        What::Facts => true,
-        What::Standing => false,
+        What::Facts | What::Standing => true,
         What::Claim(by) if by == whose => true,
-        // Soft rules see all of the owner's instances, and groups have members of any owner.
+        // Soft rules and hints see all of the owner's instances, groups have members of any owner.
         What::Claim(by) => {
             let same_owner = by.owner == whose.owner;
+            let sees_owner =
+                || !ask.soft.is_empty() || !ask.hints.is_empty() || ask.policy.counts_owners();
             let grouped = || ask.soft.iter().any(|rule| rule.origin == Origin::Group);
-            (same_owner && (!ask.soft.is_empty() || ask.policy.counts_owners())) || grouped()
+            (same_owner && sees_owner()) || grouped()
         }
     }
 }
 
 /// Whether one node can take the instance. The needs are those that a scan compares.
-fn stands(inputs: &Inputs<'_>, hot: &Hot, slot: Slot) -> bool {
+fn stands(inputs: &Inputs<'_>, after: &Standing, slot: Slot) -> bool {
     let ask = inputs.ask;
     let capped = match ask.request.cpu_capped {
         _ if ask.policy.is_off(CPU_CAP_MIXING) => 0,
-        true => Hot::TAKES_CAPPED,
-        false => Hot::TAKES_UNCAPPED,
+        true => Standing::TAKES_CAPPED,
+        false => Standing::TAKES_UNCAPPED,
     };
-    let flags = Hot::ELIGIBLE | Hot::OPEN | capped;
+    let flags = Standing::ELIGIBLE | Standing::OPEN | capped;
     let masked = inputs.mask[slot.block()] >> slot.lane() & 1 == 1;
     // No short circuit: which comparison fails is hard to predict, all of them are cheap.
     let needs = &inputs.needs.fixed;
-    let roomy = (hot.room[0] >= needs[0])
-        & (hot.room[1] >= needs[1])
-        & (hot.room[2] >= needs[2])
-        & (hot.room[3] >= needs[3]);
-    if !(masked & roomy & (hot.flags & flags == flags)) {
+    let roomy = (after.room[0] >= needs[0])
+        & (after.room[1] >= needs[1])
+        & (after.room[2] >= needs[2])
+        & (after.room[3] >= needs[3]);
+    if !(masked & roomy & (after.flags & flags == flags)) {
         return false;
     }
     let has_class = |gate: &Gate<'_>| gate.column.is_some_and(|c| c.get(slot) >= gate.need);
@@ -389,12 +424,24 @@ fn key(totals: &[Block<i32>], block: usize, fleet: &Fleet) -> i64 {
         return i64::MIN;
     }
     let ranks = &fleet.columns().rank.blocks()[block].0;
-    let mut first = u32::MAX;
-    for lane in 0..LANES {
-        let rank = if totals[block].0[lane] == best { ranks[lane] } else { u32::MAX };
-        first = first.min(rank);
-    }
-    (i64::from(best) << 32) | i64::from(u32::MAX - first)
+    let of_best = |(total, rank): (&i32, &u32)| if *total == best { *rank } else { u32::MAX };
+    let first = totals[block].0.iter().zip(ranks).map(of_best).fold(u32::MAX, u32::min);
+    key_of(best, first)
+}
+
+/// A total and a rank as one number.
+fn key_of(total: i32, rank: u32) -> i64 {
+    (i64::from(total) << 32) | i64::from(u32::MAX - rank)
+}
+
+/// The rank that a key holds.
+#[expect(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "the low half is meant"
+)]
+const fn rank_in(key: i64) -> u32 {
+    u32::MAX - key as u32
 }
 
 fn stamp(inputs: &Inputs<'_>) -> Stamp {

@@ -6,6 +6,8 @@
 //! compiler turns into vector code; `pulp` picks the widest vectors the machine has, and since all
 //! of it is integers, the answer is the same on every machine.
 
+#![expect(clippy::needless_range_loop, reason = "lanes of several arrays go side by side")]
+
 use super::Ask;
 use crate::filter::Gate;
 use crate::fleet::{Block, Columns, LANES, Lanes, Slot, lanes};
@@ -37,6 +39,9 @@ pub(crate) struct Totals {
     touched: Vec<u64>,
 }
 
+/// A column's blocks and what they must at least hold.
+type Compared<'a> = (&'a [Block<i32>], i32);
+
 /// What a scan reads.
 pub(crate) struct Scan<'a> {
     pub(crate) words: &'a [u64],
@@ -54,12 +59,13 @@ impl Totals {
         self.blocks.resize(blocks, Block([NOT_HERE; LANES]));
         self.best.resize(blocks, NOT_HERE);
         // A class that no node ever stated has no column: nothing passes.
-        let columns: Option<Vec<(&[Block<i32>], i32)>> = scan
+        let compared = |gate: &Gate<'_>| gate.column.is_some();
+        let columns: Vec<Compared<'_>> = scan
             .gates
             .iter()
-            .map(|gate| gate.column.map(|column| (column.blocks(), gate.need)))
+            .filter_map(|gate| gate.column.map(|column| (column.blocks(), gate.need)))
             .collect();
-        let Some(columns) = columns else {
+        if !scan.gates.iter().all(compared) {
             self.blocks.fill(Block([NOT_HERE; LANES]));
             self.best.fill(NOT_HERE);
             return;
@@ -69,7 +75,7 @@ impl Totals {
 
     // Inlined into the caller that has the wide instructions; a call would lose them.
     #[inline(always)]
-    fn fill_blocks(&mut self, scan: &Scan<'_>, gates: &[(&[Block<i32>], i32)]) {
+    fn fill_blocks(&mut self, scan: &Scan<'_>, gates: &[Compared<'_>]) {
         let totals = self.blocks.iter_mut().zip(&mut self.best);
         let inputs = scan.words.iter().zip(scan.points).zip(scan.zone_of_block);
         for (place, ((total, best), ((&word, points), &zone))) in totals.zip(inputs).enumerate() {
@@ -109,14 +115,6 @@ impl Totals {
         self.touched.clear();
         self.touched.resize(self.best.len().div_ceil(LANES), 0);
         pulp::Arch::new().dispatch(|| self.apply_changes());
-    }
-
-    /// Fills with nothing but the points of the sparse scorers, for every node.
-    pub(crate) fn fill_sparse(&mut self, ask: &Ask<'_>) {
-        let blocks = ask.fleet.columns().zone_of_block.len();
-        self.blocks = vec![Block([rest_points(ask); LANES]); blocks];
-        self.best = vec![0; blocks];
-        self.add_exceptions(ask);
     }
 
     #[inline(always)]

@@ -181,7 +181,7 @@ impl Search<'_> {
             row.cpu_cap_mode as i64,
         ];
         for class in &row.extra {
-            kind.extend([i64::from(class.name.0), i64::from(class.limit) - class.used]);
+            kind.extend([i64::from(class.name.number()), i64::from(class.limit) - class.used]);
         }
         let (row, policy) = (row.clone(), engine.policy.clone());
         for (place, class) in self.classes.iter().enumerate() {
@@ -207,7 +207,7 @@ fn classes(requests: &[InstanceRequest]) -> Vec<usize> {
 }
 
 /// Whether others in the batch can make this one possible.
-fn waits_for_others(request: &InstanceRequest) -> bool {
+pub(super) fn waits_for_others(request: &InstanceRequest) -> bool {
     let together =
         |rule: &crate::affinity::Rule| rule.is_hard() && rule.operator() == Operator::Same;
     request.affinity.iter().any(together)

@@ -40,7 +40,7 @@ fn set(words: &mut [u64], slot: Slot, on: bool) {
     }
 }
 
-fn keep_only_home(ask: &Ask<'_>, words: &mut Vec<u64>) {
+fn keep_only_home(ask: &Ask<'_>, words: &mut [u64]) {
     let mut only = vec![0; words.len()];
     let volumes = ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id));
     let homes: Vec<_> = volumes.map(|volume| ask.fleet.slot_of(&volume.home)).collect();

@@ -139,7 +139,7 @@ fn check_weights(scores: &BTreeMap<String, f64>) -> Result<Vec<(ScorerId, u32)>,
     let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
     if sum > Policy::MAX_WEIGHT_SUM * 1000 {
         let accepted = format!("at most {} in sum", Policy::MAX_WEIGHT_SUM);
-        return Err(out_of_range("scores", f64::from(sum) / 1000.0, &accepted));
+        return Err(out_of_range("scores", format!("{} in sum", sum / 1000), &accepted));
     }
     Ok(weights)
 }

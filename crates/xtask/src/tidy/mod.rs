@@ -18,10 +18,7 @@ struct Violation {
 
 impl Violation {
     fn new(line: usize, message: impl Into<String>) -> Self {
-        Self {
-            line,
-            message: message.into(),
-        }
+        Self { line, message: message.into() }
     }
 }
 
@@ -46,16 +43,7 @@ pub(crate) fn run() -> ExitCode {
 /// Returns how many files were read and how many breaches were found.
 fn check_repository() -> io::Result<(usize, usize)> {
     let root = PathBuf::from(git(Path::new("."), &["rev-parse", "--show-toplevel"])?.trim_end());
-    let listing = git(
-        &root,
-        &[
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ],
-    )?;
+    let listing = git(&root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
     let mut paths: Vec<&str> = listing.split_terminator('\0').collect();
     // A path in a merge conflict is listed once for each side.
     paths.sort_unstable();
@@ -66,10 +54,7 @@ fn check_repository() -> io::Result<(usize, usize)> {
     for path in paths {
         let on_disk = root.join(path);
         // Deleted files are still listed until the deletion is staged; links are checked as targets.
-        if !on_disk
-            .symlink_metadata()
-            .is_ok_and(|metadata| metadata.is_file())
-        {
+        if !on_disk.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
             continue;
         }
         files += 1;
@@ -84,11 +69,7 @@ fn check_repository() -> io::Result<(usize, usize)> {
 fn check_file(path: &str, bytes: &[u8]) -> Vec<Violation> {
     let is_rust = path.ends_with(".rs");
     let Ok(content) = std::str::from_utf8(bytes) else {
-        return if is_rust {
-            vec![Violation::new(1, "is not UTF-8")]
-        } else {
-            Vec::new()
-        };
+        return if is_rust { vec![Violation::new(1, "is not UTF-8")] } else { Vec::new() };
     };
     let mut violations = Vec::new();
     if !path.ends_with("Cargo.lock") && !content.contains('\0') {
@@ -112,17 +93,10 @@ fn is_crate_source(path: &str) -> bool {
 }
 
 fn git(directory: &Path, arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new("git")
-        .current_dir(directory)
-        .args(arguments)
-        .output()?;
+    let output = Command::new("git").current_dir(directory).args(arguments).output()?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!(
-            "git {}: {}",
-            arguments[0],
-            reason.trim()
-        )));
+        return Err(io::Error::other(format!("git {}: {}", arguments[0], reason.trim())));
     }
     String::from_utf8(output.stdout).map_err(io::Error::other)
 }
@@ -152,9 +126,6 @@ mod tests {
     #[test]
     fn binary_files_pass_and_rust_must_be_text() {
         assert_eq!(check_file("logo.png", &[0xff, 0x00]), []);
-        assert_eq!(
-            check_file("a.rs", &[0xff]),
-            [Violation::new(1, "is not UTF-8")]
-        );
+        assert_eq!(check_file("a.rs", &[0xff]), [Violation::new(1, "is not UTF-8")]);
     }
 }

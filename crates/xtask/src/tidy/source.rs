@@ -102,11 +102,7 @@ impl<'ast> Visit<'ast> for LongFunctions {
 
 /// Whether an attribute is `#[test]` or a runtime's own, such as `#[tokio::test]`.
 fn is_test(attribute: &Attribute) -> bool {
-    attribute
-        .path()
-        .segments
-        .last()
-        .is_some_and(|segment| segment.ident == "test")
+    attribute.path().segments.last().is_some_and(|segment| segment.ident == "test")
 }
 
 #[cfg(test)]
@@ -114,10 +110,7 @@ mod tests {
     use super::*;
 
     fn function(before: &str, lines: usize) -> String {
-        format!(
-            "{before} fn long() {{\n{}}}\n",
-            "    step();\n".repeat(lines)
-        )
+        format!("{before} fn long() {{\n{}}}\n", "    step();\n".repeat(lines))
     }
 
     #[test]
@@ -139,10 +132,7 @@ mod tests {
     fn tests_and_macro_contents_may_be_long() {
         assert_eq!(check(&function("#[test]", 200)), []);
         assert_eq!(check(&function("#[tokio::test]", 200)), []);
-        assert_eq!(
-            check(&format!("proptest! {{\n{}}}\n", function("", 200))),
-            []
-        );
+        assert_eq!(check(&format!("proptest! {{\n{}}}\n", function("", 200))), []);
     }
 
     #[test]

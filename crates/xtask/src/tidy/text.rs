@@ -5,11 +5,8 @@ use super::Violation;
 const FILE_LINES_MAX: usize = 600;
 
 /// First folders of paths that exist on one machine only, spelt so that this file passes.
-const MACHINE_FOLDERS: [&str; 3] = [
-    concat!("/", "root/"),
-    concat!("/", "work/"),
-    concat!("/", "home/"),
-];
+const MACHINE_FOLDERS: [&str; 3] =
+    [concat!("/", "root/"), concat!("/", "work/"), concat!("/", "home/")];
 
 /// A file longer than one can hold in the head has two subjects.
 pub(super) fn length(content: &str) -> Option<Violation> {
@@ -33,14 +30,8 @@ pub(super) fn machine_paths(content: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (index, line) in content.lines().enumerate() {
         for folder in MACHINE_FOLDERS {
-            if line
-                .match_indices(folder)
-                .any(|(at, _)| begins_a_path(&line[..at]))
-            {
-                violations.push(Violation::new(
-                    index + 1,
-                    format!("absolute path below {folder}"),
-                ));
+            if line.match_indices(folder).any(|(at, _)| begins_a_path(&line[..at])) {
+                violations.push(Violation::new(index + 1, format!("absolute path below {folder}")));
             }
         }
     }
@@ -63,21 +54,13 @@ mod tests {
     fn a_file_may_have_600_lines_and_no_more() {
         assert_eq!(length(&"\n".repeat(600)), None);
         let violation = length(&"\n".repeat(601));
-        assert_eq!(
-            violation,
-            Some(Violation::new(601, "file has 601 lines, limit 600"))
-        );
+        assert_eq!(violation, Some(Violation::new(601, "file has 601 lines, limit 600")));
     }
 
     #[test]
     fn the_module_comment_must_come_first() {
         assert_eq!(module_comment("//! What it is for.\n"), None);
-        for content in [
-            "",
-            "\n//! Late.\n",
-            "// Plain.\n",
-            "/// Of an item.\nfn f() {}\n",
-        ] {
+        for content in ["", "\n//! Late.\n", "// Plain.\n", "/// Of an item.\nfn f() {}\n"] {
             assert!(module_comment(content).is_some(), "{content:?}");
         }
     }
