@@ -57,6 +57,8 @@ struct Seen {
     nodes: Vec<Option<berth_engine::NodeFacts>>,
     instances: Vec<(InstanceId, Option<NodeId>)>,
     count: usize,
+    /// Every column, row and posting.
+    fingerprint: [u8; 32],
     answers: Vec<Option<(NodeId, i64)>>,
 }
 
@@ -64,6 +66,7 @@ fn seen(twin: &mut Twin, placed: &[(InstanceRequest, NodeId)]) -> Seen {
     let fleet = twin.engine.fleet();
     let nodes = twin.world.nodes.iter().map(|node| fleet.node(&node.id));
     let (nodes, count) = (nodes.collect(), fleet.instance_count());
+    let fingerprint = fleet.fingerprint();
     let instances = placed
         .iter()
         .map(|(request, _)| (request.id, fleet.node_of(request.id).cloned()))
@@ -77,7 +80,7 @@ fn seen(twin: &mut Twin, placed: &[(InstanceRequest, NodeId)]) -> Seen {
             placed.map(|placed| (placed.node, placed.score))
         })
         .collect();
-    Seen { nodes, instances, count, answers }
+    Seen { nodes, instances, count, fingerprint, answers }
 }
 
 /// Takes instances off and puts them back as the seeds say, and all of them back in the end.

@@ -86,9 +86,9 @@ impl Fleet {
         if let Some(at) = row.instances.iter().position(|&other| other == number) {
             row.instances.swap_remove(at);
         }
-        row.extra.retain(|class| class.limit != 0 || class.used != 0);
         let node = row.id.clone();
         self.refresh(slot);
+        self.drop_unused_classes(slot);
         let workload = instance.workload.map(|workload| self.texts.text(workload));
         let whose = Whose::new(self.texts.text(instance.owner), workload);
         self.changes.push(Change::new(slot, What::Claim(whose)));
@@ -119,7 +119,9 @@ impl Fleet {
         });
         let rare = Rare {
             name: request.name.as_deref().map(|name| texts.acquire(name)),
-            extra: request.extra.iter().map(|(name, &n)| (texts.acquire(name), n)).collect(),
+            extra: (request.extra.iter().filter(|(_, n)| **n != 0))
+                .map(|(name, &n)| (texts.acquire(name), n))
+                .collect(),
             groups: request.groups.iter().map(|group| texts.acquire(group)).collect(),
             apart_rules: hard_apart.map(|rule| Arc::new(rule.clone())).collect(),
             volumes: request.volumes.iter().map(|volume| texts.acquire(volume)).collect(),
@@ -146,9 +148,21 @@ impl Fleet {
             if self.row(slot).is_some_and(|row| !known(row)) {
                 self.texts.acquire_again(name);
                 if let Some(row) = self.rows[slot.index()].as_mut() {
-                    row.extra.push(ExtraClass { name, limit: 0, used: 0 });
+                    row.extra.push(ExtraClass { name, limit: 0, used: 0, stated: false });
                 }
             }
+        }
+    }
+
+    /// Forgets classes that no fact names and no instance uses any more.
+    fn drop_unused_classes(&mut self, slot: Slot) {
+        let Some(row) = self.rows[slot.index()].as_mut() else { return };
+        let is_unused = |class: &mut ExtraClass| !class.stated && class.used == 0;
+        for class in row.extra.extract_if(.., is_unused).collect::<Vec<_>>() {
+            if let Some(column) = self.extra.get_mut(self.texts.text(class.name)) {
+                column.set(slot, 0);
+            }
+            self.texts.release(class.name);
         }
     }
 

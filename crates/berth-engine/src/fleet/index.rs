@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::interner::{Interner, Symbol};
 use super::posting::{Posting, Presence};
 use super::rows::InstanceRow;
-use crate::affinity::Rule;
+use crate::affinity::{Rule, Subject};
 
 /// Postings by attribute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +87,21 @@ impl Index {
         drop_from_hash(&mut self.cached_images, &image, slot);
     }
 
+    /// All owners.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (Symbol, &Posting)> {
+        self.owners.iter().map(|(owner, nodes)| (*owner, nodes))
+    }
+
+    /// All workloads.
+    pub(crate) fn workloads(&self) -> impl Iterator<Item = ((Symbol, Symbol), &Presence)> {
+        self.workloads.iter().map(|(workload, presence)| (*workload, presence))
+    }
+
+    /// All tags.
+    pub(crate) fn tags(&self) -> impl Iterator<Item = ((Symbol, Symbol, Symbol), &Posting)> {
+        self.tags.iter().map(|(tag, nodes)| (*tag, nodes))
+    }
+
     /// Nodes that hold any of this owner's instances.
     pub(crate) fn owner(&self, owner: Symbol) -> Option<&Posting> {
         self.owners.get(&owner)
@@ -141,6 +156,11 @@ impl Index {
         // No smallest rule exists to start a range from, and rules are few.
         let of_owner = self.apart_rules.iter().filter(move |((of, _), _)| *of == owner);
         of_owner.map(|((_, rule), posting)| (rule, posting))
+    }
+
+    /// Whether anyone carries a hard "apart" rule that names instances.
+    pub(crate) fn has_rules_on_instances(&self) -> bool {
+        self.apart_rules.keys().any(|(_, rule)| *rule.subject() == Subject::Instance)
     }
 
     /// Whether anyone carries a hard "apart" rule.

@@ -7,6 +7,7 @@ mod changes;
 mod claims;
 mod columns;
 mod domains;
+mod fingerprint;
 mod ids;
 mod index;
 mod interner;
@@ -275,7 +276,7 @@ impl Fleet {
         std::mem::take(&mut self.pulses)
     }
 
-    /// Rises when a group's rules change.
+    /// Rises when a group's rules change, or a node leaves its place: what no repair can follow.
     pub(crate) const fn rules_gen(&self) -> u64 {
         self.rules_gen
     }

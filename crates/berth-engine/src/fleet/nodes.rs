@@ -64,7 +64,9 @@ impl Fleet {
             state: row.state,
             heartbeat_at: row.heartbeat_at,
             capacity: row.capacity_known.then_some(row.capacity),
-            extra: row.extra.iter().map(|class| (text(class.name), class.limit)).collect(),
+            extra: (row.extra.iter().filter(|class| class.stated))
+                .map(|class| (text(class.name), class.limit))
+                .collect(),
             system_reserve: row.system_reserve,
             ratios: row.ratios,
             vmm_overhead_mib: row.vmm_overhead_mib,
@@ -110,6 +112,7 @@ impl Fleet {
         }
         self.vacate(slot);
         self.slots_by_id.remove(id);
+        self.rules_gen += 1;
         self.note_facts(slot);
         true
     }
@@ -228,12 +231,13 @@ impl Fleet {
         for (name, &limit) in &facts.extra {
             let name = self.texts.acquire(name);
             let used = used_before(name).map_or(0, |class| class.used);
-            classes.push(ExtraClass { name, limit, used });
+            classes.push(ExtraClass { name, limit, used, stated: true });
         }
         for class in old {
             if class.used != 0 && !classes.iter().any(|kept| kept.name == class.name) {
                 self.texts.acquire_again(class.name);
-                classes.push(ExtraClass { name: class.name, limit: 0, used: class.used });
+                let (name, used) = (class.name, class.used);
+                classes.push(ExtraClass { name, limit: 0, used, stated: false });
             }
             self.texts.release(class.name);
         }
@@ -324,7 +328,9 @@ impl Fleet {
         if (from.slot, from.rack, from.zone) == (to.slot, to.rack, to.zone) {
             return;
         }
-        for number in row.instances.clone() {
+        self.rules_gen += 1;
+        let instances = self.row(slot).map(|row| row.instances.clone()).unwrap_or_default();
+        for number in instances {
             let Some(instance) = self.instances[number as usize].as_mut() else { continue };
             instance.node = to.slot;
             let instance = instance.clone();

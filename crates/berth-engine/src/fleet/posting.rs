@@ -6,6 +6,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::domains::NO_DOMAIN;
+
 /// Above this many places a sorted vector's insertions cost more than a table's.
 const VECTOR_MAX: usize = 256;
 
@@ -130,16 +132,6 @@ impl Posting {
         matches!(self, Self::Empty)
     }
 
-    /// How many places have any.
-    pub(crate) fn places(&self) -> usize {
-        match self {
-            Self::Empty => 0,
-            Self::One(..) => 1,
-            Self::Few(places) => places.len(),
-            Self::Many(places) => places.len(),
-        }
-    }
-
     /// Calls back for every place with its count.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, u32)) {
         match self {
@@ -150,14 +142,18 @@ impl Posting {
         }
     }
 
-    /// The fewest and the most at one of `places` places, absent ones counting as none.
-    pub(crate) fn range(&self, places: usize) -> (u32, u32) {
-        let (mut least, mut most) = (u32::MAX, 0);
-        self.for_each(|_, count| {
-            least = least.min(count);
-            most = most.max(count);
+    /// The fewest and the most in one of `domains` domains, absent ones counting as none. What is
+    /// in no domain does not count.
+    pub(crate) fn range(&self, domains: usize) -> (u32, u32) {
+        let (mut least, mut most, mut seen) = (u32::MAX, 0, 0);
+        self.for_each(|domain, count| {
+            if domain != NO_DOMAIN {
+                least = least.min(count);
+                most = most.max(count);
+                seen += 1;
+            }
         });
-        if self.places() < places { (0, most) } else { (least.min(most), most) }
+        if seen < domains { (0, most) } else { (least.min(most), most) }
     }
 }
 
@@ -201,9 +197,8 @@ mod tests {
                 assert_eq!(posting.count((place * 37) % 1000), round + 1);
             }
         }
-        assert_eq!(posting.places(), 1000);
-        assert_eq!(posting.range(1000), (2, 2));
-        assert_eq!(posting.range(1001), (0, 2));
+        assert_eq!(posting.range(999), (2, 2), "place 0 is no domain");
+        assert_eq!(posting.range(1000), (0, 2));
         for _ in 0..2 {
             (0..1000).for_each(|place| posting.remove(place));
         }

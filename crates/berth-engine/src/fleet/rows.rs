@@ -26,6 +26,8 @@ pub(crate) struct ExtraClass {
     pub(crate) name: Symbol,
     pub(crate) limit: u32,
     pub(crate) used: i64,
+    /// Whether the node's facts name it, or only an instance does.
+    pub(crate) stated: bool,
 }
 
 /// What is used on a node. Sums of claims, so that removing a claim restores them exactly.

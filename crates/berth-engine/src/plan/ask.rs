@@ -27,6 +27,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) soft: Vec<DomainRule<'a>>,
     /// Soft locality hints.
     pub(crate) hints: Hints<'a>,
+    /// Some rule may mean this very instance, by its id or name, and not all of its class.
+    pub(crate) is_known_by_name: bool,
     /// What the caller should be told, whatever the answer is.
     pub(crate) notices: Vec<Notice>,
 }
@@ -55,6 +57,7 @@ impl<'a> Ask<'a> {
             hard: Vec::new(),
             soft: Vec::new(),
             hints: Hints::default(),
+            is_known_by_name: false,
             notices: Vec::new(),
         };
         neighbours::resolve(&mut ask);
@@ -67,5 +70,6 @@ impl<'a> Ask<'a> {
         let mut rules = self.hard.iter().chain(&self.soft);
         rules.all(|rule| rule.topology == Topology::Node)
             && !self.hard.iter().any(|rule| rule.seeds())
+            && !self.is_known_by_name
     }
 }

@@ -10,7 +10,7 @@ use super::engine::{Engine, Picked, PlaceError, Placement, Reuse};
 use super::search::{self, Budget};
 use crate::explain::{Fix, Refusal};
 use crate::fleet::Slot;
-use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp};
+use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp, Volume};
 
 /// How many of a batch must be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -104,8 +104,15 @@ impl Engine {
         now: Timestamp,
     ) -> Result<BatchOutcome, PlaceError> {
         self.validate_batch(batch)?;
+        // Claiming and releasing detaches a volume that was kept for an instance of the batch.
+        let volumes = batch.requests.iter().flat_map(|request| &request.volumes);
+        let volumes: Vec<Volume> =
+            volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect();
         let (assignment, end) = self.assign(batch, now);
-        Ok(self.outcome(batch, &assignment, end, now))
+        volumes.iter().for_each(|volume| self.fleet.put_volume(volume.clone()));
+        let outcome = self.outcome(batch, &assignment, end, now);
+        volumes.into_iter().for_each(|volume| self.fleet.put_volume(volume));
+        Ok(outcome)
     }
 
     fn validate_batch(&self, batch: &Batch) -> Result<(), InvalidRequest> {

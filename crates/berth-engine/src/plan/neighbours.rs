@@ -11,7 +11,9 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::Ask;
-use crate::affinity::{Candidate, Operator, Rule, Strength, Subject, Topology};
+use crate::affinity::{
+    Candidate, MIN_ID_PREFIX_CHARS, Operator, Rule, Strength, Subject, Topology,
+};
 use crate::fleet::{Fleet, InstanceRow, NO_DOMAIN, Posting, Slot, Symbol};
 use crate::model::{GroupKind, Hint, InstanceId, InstanceRequest};
 
@@ -247,6 +249,7 @@ fn add_affinity<'a>(ask: &mut Ask<'a>, rule: &'a Rule) {
 fn add_resident_rules(ask: &mut Ask<'_>) {
     let Some(owner) = ask.owner else { return };
     for (rule, nodes) in ask.fleet.index().apart_rules_of(owner) {
+        ask.is_known_by_name |= *rule.subject() == Subject::Instance;
         if selects_request(rule, ask.request) {
             ask.hard.push(DomainRule {
                 origin: Origin::Resident,
@@ -365,8 +368,9 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
             let values = index.tag_values(owner, key, texts);
             merged(values.filter(|(value, _)| pattern.matches(value)))
         }
-        (Subject::Instance, Some(Some(name))) if index.name(owner, name).is_some() => {
-            borrowed(index.name(owner, name))
+        // A longer text may also be the beginning of an id.
+        (Subject::Instance, Some(name)) if pattern.source().len() < MIN_ID_PREFIX_CHARS => {
+            borrowed(name.and_then(|name| index.name(owner, name)))
         }
         (Subject::Instance | Subject::Image, _) => Cow::Owned(matching_instances(ask, owner, rule)),
     }

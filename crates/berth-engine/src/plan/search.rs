@@ -6,9 +6,9 @@
 
 use super::batch::Assignment;
 use super::engine::{Engine, Picked};
-use crate::affinity::Operator;
+use crate::affinity::{Operator, Subject};
 use crate::fleet::Slot;
-use crate::model::{InstanceRequest, Timestamp};
+use crate::model::{Hint, InstanceRequest, Timestamp};
 
 /// Choices that may still be tried.
 pub(super) struct Budget {
@@ -58,10 +58,10 @@ pub(super) fn exact(
 ) -> Option<Assignment> {
     let search = Search {
         requests,
-        classes: classes(requests),
+        classes: classes(engine, requests),
         quorum,
         now,
-        any_order: requests.iter().any(waits_for_others),
+        any_order: order_matters(requests),
         has_rules: requests.iter().any(has_rules) || engine.fleet.index().has_apart_rules(),
     };
     let mut assignment = vec![None; requests.len()];
@@ -199,11 +199,21 @@ impl Search<'_> {
 }
 
 /// For each request, the first of its class.
-fn classes(requests: &[InstanceRequest]) -> Vec<usize> {
+fn classes(engine: &Engine, requests: &[InstanceRequest]) -> Vec<usize> {
+    // A rule that names an instance tells equal ones apart.
+    if requests.iter().any(names_instances) || engine.fleet.index().has_rules_on_instances() {
+        return (0..requests.len()).collect();
+    }
     let first = |request: &InstanceRequest| {
         requests.iter().position(|other| other.same_class(request)).unwrap_or(0)
     };
     requests.iter().map(first).collect()
+}
+
+fn names_instances(request: &InstanceRequest) -> bool {
+    let hints = request.locality.near.iter().chain(&request.locality.far);
+    request.affinity.iter().any(|rule| *rule.subject() == Subject::Instance)
+        || hints.into_iter().any(|hint| matches!(hint, Hint::Instance(_)))
 }
 
 /// Whether others in the batch can make this one possible.
@@ -212,6 +222,17 @@ pub(super) fn waits_for_others(request: &InstanceRequest) -> bool {
         |rule: &crate::affinity::Rule| rule.is_hard() && rule.operator() == Operator::Same;
     request.affinity.iter().any(together)
         || (request.locality.strict && !request.locality.near.is_empty())
+}
+
+/// Whether what fits depends on who comes first: one waits for another, or looks at others who do
+/// not look back, or needs room beside what it is charged.
+fn order_matters(requests: &[InstanceRequest]) -> bool {
+    let first_image = requests.first().map_or(0, |request| request.image_mib);
+    requests.iter().any(|request| {
+        waits_for_others(request)
+            || (request.locality.strict && !request.locality.far.is_empty())
+            || request.image_mib != first_image
+    })
 }
 
 fn has_rules(request: &InstanceRequest) -> bool {

@@ -49,7 +49,7 @@ fn spare_largest(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
     let mut order: Vec<usize> = (0..nodes.len()).collect();
     // Of equals, the one with the larger id is spared, so that the smaller wins as elsewhere.
     let rank = |place: usize| ask.fleet.columns().rank.get(nodes[place]);
-    order.sort_by_key(|&place| (memory[place], std::cmp::Reverse(rank(place))));
+    order.sort_by_key(|&place| (memory[place], rank(place)));
     let mut values = vec![PPM; nodes.len()];
     order.iter().rev().take(spared).for_each(|&place| values[place] = 0);
     values

@@ -1,0 +1,79 @@
+//! One hash of all that counts: for tests that a way there and back again leaves no trace.
+//!
+//! Independent of slots, symbols and the order in which things came, all of which may differ
+//! between two fleets that are in the same state.
+
+use super::columns::Slot;
+use super::posting::Posting;
+use super::{Fleet, Symbol};
+
+impl Fleet {
+    /// A hash of every node's columns, every instance's place and every count per place.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut parts: Vec<String> = Vec::new();
+        for (id, slot) in self.slots_in_order() {
+            parts.push(format!("node {id} {}", self.columns_of(slot)));
+        }
+        let mut instances: Vec<String> = self
+            .instances
+            .iter()
+            .flatten()
+            .map(|row| format!("instance {} on {}", row.id, self.name_of(row.node)))
+            .collect();
+        instances.sort_unstable();
+        parts.extend(instances);
+        for (id, row) in &self.groups {
+            parts.push(format!("group {id} {}", self.places(&row.presence.nodes)));
+            parts.push(format!("{:?} {:?}", row.presence.racks, row.presence.zones));
+        }
+        for (id, volume) in &self.volumes {
+            parts.push(format!("volume {id} {:?}", volume.attached_to));
+        }
+        parts.extend(self.index_parts());
+        *blake3::hash(parts.join("\n").as_bytes()).as_bytes()
+    }
+
+    fn columns_of(&self, slot: Slot) -> String {
+        let columns = &self.columns;
+        let room = [&columns.cpu, &columns.memory, &columns.disk, &columns.bandwidth];
+        let room = room.map(|column| column.get(slot));
+        let bits =
+            [&columns.present, &columns.open, &columns.takes_capped, &columns.takes_uncapped];
+        let bits = bits.map(|bits| bits.get(slot));
+        let extra: Vec<_> = self.extra.iter().map(|(name, c)| (name, c.get(slot))).collect();
+        let extra: Vec<_> = extra.into_iter().filter(|(_, room)| *room != 0).collect();
+        let used = self.row(slot).map(|row| row.used);
+        format!("{room:?} {bits:?} {extra:?} {used:?}")
+    }
+
+    fn name_of(&self, slot: u32) -> &str {
+        self.row(Slot(slot)).map_or("", |row| row.id.as_str())
+    }
+
+    fn places(&self, nodes: &Posting) -> String {
+        let mut places = Vec::new();
+        nodes.for_each(|slot, count| places.push(format!("{}:{count}", self.name_of(slot))));
+        places.sort_unstable();
+        places.join(" ")
+    }
+
+    fn index_parts(&self) -> Vec<String> {
+        let text = |symbol: Symbol| self.texts.text(symbol).to_owned();
+        let mut parts: Vec<String> = Vec::new();
+        for (owner, nodes) in self.index.owners() {
+            parts.push(format!("owner {} {}", text(owner), self.places(nodes)));
+        }
+        for ((owner, workload), presence) in self.index.workloads() {
+            let places = self.places(&presence.nodes);
+            let wide = format!("{:?} {:?}", presence.racks, presence.zones);
+            parts.push(format!("workload {} {} {places} {wide}", text(owner), text(workload)));
+        }
+        for ((owner, key, value), nodes) in self.index.tags() {
+            let tag = format!("{} {}={}", text(owner), text(key), text(value));
+            parts.push(format!("tag {tag} {}", self.places(nodes)));
+        }
+        parts.sort_unstable();
+        parts
+    }
+}
