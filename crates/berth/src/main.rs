@@ -2,7 +2,8 @@
 
 mod bench;
 mod demo;
-mod fleetgen;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -23,9 +24,17 @@ enum Command {
     Demo(demo::Demo),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
         Command::Bench(bench) => bench.run(),
         Command::Demo(demo) => demo.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The chain of causes on one line; where in the code it happened is for developers.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -132,8 +132,12 @@ impl fmt::Display for Fix {
                 write!(f, "{change} (then {})", name(node.as_ref()))
             }
             Self::Free { instances, node, .. } => {
-                let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
-                write!(f, "release {} on {}", ids.join(", "), name(node.as_ref()))
+                let ids: Vec<String> = instances.iter().take(3).map(ToString::to_string).collect();
+                write!(f, "release {}", ids.join(", "))?;
+                if instances.len() > ids.len() {
+                    write!(f, " and {} more", instances.len() - ids.len())?;
+                }
+                write!(f, " on {}", name(node.as_ref()))
             }
             Self::Mend { remedy, node, .. } => {
                 write!(f, "mend {} ({remedy})", name(node.as_ref()))

@@ -88,13 +88,8 @@ fn affinity(ask: &Ask<'_>, slot: Slot) -> u32 {
     if ask.soft.is_empty() {
         return PPM / 2;
     }
-    affinity_value(sum_down_to(ask, slot, Topology::Node))
-}
-
-/// The sum over the soft rules of this level and of wider ones.
-fn sum_down_to(ask: &Ask<'_>, slot: Slot, narrowest: Topology) -> i64 {
-    let wide = ask.soft.iter().filter(|rule| rule.topology >= narrowest);
-    wide.map(|rule| rule.sign() * i64::from(rule.members(ask.fleet, slot))).sum()
+    let each = ask.soft.iter();
+    affinity_value(each.map(|r| r.sign() * i64::from(r.members(ask.fleet, slot))).sum())
 }
 
 fn affinity_value(sum: i64) -> u32 {
@@ -105,29 +100,25 @@ fn affinity_value(sum: i64) -> u32 {
 /// Lists zones first, then racks as they differ from their zone, then nodes as they differ from
 /// their rack: a rule about racks costs a step per rack and not one per node.
 fn affine_nodes(ask: &Ask<'_>, out: &mut Exceptions<'_>) {
-    for (level, wider) in [
-        (Topology::Zone, None),
-        (Topology::Rack, Some(Topology::Zone)),
-        (Topology::Node, Some(Topology::Rack)),
-    ] {
-        let rules = ask.soft.iter().filter(|rule| rule.topology == level);
+    for level in [Topology::Zone, Topology::Rack, Topology::Node] {
+        let mut rules = ask.soft.iter().filter(|rule| rule.topology == level);
+        let Some(first) = rules.next() else { continue };
+        let Some(second) = rules.next() else {
+            first.counts.for_each(|domain, _| list_domain(ask, level, domain, out));
+            continue;
+        };
+        // With several rules a domain may come up several times, but is listed once.
         let mut domains: Vec<u32> = Vec::new();
-        rules.for_each(|rule| rule.counts.for_each(|domain, _| domains.push(domain)));
+        for rule in [first, second].into_iter().chain(rules) {
+            rule.counts.for_each(|domain, _| domains.push(domain));
+        }
         domains.sort_unstable();
         domains.dedup();
-        for domain in domains {
-            list_domain(ask, level, wider, domain, out);
-        }
+        domains.into_iter().for_each(|domain| list_domain(ask, level, domain, out));
     }
 }
 
-fn list_domain(
-    ask: &Ask<'_>,
-    level: Topology,
-    wider: Option<Topology>,
-    domain: u32,
-    out: &mut Exceptions<'_>,
-) {
+fn list_domain(ask: &Ask<'_>, level: Topology, domain: u32, out: &mut Exceptions<'_>) {
     let one = [Lanes::one(Slot(domain))];
     let nodes = match (level, domain) {
         (Topology::Node, _) => &one[..],
@@ -138,10 +129,14 @@ fn list_domain(
     // All nodes of a rack are in one zone, so any of them speaks for it.
     let Some(first) = nodes.first() else { return };
     let slot = Slot::at(first.block as usize, first.mask.trailing_zeros() as usize);
-    let from = wider.map_or(0, |wider| sum_down_to(ask, slot, wider));
-    let to = sum_down_to(ask, slot, level);
+    let (mut wider, mut here) = (0, 0);
+    for rule in ask.soft.iter().filter(|rule| rule.topology >= level) {
+        let sum = rule.sign() * i64::from(rule.members(ask.fleet, slot));
+        here += sum;
+        wider += if rule.topology > level { sum } else { 0 };
+    }
     for &lanes in nodes {
-        out.list(lanes, affinity_value(from), affinity_value(to));
+        out.list(lanes, affinity_value(wider), affinity_value(here));
     }
 }
 

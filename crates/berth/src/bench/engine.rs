@@ -10,7 +10,7 @@ use berth_engine::{
 use clap::Args;
 use serde::Serialize;
 
-use crate::fleetgen::{self, NOW};
+use berth_sim::NOW;
 
 /// Decisions that are timed of each kind.
 const TIMED: usize = 4000;
@@ -66,11 +66,11 @@ impl EngineBench {
         let policy = Policy::builtin(&self.policy)?;
         let empty = resident_bytes();
         let mut fleet = Fleet::new();
-        fleetgen::add_nodes(&mut fleet, self.nodes, SEED)?;
+        berth_sim::add_nodes(&mut fleet, self.nodes, SEED)?;
         let with_nodes = resident_bytes();
-        let instances = fleetgen::fill_half(&mut fleet, self.nodes, SEED)?;
+        let instances = berth_sim::fill_half(&mut fleet, self.nodes, SEED)?;
         let with_instances = resident_bytes();
-        fleetgen::add_groups(&mut fleet);
+        berth_sim::add_groups(&mut fleet);
 
         let mut bench = Stand::new(Engine::with_fleet(fleet, policy))?;
         bench.by_shape = self.by_shape;
@@ -117,7 +117,7 @@ struct Stand {
 
 impl Stand {
     fn new(engine: Engine) -> anyhow::Result<Self> {
-        let shapes = fleetgen::shapes()?;
+        let shapes = berth_sim::shapes()?;
         let digest = blake3::Hasher::new();
         Ok(Self {
             engine,

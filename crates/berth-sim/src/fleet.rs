@@ -1,18 +1,34 @@
-//! Simulated fleets and requests, the same for the same seed: what benchmarks and demos run on.
+//! A fleet in racks and zones, and the requests that are put to it.
 //!
 //! A fleet has zones and racks, five hardware shapes, traits, networks, platforms, planned reboots
 //! and images, and nodes about half full. The request shapes use every filter and every scorer of
 //! the `balanced` policy: hard and soft groups, affinity, locality, platforms, networks, images.
 
-use berth_engine::affinity::{Rule, Strength, Topology};
+use berth_engine::affinity::{AffinityError, Rule, Strength, Topology};
 use berth_engine::{
-    Amounts, BootOutcome, CapacityType, Fleet, Group, GroupKind, Hint, InstanceId, InstanceRequest,
-    LinkState, Locality, Network, NodeFacts, NodeId, Platform, PlatformVersion, Timestamp,
-    TraitValue,
+    Amounts, BootOutcome, CapacityType, ClaimError, Fleet, Group, GroupKind, Hint, InstanceId,
+    InstanceRequest, InvalidNode, LinkState, Locality, Network, NodeFacts, NodeId, Platform,
+    PlatformVersion, Timestamp, TraitValue,
 };
 
+use thiserror::Error;
+
+/// A stage that could not be set; a mistake in this crate, since its inputs are its own.
+#[derive(Debug, Error)]
+pub enum SimulationError {
+    /// A node that cannot be stored.
+    #[error("the simulated node cannot be stored")]
+    Node(#[from] InvalidNode),
+    /// An instance that cannot be claimed.
+    #[error("the simulated instance cannot be claimed")]
+    Claim(#[from] ClaimError),
+    /// A rule that cannot be read.
+    #[error("the simulated rule cannot be read")]
+    Rule(#[from] AffinityError),
+}
+
 /// The moment all generated fleets live in: 2026-01-01.
-pub(crate) const NOW: Timestamp = Timestamp(1_767_225_600);
+pub const NOW: Timestamp = Timestamp(1_767_225_600);
 
 const NODES_PER_RACK: u64 = 40;
 const ZONES: u64 = 3;
@@ -20,14 +36,17 @@ const OWNERS: u64 = 50;
 const IMAGES: u64 = 40;
 
 /// A small, fixed generator: the same numbers on every machine.
-pub(crate) struct Numbers(u64);
+pub struct Numbers(u64);
 
 impl Numbers {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// Numbers from a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,8 +55,8 @@ impl Numbers {
     }
 
     /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.draw() % bound.max(1)
     }
 
     fn below_u32(&mut self, bound: u32) -> u32 {
@@ -50,7 +69,7 @@ impl Numbers {
 }
 
 /// Nodes `0..nodes`, empty.
-pub(crate) fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> anyhow::Result<()> {
+pub fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<(), SimulationError> {
     let mut numbers = Numbers::new(seed);
     for number in 0..nodes {
         fleet.add_node(&node(number, &mut numbers))?;
@@ -59,7 +78,7 @@ pub(crate) fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> anyhow::Res
 }
 
 /// The name of a node.
-pub(crate) fn node_id(number: u64) -> NodeId {
+pub fn node_id(number: u64) -> NodeId {
     NodeId::from(format!("node-{number:06}"))
 }
 
@@ -113,7 +132,7 @@ fn node(number: u64, numbers: &mut Numbers) -> NodeFacts {
 }
 
 /// Fills every node to about half of its memory. Returns how many instances that took.
-pub(crate) fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> anyhow::Result<u64> {
+pub fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<u64, SimulationError> {
     let mut numbers = Numbers::new(seed ^ 0xf111);
     let mut instances = 0;
     for number in 0..nodes {
@@ -150,7 +169,7 @@ fn resident(number: u64, nodes: u64, numbers: &mut Numbers) -> InstanceRequest {
 }
 
 /// The groups that [`shapes`] use.
-pub(crate) fn add_groups(fleet: &mut Fleet) {
+pub fn add_groups(fleet: &mut Fleet) {
     let group = |id: &str, kind, strength, topology, max_per_domain| Group {
         id: id.to_owned(),
         owner: None,
@@ -172,7 +191,7 @@ pub(crate) fn add_groups(fleet: &mut Fleet) {
 
 /// The request shapes of the benchmark. An id and nothing else distinguishes two requests of the
 /// same shape.
-pub(crate) fn shapes() -> anyhow::Result<Vec<InstanceRequest>> {
+pub fn shapes() -> Result<Vec<InstanceRequest>, SimulationError> {
     let mut shapes = Vec::new();
     for number in 0..24u32 {
         let cores = 1 << (number % 4);
@@ -192,7 +211,7 @@ pub(crate) fn shapes() -> anyhow::Result<Vec<InstanceRequest>> {
 }
 
 /// Gives each shape rules of its own: half of them some, as in a mixed fleet.
-fn dress(request: &mut InstanceRequest, number: u32) -> anyhow::Result<()> {
+fn dress(request: &mut InstanceRequest, number: u32) -> Result<(), SimulationError> {
     match number {
         1 => request.groups = vec!["apart-node".to_owned()],
         3 => request.affinity = vec![Rule::parse("role!=~db")?],

@@ -1,0 +1,8 @@
+//! Simulated fleets and requests, the same for the same seed.
+//!
+//! Benchmarks, demos and instruction counts all run on what is made here, so that their figures
+//! speak of the same thing. Nothing here decides anything: it only sets the stage.
+
+mod fleet;
+
+pub use fleet::{NOW, Numbers, SimulationError, add_groups, add_nodes, fill_half, node_id, shapes};
