@@ -15,6 +15,8 @@ mod matching;
 mod neighbours;
 mod requested;
 
+use std::ops::Range;
+
 use crate::fleet::{NodeRow, Slot};
 use crate::model::{InstanceRequest, Timestamp};
 use crate::plan::Ask;
@@ -146,9 +148,15 @@ pub(crate) fn first_failure(
     FilterId::all().find_map(|id| judge(id, ask, slot, row).err().map(|evidence| (id, evidence)))
 }
 
+/// Places in the order whose filters look only at a node's own facts and the time.
+const NODE_TESTS: Range<u8> = 3..14;
+
+/// Places in the order whose filters compare a node's facts with the request's.
+const STATIC_TESTS: Range<u8> = 14..20;
+
 /// Whether the node passes every rule that looks only at its own facts and the time.
 pub(crate) fn passes_node_tests(row: &NodeRow, policy: &Policy, now: Timestamp) -> bool {
-    FilterId::all().all(|id| match id.filter().test {
+    NODE_TESTS.map(FilterId).all(|id| match id.filter().test {
         Test::Node(test) => policy.is_off(id) || test(row, policy, now).is_ok(),
         Test::Request(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => true,
     })
@@ -160,7 +168,7 @@ pub(crate) fn passes_static_tests(
     request: &InstanceRequest,
     policy: &Policy,
 ) -> bool {
-    FilterId::all().all(|id| match id.filter().test {
+    STATIC_TESTS.map(FilterId).all(|id| match id.filter().test {
         Test::Static(test) => policy.is_off(id) || test(row, request, policy).is_ok(),
         Test::Request(_) | Test::Node(_) | Test::Neighbour(_) | Test::Load(_) => true,
     })
@@ -198,8 +206,17 @@ mod tests {
     }
 
     #[test]
-    fn the_named_place_is_the_filter_it_names() {
+    fn the_named_places_are_the_filters_they_name() {
         assert_eq!(CPU_CAP_MIXING.filter().name, "cpu-cap-mixing");
+        let places = |wanted: fn(&Test) -> bool| {
+            let found: Vec<u8> =
+                FilterId::all().filter(|id| wanted(&id.filter().test)).map(|id| id.0).collect();
+            found
+        };
+        let node = places(|test| matches!(test, Test::Node(_)));
+        let fixed = places(|test| matches!(test, Test::Static(_)));
+        assert_eq!(node, NODE_TESTS.collect::<Vec<_>>());
+        assert_eq!(fixed, STATIC_TESTS.collect::<Vec<_>>());
     }
 
     #[test]

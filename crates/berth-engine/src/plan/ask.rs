@@ -17,6 +17,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) owner: Option<Symbol>,
     /// Where the workload's replicas are, when there are any.
     pub(crate) replicas: Option<&'a Presence>,
+    /// The fewest and the most replicas in one zone.
+    pub(crate) replicas_per_zone: (u32, u32),
     /// Which nodes have the image.
     pub(crate) cached: Option<&'a Posting>,
     /// Nodes that denied this request before.
@@ -52,6 +54,8 @@ impl<'a> Ask<'a> {
             now,
             owner,
             replicas,
+            replicas_per_zone: replicas
+                .map_or((0, 0), |replicas| replicas.zones.range(fleet.domains().populated_zones())),
             cached: image.and_then(|image| fleet.index().cached_image(image)),
             excluded: request.excluded_nodes.iter().filter_map(|id| fleet.slot_of(id)).collect(),
             hard: Vec::new(),

@@ -225,7 +225,8 @@ impl Ranking {
                 block.0.iter_mut().filter(|t| **t != NOT_HERE).for_each(|t| *t -= points);
             }
         }
-        self.keys = (0..self.totals.len()).map(|block| key(&self.totals, block, fleet)).collect();
+        let ranks = fleet.columns().rank.blocks();
+        self.keys = self.totals.iter().zip(ranks).map(|(t, r)| key(t, r)).collect();
         self.gather(fleet);
         self.racks.clear();
         if let Some(replicas) = inputs.ask.replicas {
@@ -287,19 +288,19 @@ impl Ranking {
 
     /// Recomputes the keys of the blocks that are marked, and then of their handfuls.
     fn repair_keys(&mut self, fleet: &Fleet) {
-        let mut handfuls = std::mem::take(&mut self.dirty_handfuls);
-        pulp::Arch::new().dispatch(|| {
-            for block in self.dirty.drain() {
-                self.keys[block] = key(&self.totals, block, fleet);
-                handfuls.mark(self.handful_of_block[block] as usize);
-            }
+        pulp::Arch::new().dispatch(RepairKeys {
+            keys: &mut self.keys,
+            dirty: &mut self.dirty,
+            dirty_handfuls: &mut self.dirty_handfuls,
+            totals: &self.totals,
+            handful_of_block: &self.handful_of_block,
+            ranks: fleet.columns().rank.blocks(),
         });
-        for place in handfuls.drain() {
+        for place in self.dirty_handfuls.drain() {
             let handful = &mut self.handfuls[place];
             let keys = handful.blocks.iter().map(|&block| self.keys[block as usize]);
             handful.best = keys.fold(i64::MIN, i64::max);
         }
-        self.dirty_handfuls = handfuls;
     }
 
     fn repair_node(&mut self, inputs: &Inputs<'_>, change: Change) {
@@ -416,16 +417,37 @@ fn stands(inputs: &Inputs<'_>, after: &Standing, slot: Slot) -> bool {
     inputs.needs.extra.iter().all(has_class) && (unruled || passes_neighbour_tests(ask, slot))
 }
 
+/// The keys of the blocks that are marked; a type so that it may use wide instructions.
+struct RepairKeys<'a> {
+    keys: &'a mut [i64],
+    dirty: &'a mut Marks,
+    dirty_handfuls: &'a mut Marks,
+    totals: &'a [Block<i32>],
+    handful_of_block: &'a [u32],
+    ranks: &'a [Block<u32>],
+}
+
+impl pulp::WithSimd for RepairKeys<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for block in self.dirty.drain() {
+            self.keys[block] = key(&self.totals[block], &self.ranks[block]);
+            self.dirty_handfuls.mark(self.handful_of_block[block] as usize);
+        }
+    }
+}
+
 /// A block's best as one number: greater is better, of equals the smaller rank.
 #[inline(always)]
-fn key(totals: &[Block<i32>], block: usize, fleet: &Fleet) -> i64 {
-    let best = greatest(&totals[block]);
+fn key(totals: &Block<i32>, ranks: &Block<u32>) -> i64 {
+    let best = greatest(totals);
     if best == NOT_HERE {
         return i64::MIN;
     }
-    let ranks = &fleet.columns().rank.blocks()[block].0;
     let of_best = |(total, rank): (&i32, &u32)| if *total == best { *rank } else { u32::MAX };
-    let first = totals[block].0.iter().zip(ranks).map(of_best).fold(u32::MAX, u32::min);
+    let first = totals.0.iter().zip(&ranks.0).map(of_best).fold(u32::MAX, u32::min);
     key_of(best, first)
 }
 

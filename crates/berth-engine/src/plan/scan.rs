@@ -1,6 +1,6 @@
 //! The hot loop: every node's total from the columns, 64 nodes at a time.
 //!
-//! The comparisons are those of the capacity filters (`filter::gates` hands them over), the points
+//! The comparisons are those of the capacity filters (`filter::Needs` hands them over), the points
 //! those of the scorers. Nothing is skipped and nothing is sampled: a node that cannot take the
 //! instance gets [`NOT_HERE`], every other gets its total. Plain loops over arrays of 64 that the
 //! compiler turns into vector code; `pulp` picks the widest vectors the machine has, and since all
@@ -70,13 +70,70 @@ impl Totals {
             self.best.fill(NOT_HERE);
             return;
         };
-        pulp::Arch::new().dispatch(|| self.fill_blocks(scan, &columns));
+        let (blocks, best) = (&mut self.blocks[..], &mut self.best[..]);
+        pulp::Arch::new().dispatch(Fill { blocks, best, scan, gates: &columns });
     }
 
-    // Inlined into the caller that has the wide instructions; a call would lose them.
+    /// Adds what the sparse scorers give to the few nodes that differ from the rest.
+    pub(crate) fn add_exceptions(&mut self, ask: &Ask<'_>) {
+        self.changes.clear();
+        for (sparse, weight) in ask.policy.sparse_scorers() {
+            (sparse.exceptions)(ask, &mut Exceptions::new(*weight, &mut self.changes));
+        }
+        if self.changes.is_empty() {
+            return;
+        }
+        self.touched.clear();
+        self.touched.resize(self.best.len().div_ceil(LANES), 0);
+        pulp::Arch::new().dispatch(Apply {
+            blocks: &mut self.blocks,
+            best: &mut self.best,
+            changes: &self.changes,
+            touched: &mut self.touched,
+        });
+    }
+
+    /// The node with the highest total; of equals, the one whose id comes first.
+    pub(crate) fn winner(&self, columns: &Columns) -> Option<(Slot, i32)> {
+        let top = self.best.iter().copied().max().filter(|&top| top != NOT_HERE)?;
+        let blocks = self.best.iter().enumerate().filter(|(_, best)| **best == top);
+        let firsts = blocks.filter_map(|(block, _)| {
+            let ranks = &columns.rank.blocks()[block].0;
+            let equals = (0..LANES).filter(|&lane| self.blocks[block].0[lane] == top);
+            equals.map(|lane| (ranks[lane], Slot::at(block, lane))).min()
+        });
+        firsts.min().map(|(_, slot)| (slot, top))
+    }
+
+    /// Every node that is not out.
+    pub(crate) fn survivors(&self) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        for (block, totals) in self.blocks.iter().enumerate() {
+            if self.best[block] != NOT_HERE {
+                let here = (0..LANES).filter(|&lane| totals.0[lane] != NOT_HERE);
+                slots.extend(here.map(|lane| Slot::at(block, lane)));
+            }
+        }
+        slots
+    }
+}
+
+/// The pass over all blocks. A type and not a closure: only so is it inlined into the code that
+/// may use wide instructions, and a call would lose them.
+struct Fill<'a> {
+    blocks: &'a mut [Block<i32>],
+    best: &'a mut [i32],
+    scan: &'a Scan<'a>,
+    gates: &'a [Compared<'a>],
+}
+
+impl pulp::WithSimd for Fill<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn fill_blocks(&mut self, scan: &Scan<'_>, gates: &[Compared<'_>]) {
-        let totals = self.blocks.iter_mut().zip(&mut self.best);
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { blocks, best, scan, gates } = self;
+        let totals = blocks.iter_mut().zip(best);
         let inputs = scan.words.iter().zip(scan.points).zip(scan.zone_of_block);
         for (place, ((total, best), ((&word, points), &zone))) in totals.zip(inputs).enumerate() {
             if word == 0 {
@@ -102,24 +159,22 @@ impl Totals {
             *best = greatest;
         }
     }
+}
 
-    /// Adds what the sparse scorers give to the few nodes that differ from the rest.
-    pub(crate) fn add_exceptions(&mut self, ask: &Ask<'_>) {
-        self.changes.clear();
-        for (sparse, weight) in ask.policy.sparse_scorers() {
-            (sparse.exceptions)(ask, &mut Exceptions::new(*weight, &mut self.changes));
-        }
-        if self.changes.is_empty() {
-            return;
-        }
-        self.touched.clear();
-        self.touched.resize(self.best.len().div_ceil(LANES), 0);
-        pulp::Arch::new().dispatch(|| self.apply_changes());
-    }
+/// The pass over what sparse scorers listed.
+struct Apply<'a> {
+    blocks: &'a mut [Block<i32>],
+    best: &'a mut [i32],
+    changes: &'a [(Lanes, i32)],
+    touched: &'a mut [u64],
+}
+
+impl pulp::WithSimd for Apply<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn apply_changes(&mut self) {
-        for &(Lanes { block, mask }, delta) in &self.changes {
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for &(Lanes { block, mask }, delta) in self.changes {
             let block = block as usize;
             add_to_lanes(&mut self.blocks[block], mask, delta);
             self.touched[block / LANES] |= 1 << (block % LANES);
@@ -129,30 +184,6 @@ impl Totals {
                 self.best[block.index()] = greatest(&self.blocks[block.index()]);
             }
         }
-    }
-
-    /// The node with the highest total; of equals, the one whose id comes first.
-    pub(crate) fn winner(&self, columns: &Columns) -> Option<(Slot, i32)> {
-        let top = self.best.iter().copied().max().filter(|&top| top != NOT_HERE)?;
-        let blocks = self.best.iter().enumerate().filter(|(_, best)| **best == top);
-        let firsts = blocks.filter_map(|(block, _)| {
-            let ranks = &columns.rank.blocks()[block].0;
-            let equals = (0..LANES).filter(|&lane| self.blocks[block].0[lane] == top);
-            equals.map(|lane| (ranks[lane], Slot::at(block, lane))).min()
-        });
-        firsts.min().map(|(_, slot)| (slot, top))
-    }
-
-    /// Every node that is not out.
-    pub(crate) fn survivors(&self) -> Vec<Slot> {
-        let mut slots = Vec::new();
-        for (block, totals) in self.blocks.iter().enumerate() {
-            if self.best[block] != NOT_HERE {
-                let here = (0..LANES).filter(|&lane| totals.0[lane] != NOT_HERE);
-                slots.extend(here.map(|lane| Slot::at(block, lane)));
-            }
-        }
-        slots
     }
 }
 

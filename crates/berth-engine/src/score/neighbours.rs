@@ -73,7 +73,7 @@ fn spread_zones(ask: &Ask<'_>, zone: u32) -> u32 {
     // Zones are few and large, so they are compared with each other: one replica more decides
     // between zones of a hundred just as it does between zones of one.
     let here = replicas.zones.count(zone);
-    let (fewest, most) = replicas.zones.range(ask.fleet.domains().populated_zones());
+    let (fewest, most) = ask.replicas_per_zone;
     PPM - between(i64::from(here), i64::from(fewest), i64::from(most)) * u32::from(most > fewest)
 }
 
