@@ -31,7 +31,7 @@ pub use filter::Evidence;
 pub use fleet::{ClaimError, Fleet};
 pub use model::*;
 pub use plan::{
-    Batch, BatchMode, BatchOutcome, Engine, Notice, PlaceError, Placement, Preemption, Reuse,
-    SearchEnd,
+    Batch, BatchMode, BatchOutcome, Engine, NotHere, Notice, PlaceError, Placement, Preemption,
+    Reuse, SearchEnd,
 };
 pub use policy::Policy;

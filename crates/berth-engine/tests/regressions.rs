@@ -1,5 +1,4 @@
-//! Behaviour that was found wrong while writing the other tests. Each test states what is right;
-//! when all pass, move them beside their subject.
+//! Behaviour that was once wrong. Each test states what is right.
 
 mod common;
 
@@ -18,7 +17,7 @@ fn in_rack(id: &str, rack: &str) -> NodeFacts {
 }
 
 #[test]
-fn bug_1_a_node_that_changes_rack_takes_its_instances_along() {
+fn a_node_that_changes_rack_takes_its_instances_along() {
     let mut engine = engine(builtin("balanced"), &[in_rack("a", "r1"), in_rack("b", "r1")]);
     engine.fleet_mut().put_group(Group {
         id: "db".to_owned(),
@@ -49,7 +48,7 @@ fn built(id: &str, at: i64) -> NodeFacts {
 }
 
 #[test]
-fn bug_2_facts_that_change_while_the_clock_steps_back_are_not_missed() {
+fn facts_that_change_while_the_clock_steps_back_are_not_missed() {
     let nodes = [built("a", 100), built("b", 200)];
     let mut engine = engine(scores("newest-platform = 1"), &nodes);
     let wanted = request(1, 0, 1);
@@ -62,7 +61,7 @@ fn bug_2_facts_that_change_while_the_clock_steps_back_are_not_missed() {
 }
 
 #[test]
-fn bug_2_a_reboot_counts_again_when_the_clock_steps_back() {
+fn a_reboot_counts_again_when_the_clock_steps_back() {
     let nodes = [
         node("a", 1000, 4096),
         node_with("b", 1000, 4096, |facts| {
@@ -82,7 +81,7 @@ fn bug_2_a_reboot_counts_again_when_the_clock_steps_back() {
 }
 
 #[test]
-fn bug_3_a_batch_explains_an_instance_that_does_not_fit_and_not_one_that_does() {
+fn a_batch_explains_an_instance_that_does_not_fit_and_not_one_that_does() {
     // Greedy puts the small one on the only node for the huge one and stops. Largest first places
     // four and stops at the fourth medium one; the small one was not tried, and would fit.
     let nodes =
@@ -100,7 +99,7 @@ fn bug_3_a_batch_explains_an_instance_that_does_not_fit_and_not_one_that_does() 
 }
 
 #[test]
-fn bug_4_an_instance_that_waits_for_another_of_its_batch_is_placed_after_it() {
+fn an_instance_that_waits_for_another_of_its_batch_is_placed_after_it() {
     let nodes = [node("a", 1000, 4096), node("b", 1000, 4096)];
     let mut engine = engine(builtin("balanced"), &nodes);
     let mut web = request(1, 0, 1024);
@@ -115,7 +114,7 @@ fn bug_4_an_instance_that_waits_for_another_of_its_batch_is_placed_after_it() {
 }
 
 #[test]
-fn bug_5_a_request_that_fits_needs_no_victims() {
+fn a_request_that_fits_needs_no_victims() {
     let nodes = [node("a", 1000, 1024), node("b", 1000, 1024)];
     let mut engine = engine(builtin("balanced"), &nodes);
     claim(&mut engine, &request(10, 0, 1024), "a");
@@ -127,7 +126,7 @@ fn bug_5_a_request_that_fits_needs_no_victims() {
 }
 
 #[test]
-fn bug_6_a_refused_batch_does_not_propose_to_release_its_own_members() {
+fn a_refused_batch_does_not_propose_to_release_its_own_members() {
     // None of them is placed, so there is nothing to release. The golden texts
     // `batch_that_does_not_fit` and `batch_out_of_budget` in explanations.rs agree.
     let nodes = [node("a", 1000, 1000), node("b", 1000, 1000)];
@@ -140,7 +139,7 @@ fn bug_6_a_refused_batch_does_not_propose_to_release_its_own_members() {
 }
 
 #[test]
-fn bug_7_a_proposed_node_is_told_what_else_it_must_have() {
+fn a_proposed_node_is_told_what_else_it_must_have() {
     // A node of the proposed shape without the class, or without the trait, would not help.
     let mut engine = engine(builtin("balanced"), &[node("a", 1000, 4096)]);
     let mut with_class = request(1, 0, 512);
@@ -154,4 +153,59 @@ fn bug_7_a_proposed_node_is_told_what_else_it_must_have() {
         let text = added.map(ToString::to_string).unwrap_or_default();
         assert!(text.contains("gpu"), "{text}");
     }
+}
+
+#[test]
+fn the_neighbour_that_a_hard_rule_needs_is_never_proposed_for_release() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 1000, 4096)]);
+    let mut db = request(1, 0, 4000);
+    db.tags.insert("role".to_owned(), "db".to_owned());
+    claim(&mut engine, &db, "a");
+    let mut web = request(2, 0, 2000);
+    web.affinity = vec![Rule::parse("role==db").unwrap()];
+    let fixes = refusal(&mut engine, &web).fixes;
+    assert!(!fixes.iter().any(|fix| matches!(fix, Fix::Free { .. })), "{fixes:?}");
+}
+
+#[test]
+fn no_node_is_proposed_for_a_group_that_needs_a_zone_to_start_in() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 1000, 4096)]);
+    engine.fleet_mut().put_group(Group {
+        id: "pair".to_owned(),
+        owner: None,
+        kind: GroupKind::Together,
+        strength: Strength::Hard,
+        topology: Topology::Zone,
+        max_per_domain: None,
+    });
+    let mut first = request(1, 0, 1);
+    first.groups = vec!["pair".to_owned()];
+    let fixes = refusal(&mut engine, &first).fixes;
+    assert!(!fixes.iter().any(|fix| matches!(fix, Fix::AddNode { .. })), "{fixes:?}");
+}
+
+#[test]
+fn what_the_exact_search_finds_has_its_score_and_takes_along_whatever_else_fits() {
+    // Largest first puts 6 on the larger node and strands the rest; only 5+5 and 6+4 works.
+    let nodes = [node("a", 1000, 10), node("b", 1000, 10)];
+    let mut engine = engine(builtin("pack"), &nodes);
+    let sizes = [6, 5, 5, 4];
+    let requests: Vec<_> = (0u128..).zip(sizes).map(|(n, size)| request(n, 0, size)).collect();
+    let batch = Batch::new(requests).with_mode(BatchMode::AllOrNothing);
+    let outcome = engine.place_batch(&batch, NOW).unwrap();
+    assert_eq!(outcome.placements.len(), 4, "{:?}", outcome.end);
+    assert!(outcome.placements.iter().all(|placement| placement.score > 0));
+}
+
+#[test]
+fn a_request_read_from_json_gets_the_default_disk_unless_it_names_one() {
+    let read = |resources: &str| {
+        let id = InstanceId::from_u128(1);
+        let text = format!(r#"{{"id":"{id}","owner":"acme","resources":{resources}}}"#);
+        serde_json::from_str::<berth_engine::InstanceRequest>(&text).map(|r| r.resources.disk_mib)
+    };
+    assert_eq!(read(r#"{"memory_mib":512}"#).unwrap(), 4096);
+    assert_eq!(read(r#"{"memory_mib":512,"disk_mib":0}"#).unwrap(), 0);
+    assert!(read(r#"{"disk_mib":1}"#).is_err(), "memory has no default");
+    assert!(read(r#"{"memory_mib":1,"memory":1}"#).is_err(), "unknown fields are refused");
 }

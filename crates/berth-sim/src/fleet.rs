@@ -1,8 +1,8 @@
 //! A fleet in racks and zones, and the requests that are put to it.
 //!
 //! A fleet has zones and racks, five hardware shapes, traits, networks, platforms, planned reboots
-//! and images, and nodes about half full. The request shapes use every filter and every scorer of
-//! the `balanced` policy: hard and soft groups, affinity, locality, platforms, networks, images.
+//! and images, and nodes about half full. The request shapes have hard and soft groups, affinity
+//! rules, locality hints, platforms, networks, traits, further classes and images.
 
 use berth_engine::affinity::{AffinityError, Rule, Strength, Topology};
 use berth_engine::{
@@ -210,7 +210,7 @@ pub fn shapes() -> Result<Vec<InstanceRequest>, SimulationError> {
     Ok(shapes)
 }
 
-/// Gives each shape rules of its own: half of them some, as in a mixed fleet.
+/// Gives most shapes a rule of their own, as in a mixed fleet.
 fn dress(request: &mut InstanceRequest, number: u32) -> Result<(), SimulationError> {
     match number {
         1 => request.groups = vec!["apart-node".to_owned()],

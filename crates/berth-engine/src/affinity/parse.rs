@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn the_wrong_part_is_named() {
         let table = [
-            // D29 of the acceptance examples.
+            // Triton's own examples of what must be refused.
             ("container=~foo", Part::Operator),
             ("container==", Part::Value),
             ("==foo", Part::Key),

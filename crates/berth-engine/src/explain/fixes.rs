@@ -4,13 +4,13 @@
 
 use super::Fix;
 use super::refusal::Diagnosis;
-use crate::affinity::Strength;
+use crate::affinity::{Strength, Topology};
 use crate::filter::{FILTERS, FilterId, Test, first_failure, judge};
 use crate::fleet::{Fleet, NodeRow, Slot};
 use crate::model::{
     Amounts, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform, Timestamp,
 };
-use crate::plan::{Ask, Engine, Reuse, smallest_release};
+use crate::plan::{Ask, DomainRule, Engine, Reuse, smallest_release};
 
 /// Nodes that are searched for instances to release; the closest come first.
 const NODES_SEARCHED: usize = 64;
@@ -126,7 +126,9 @@ impl Engine {
     /// A new node that could take the request, if a new node can help at all.
     fn add_node(&self, request: &InstanceRequest, now: Timestamp) -> Option<Fix> {
         let ask = Ask::new(request, self.policy(), self.fleet(), now);
-        let tied = ask.hard.iter().any(|rule| !rule.admits_count(0, true));
+        // A new node has no one on it, and is in no rack or zone that one could name.
+        let alone = |rule: &DomainRule<'_>| rule.admits_count(0, rule.topology == Topology::Node);
+        let tied = !ask.hard.iter().all(alone);
         let request_fails = FilterId::all().any(|id| match id.filter().test {
             Test::Request(test) => test(&ask).is_err(),
             Test::Node(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => false,

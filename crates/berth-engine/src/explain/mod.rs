@@ -112,7 +112,7 @@ pub struct Refusal {
     pub nearest: Vec<NearestMiss>,
     /// The single filter whose relaxation would admit most nodes, and how many.
     pub best_relaxation: Option<(&'static str, usize)>,
-    /// Changes that were tried and found to work, the smallest first.
+    /// Changes that were tried and found to work: to the request first, then to the fleet.
     pub fixes: Vec<Fix>,
     /// Whether waiting may help.
     pub waiting_may_help: bool,

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Audience, Fix, Refusal};
+use super::{Audience, Explanation, Fix, NodeVerdict, Refusal};
 use crate::filter::Evidence;
 use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
 use crate::plan::SearchEnd;
@@ -25,15 +25,7 @@ impl Refusal {
             Fix::Mend { .. } | Fix::AddNode { .. } => false,
             Fix::Shrink { .. } | Fix::Relax { .. } => true,
         });
-        for miss in &mut seen.nearest {
-            if let Evidence::Fact { fact, found, .. } = &mut miss.evidence
-                && ["volume ", "home of volume ", "instances here"]
-                    .iter()
-                    .any(|s| fact.starts_with(s))
-            {
-                "not for you to see".clone_into(found);
-            }
-        }
+        seen.nearest.iter_mut().for_each(|miss| hide_others(&mut miss.evidence));
         if !policy.explain.tenants_see_nodes {
             seen.nearest.iter_mut().for_each(|miss| miss.node = None);
             for fix in &mut seen.fixes {
@@ -58,6 +50,46 @@ impl Refusal {
             let _ = write!(line, "; closest is {}: {}", name(miss.node.as_ref()), miss.evidence);
         }
         line
+    }
+}
+
+/// Takes out of evidence what others run and use.
+fn hide_others(evidence: &mut Evidence) {
+    let of_others = ["volume ", "home of volume ", "instances here"];
+    if let Evidence::Fact { fact, found, .. } = evidence
+        && of_others.iter().any(|start| fact.starts_with(start))
+    {
+        "not for you to see".clone_into(found);
+    }
+}
+
+impl Explanation {
+    /// The same explanation as its audience may see it. For a tenant, what others run is hidden,
+    /// and nodes have numbers instead of names if the policy says so.
+    #[must_use]
+    pub fn seen_by(&self, audience: Audience<'_>, policy: &Policy) -> Self {
+        let mut seen = self.clone();
+        let Audience::Tenant(_) = audience else { return seen };
+        for verdict in &mut seen.table {
+            if let NodeVerdict::Removed { evidence, .. } = verdict {
+                hide_others(evidence);
+            }
+        }
+        if policy.explain.tenants_see_nodes {
+            return seen;
+        }
+        let names: Vec<NodeId> = self.table.iter().map(|verdict| verdict.node().clone()).collect();
+        let hide = |node: &mut NodeId| {
+            let place = names.iter().position(|name| name == node).unwrap_or(0);
+            *node = NodeId::from(format!("#{}", place + 1));
+        };
+        for verdict in &mut seen.table {
+            match verdict {
+                NodeVerdict::Removed { node, .. } | NodeVerdict::Scored { node, .. } => hide(node),
+            }
+        }
+        seen.winner.iter_mut().chain(&mut seen.runner_up).for_each(|d| hide(&mut d.node));
+        seen
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules that remove a node: the one feasibility function, and its parts in their fixed order.
 //!
-//! [`first_failure`] decides whether an instance may go on a node. Preview, choice, re-check,
-//! drain, rebalance and simulation all rest on it: the fast scan folds the same tests into bits
+//! [`first_failure`] decides whether an instance may go on a node. Preview, choice, re-check and
+//! explanation all rest on it: the fast scan folds the same tests into bits
 //! and compares the same columns with the same needs, and the property tests hold the two equal.
 //!
 //! The order is cheapest and most static first, with capacity last, so that the last rule to

@@ -1,4 +1,4 @@
-//! Which nodes changed, in order: the one feed that everything derived follows.
+//! Which nodes changed, in order: the feed that everything derived follows.
 //!
 //! The log is bounded. A follower that fell behind further than it reaches is told so and rebuilds
 //! from the rows, which is never wrong, only slower.

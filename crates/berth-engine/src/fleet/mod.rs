@@ -1,7 +1,7 @@
 //! The fleet: nodes, instances, groups and volumes, and how much of everything is used.
 //!
 //! Rows are the truth, columns and postings are derived from them in step. A claim touches one
-//! node. Nothing here knows a policy, and nothing here decides: see `filter` and `score`.
+//! node. Nothing here decides: see `filter` and `score`.
 
 mod changes;
 mod claims;

@@ -131,7 +131,7 @@ pub fn share_ppm(part: i64, whole: i64) -> u32 {
 /// What usage outside our control is charged, in whole units.
 ///
 /// The raw sum is charged, not each part: fractions below the margin that rounding capacity down
-/// to whole units left over cost nothing, the rest rounds up (research R1 and R2). `total` and
+/// to whole units left over cost nothing, the rest rounds up. `total` and
 /// `system` are the node's capacity and reserve in the same base unit as `raw`.
 #[must_use]
 pub fn charge_for_other(total: u64, system: u64, raw: u64, unit: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::amounts::{Amounts, Ratios};
@@ -78,6 +78,7 @@ pub struct InstanceRequest {
     #[serde(default)]
     pub workload: Option<String>,
     /// What it needs.
+    #[serde(deserialize_with = "with_default_disk")]
     pub resources: Amounts,
     /// Further integer classes it needs, such as `gpu`.
     #[serde(default)]
@@ -136,6 +137,24 @@ pub struct InstanceRequest {
     /// Nodes that already denied this request.
     #[serde(default)]
     pub excluded_nodes: Vec<NodeId>,
+}
+
+/// Amounts as a request states them: disk that is not mentioned is the default.
+fn with_default_disk<'de, D: Deserializer<'de>>(input: D) -> Result<Amounts, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Requested {
+        #[serde(default)]
+        cpu_milli: u32,
+        memory_mib: u32,
+        disk_mib: Option<u32>,
+        #[serde(default)]
+        bandwidth_mbps: u32,
+    }
+    let Requested { cpu_milli, memory_mib, disk_mib, bandwidth_mbps } =
+        Requested::deserialize(input)?;
+    let disk_mib = disk_mib.unwrap_or(InstanceRequest::DEFAULT_DISK_MIB);
+    Ok(Amounts { cpu_milli, memory_mib, disk_mib, bandwidth_mbps })
 }
 
 impl InstanceRequest {

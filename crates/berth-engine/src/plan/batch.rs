@@ -147,10 +147,31 @@ impl Engine {
         }
         let mut budget = Budget::new(batch.search_budget);
         match search::exact(self, &batch.requests, &order, quorum, &mut budget, now) {
-            Some(found) => (found, SearchEnd::Search),
+            Some(found) => (self.extend(batch, found, now), SearchEnd::Search),
             None if budget.is_spent() => (best, SearchEnd::NotFoundWithinBudget),
             None => (best, SearchEnd::DoesNotFit),
         }
+    }
+
+    /// Adds to what the search found whatever else fits, and gives every choice its score.
+    fn extend(&mut self, batch: &Batch, found: Assignment, now: Timestamp) -> Assignment {
+        let mut assignment = found;
+        for (request, picked) in batch.requests.iter().zip(&mut assignment) {
+            if let Some(picked) = picked {
+                picked.total = self.total_at(request, picked.slot, now);
+                self.fleet.claim_at(request, picked.slot);
+            }
+        }
+        for (request, picked) in batch.requests.iter().zip(&mut assignment) {
+            if picked.is_none() {
+                *picked = self.pick(request, now, Reuse::Mask);
+                if let Some(picked) = picked {
+                    self.fleet.claim_at(request, picked.slot);
+                }
+            }
+        }
+        self.take_back(&batch.requests, &assignment);
+        assignment
     }
 
     /// Places what can be placed, one after the other, each seeing those before it.

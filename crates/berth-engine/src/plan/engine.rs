@@ -10,7 +10,7 @@ use super::rankings::{Found, Inputs, Rankings, scan_all};
 use super::scan::Totals;
 use super::{Ask, words};
 use crate::explain::Refusal;
-use crate::filter::{Evidence, FilterId, Needs, first_failure, passes_request_tests};
+use crate::filter::{Evidence, Needs, first_failure, passes_request_tests};
 use crate::fleet::{Fleet, Slot};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
@@ -40,6 +40,24 @@ pub enum PlaceError {
     /// No node can take it.
     #[error("no node can take the instance: {}", .0.code)]
     Refused(Box<Refusal>),
+}
+
+/// Why one node cannot take an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotHere {
+    /// The node is not known.
+    #[error("node {0} is not known; register it first")]
+    UnknownNode(NodeId),
+    /// A filter removed it.
+    #[error("{filter}: {evidence}")]
+    Removed {
+        /// The first filter that said no.
+        filter: &'static str,
+        /// Its reason code.
+        code: &'static str,
+        /// Why.
+        evidence: Evidence,
+    },
 }
 
 /// How much of earlier answers a decision may use. All give the same answer.
@@ -151,17 +169,36 @@ impl Engine {
     /// Whether one node can take the instance now: the re-check of a plan.
     ///
     /// # Errors
-    /// The first filter that says no, and why; nothing when the node is unknown.
+    /// The first filter that says no, and why.
     pub fn check(
-        &mut self,
+        &self,
         request: &InstanceRequest,
         node: &NodeId,
         now: Timestamp,
-    ) -> Result<(), Option<(FilterId, Evidence)>> {
-        let slot = self.fleet.slot_of(node).ok_or(None)?;
+    ) -> Result<(), NotHere> {
+        let unknown = || NotHere::UnknownNode(node.clone());
+        let slot = self.fleet.slot_of(node).ok_or_else(unknown)?;
+        let row = self.fleet.row(slot).ok_or_else(unknown)?;
         let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        let row = self.fleet.row(slot).ok_or(None)?;
-        first_failure(&ask, slot, row).map_or(Ok(()), |failure| Err(Some(failure)))
+        match first_failure(&ask, slot, row) {
+            None => Ok(()),
+            Some((id, evidence)) => {
+                Err(NotHere::Removed { filter: id.filter().name, code: id.filter().code, evidence })
+            }
+        }
+    }
+
+    /// The total of one node for a request.
+    pub(super) fn total_at(
+        &mut self,
+        request: &InstanceRequest,
+        slot: Slot,
+        now: Timestamp,
+    ) -> i32 {
+        self.catch_up(now);
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        let values = all_values(&ask, &self.derived.scale, &[slot]);
+        values.first().map_or(0, |values| combine(&self.policy, values))
     }
 
     /// Refuses what could mean nothing here and now.

@@ -3,7 +3,7 @@
 //! [`Engine`] is the door. Behind it, `derived` keeps per-node answers that no request changes,
 //! `masks` those that a request's static part changes, `scan` reads the columns, and `rankings`
 //! keep the result of a scan and repair it where nodes changed. All of them follow the fleet's
-//! one change log. Planning never claims: a plan is a proposal until the ledger commits it.
+//! one change log. A plan is a proposal: what a batch claims while it is tried is taken back.
 
 mod ask;
 mod batch;
@@ -19,8 +19,8 @@ mod words;
 
 pub(crate) use ask::Ask;
 pub use batch::{Batch, BatchMode, BatchOutcome, SearchEnd};
-pub use engine::{Engine, PlaceError, Placement, Reuse};
+pub use engine::{Engine, NotHere, PlaceError, Placement, Reuse};
 pub use neighbours::Notice;
-pub(crate) use neighbours::Origin;
+pub(crate) use neighbours::{DomainRule, Origin};
 pub use preempt::Preemption;
 pub(crate) use preempt::smallest_release;

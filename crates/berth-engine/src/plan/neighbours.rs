@@ -91,12 +91,14 @@ impl DomainRule<'_> {
         matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere)
     }
 
+    /// Whether members in the domain are what the rule asks for.
+    pub(crate) const fn wants_company(&self) -> bool {
+        matches!(self.test, CountTest::Present | CountTest::HomeBelow(_) | CountTest::Anywhere)
+    }
+
     /// What a soft rule adds for each member it sees: one, or minus one.
     pub(crate) fn sign(&self) -> i64 {
-        match self.test {
-            CountTest::Present | CountTest::HomeBelow(_) | CountTest::Anywhere => 1,
-            CountTest::Absent | CountTest::Below(_) => -1,
-        }
+        if self.wants_company() { 1 } else { -1 }
     }
 
     pub(crate) fn wanted(&self) -> String {
@@ -160,7 +162,7 @@ impl fmt::Display for Notice {
                 write!(f, "{rule} matches only this instance, which therefore starts the set")
             }
             Self::UnknownHint { hint } => {
-                write!(f, "locality hint {hint} names none of your instances and has no effect")
+                write!(f, "locality hint {hint} names none of your instances")
             }
             Self::Redundant { finding } => f.write_str(finding),
         }

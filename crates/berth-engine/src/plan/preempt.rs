@@ -72,10 +72,20 @@ pub(crate) fn smallest_release<'a>(
         hypothetical.uncharge(victim);
         released.push(victim);
         if !lacks_room(&hypothetical) {
-            return Some(without_spares(row, released, &lacks_room));
+            let needed = without_spares(row, released, &lacks_room);
+            return keeps_company(ask, slot, needed.len()).then_some(needed);
         }
     }
     None
+}
+
+/// Whether those whom the request must be with are still there when so many have gone, whoever
+/// they are.
+fn keeps_company(ask: &Ask<'_>, slot: Slot, gone: usize) -> bool {
+    ask.hard.iter().all(|rule| {
+        let members = rule.members(ask.fleet, slot) as usize;
+        !rule.wants_company() || members == 0 || members > gone
+    })
 }
 
 /// Drops every instance whose release turns out not to be needed, the most important first.

@@ -27,8 +27,8 @@ const KEPT: usize = 64;
 /// Classes seen once are remembered by hash alone, in this many places.
 const SEEN: usize = 256;
 
-/// A class is worth a ranking only if it comes again before this share of the nodes changed.
-const REPAIR_MAX_SHARE: usize = 8;
+/// A ranking is repaired while fewer than one in this many nodes changed; a scan is cheaper then.
+const REPAIRED_ONE_IN: usize = 8;
 
 /// One class's totals.
 #[derive(Clone, Debug)]
@@ -263,7 +263,7 @@ impl Ranking {
     /// Recomputes what changed; false when a scan is needed.
     fn repair(&mut self, inputs: &Inputs<'_>) -> bool {
         let fleet = inputs.ask.fleet;
-        let reach = (fleet.node_count() / REPAIR_MAX_SHARE).max(LANES) as u64;
+        let reach = (fleet.node_count() / REPAIRED_ONE_IN).max(LANES) as u64;
         if self.stamp != stamp(inputs) || fleet.changes_end() - self.cursor > reach {
             return false;
         }

@@ -76,7 +76,7 @@ random = 0.5
 spare-largest = 20
 reservoir = 100
 locality = 400
-affinity = 400
+affinity = 600
 "#;
 
 /// The autoscaling scheduler's tent curve.

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::{Combine, Compiled, ExplainSettings, FilterSettings, Policy, PolicyHash, ScoreOptions};
 use crate::filter::{FILTERS, FilterId};
-use crate::model::PPM;
+use crate::model::{Amounts, PPM};
 use crate::score::{SCORERS, ScorerId};
 
 /// A policy that cannot be used.
@@ -178,6 +178,7 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
         ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
         ("filters.max_overlay_loss_ppm", filters.max_overlay_loss_ppm, 0, PPM),
         ("filters.sick_window_s", filters.sick_window_s, 1, 31_536_000),
+        ("filters.min_scratch_mib", filters.min_scratch_mib, 0, Amounts::MAX),
         ("filters.disk_headroom_mib", filters.disk_headroom_mib, 0, 1 << 30),
         ("filters.no_reboot_within_days", filters.no_reboot_within_days.unwrap_or(1), 1, 3650),
         ("options.failure_half_life_s", options.failure_half_life_s, 60, 31_536_000),
@@ -192,6 +193,14 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
     }
     if options.shapes.is_empty() || options.shapes.len() > 32 {
         return Err(out_of_range("options.shapes", options.shapes.len(), "1 to 32 shapes"));
+    }
+    for (place, shape) in options.shapes.iter().enumerate() {
+        for (name, value, _) in shape.named() {
+            if value > Amounts::MAX {
+                let key = format!("options.shapes[{place}].{name}");
+                return Err(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
+            }
+        }
     }
     Ok(())
 }

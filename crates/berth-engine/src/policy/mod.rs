@@ -208,7 +208,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The largest weight, and the largest sum of weights.
+    /// The largest weight.
     pub const MAX_WEIGHT: u32 = 1000;
     /// With this limit on the sum a total always fits a lane of 32 bits.
     pub const MAX_WEIGHT_SUM: u32 = 2000;

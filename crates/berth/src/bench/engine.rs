@@ -136,7 +136,7 @@ impl Stand {
         request
     }
 
-    /// Every shape twice, so that masks and rankings exist.
+    /// Every shape three times, so that masks and rankings exist.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         for step in 0..self.shapes.len() * 3 {
             let request = self.request(step);
