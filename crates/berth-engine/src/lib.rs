@@ -28,7 +28,7 @@ pub use explain::{
     Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal, Term,
 };
 pub use filter::Evidence;
-pub use fleet::{ClaimError, Fleet};
+pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
     Batch, BatchMode, BatchOutcome, Engine, NotHere, Notice, PlaceError, Placement, Preemption,

@@ -349,3 +349,29 @@ fn preemption_buys_only_room_and_spares_whom_it_need_not_release() {
     let proposed = engine.propose_preemption(&urgent(9, 900), NOW).unwrap();
     assert_eq!(proposed.victims, [InstanceId::from_u128(72)]);
 }
+
+#[test]
+fn the_table_names_every_rule_that_a_node_breaks_and_not_only_the_first() {
+    let cordoned = common::node_with("a", 1000, 64, |facts| {
+        facts.state = berth_engine::NodeState::Cordoned;
+        facts.kvm = false;
+    });
+    let mut engine = engine(builtin("balanced"), &[cordoned]);
+    let explanation = engine.explain(&request(1, 0, 128), NOW).unwrap();
+    let [berth_engine::NodeVerdict::Removed { filter, others, .. }] = &explanation.table[..] else {
+        panic!("one node, removed");
+    };
+    let others: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
+    assert_eq!((*filter, others), ("node-active", vec!["kvm", "memory"]));
+}
+
+#[test]
+fn usage_says_what_is_used_of_what_may_be_promised() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 1000, 1024)]);
+    claim(&mut engine, &request(1, 500, 256), "a");
+    let usage = engine.fleet().usage(&berth_engine::NodeId::new("a")).unwrap();
+    assert_eq!((usage.cpu_milli.used, usage.cpu_milli.limit), (500, 4000));
+    assert_eq!((usage.memory_mib.used, usage.memory_mib.limit), (256, 1024));
+    let here = engine.fleet().instances_on(&berth_engine::NodeId::new("a"));
+    assert_eq!(here, [berth_engine::InstanceId::from_u128(1)]);
+}

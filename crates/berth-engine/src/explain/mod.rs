@@ -147,6 +147,8 @@ pub enum NodeVerdict {
         filter: &'static str,
         /// Why.
         evidence: Evidence,
+        /// Filters further down that say no as well; all that are not named said yes.
+        others: Vec<(&'static str, Evidence)>,
     },
     /// It could take the instance.
     Scored {

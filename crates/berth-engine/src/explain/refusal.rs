@@ -1,7 +1,7 @@
 //! Diagnosis of a refusal: who removed whom, who came closest, and which single rule matters most.
 
 use super::{FilterCount, NearestMiss, Refusal};
-use crate::filter::{Evidence, FILTERS, FilterId, Test, judge};
+use crate::filter::{Evidence, FILTERS, FilterId, Test, all_failures};
 use crate::fleet::Slot;
 use crate::model::{InstanceRequest, NodeId, Timestamp};
 use crate::plan::{Ask, Engine};
@@ -56,9 +56,7 @@ impl Diagnosis {
         let Some(row) = ask.fleet.row(slot) else {
             return;
         };
-        let failures: Vec<(FilterId, Evidence)> = FilterId::all()
-            .filter_map(|filter| judge(filter, ask, slot, row).err().map(|why| (filter, why)))
-            .collect();
+        let failures = all_failures(ask, slot, row);
         let of_room =
             |(filter, _): &(FilterId, Evidence)| matches!(filter.filter().test, Test::Load(_));
         if !failures.is_empty() && failures.iter().all(of_room) {

@@ -71,8 +71,9 @@ impl Explanation {
         let mut seen = self.clone();
         let Audience::Tenant(_) = audience else { return seen };
         for verdict in &mut seen.table {
-            if let NodeVerdict::Removed { evidence, .. } = verdict {
+            if let NodeVerdict::Removed { evidence, others, .. } = verdict {
                 hide_others(evidence);
+                others.iter_mut().for_each(|(_, evidence)| hide_others(evidence));
             }
         }
         if policy.explain.tenants_see_nodes {

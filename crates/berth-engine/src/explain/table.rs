@@ -1,7 +1,7 @@
 //! The full picture of one choice: every node with its verdict, every term of every total.
 
 use super::{Decision, Explanation, NodeVerdict, Term};
-use crate::filter::first_failure;
+use crate::filter::all_failures;
 use crate::fleet::Slot;
 use crate::model::{InstanceRequest, NodeId, Timestamp};
 use crate::plan::{Ask, Engine, PlaceError};
@@ -27,12 +27,16 @@ impl Engine {
             let Some(row) = ask.fleet.row(slot) else {
                 continue;
             };
-            match first_failure(&ask, slot, row) {
+            let mut failures = all_failures(&ask, slot, row)
+                .into_iter()
+                .map(|(id, evidence)| (id.filter().name, evidence));
+            match failures.next() {
                 None => survivors.push((id.clone(), slot)),
                 Some((filter, evidence)) => table.push(NodeVerdict::Removed {
                     node: id.clone(),
-                    filter: filter.filter().name,
+                    filter,
                     evidence,
+                    others: failures.collect(),
                 }),
             }
         }

@@ -148,6 +148,12 @@ pub(crate) fn first_failure(
     FilterId::all().find_map(|id| judge(id, ask, slot, row).err().map(|evidence| (id, evidence)))
 }
 
+/// Every rule that keeps the instance off the node, in order.
+pub(crate) fn all_failures(ask: &Ask<'_>, slot: Slot, row: &NodeRow) -> Vec<(FilterId, Evidence)> {
+    let failure = |id| judge(id, ask, slot, row).err().map(|evidence| (id, evidence));
+    FilterId::all().filter_map(failure).collect()
+}
+
 /// Places in the order whose filters look only at a node's own facts and the time.
 const NODE_TESTS: Range<u8> = 3..14;
 

@@ -27,6 +27,7 @@ pub(crate) use posting::{Posting, Presence};
 pub(crate) use rows::{InstanceRow, NodeRow, Profile, Used};
 
 pub use claims::ClaimError;
+pub use nodes::{NodeUsage, UsedOf};
 
 use crate::affinity::Topology;
 use crate::model::{Group, InstanceId, NodeId, Volume};

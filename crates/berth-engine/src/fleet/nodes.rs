@@ -5,15 +5,43 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::changes::{Change, What};
 use super::columns::{Column, LANES, Slot};
 use super::index::Place;
 use super::rows::{ExtraClass, NodeRow, Profile};
 use super::{Fleet, Symbol, Used};
-use crate::model::{BootOutcome, CpuCapMode, InvalidNode, NodeFacts, NodeId, NodeState, Timestamp};
+use crate::model::{
+    BootOutcome, CpuCapMode, InstanceId, InvalidNode, NodeFacts, NodeId, NodeState, Timestamp,
+};
 
 /// Boots that are remembered per node; enough for the decay to have made older ones worthless.
 const BOOTS_KEPT: usize = 8;
+
+/// How much of something is used, of how much that may be promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct UsedOf {
+    /// In use; may exceed the limit when facts changed or reality was recorded.
+    pub used: i64,
+    /// May be promised, ratios and reserves applied; negative when the reserve exceeds capacity.
+    pub limit: i64,
+}
+
+/// What is used on a node and what may be promised there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeUsage {
+    /// CPU.
+    pub cpu_milli: UsedOf,
+    /// Memory, the hypervisor's overhead included.
+    pub memory_mib: UsedOf,
+    /// Disk.
+    pub disk_mib: UsedOf,
+    /// Bandwidth.
+    pub bandwidth_mbps: UsedOf,
+    /// Instances.
+    pub instances: UsedOf,
+}
 
 impl Fleet {
     /// Adds a node, or replaces what is known of it. What runs there stays.
@@ -94,6 +122,31 @@ impl Fleet {
             boots: row.boots.clone(),
             watermarks: row.watermarks,
         })
+    }
+
+    /// What is used on a node and what may be promised there.
+    #[must_use]
+    pub fn usage(&self, id: &NodeId) -> Option<NodeUsage> {
+        let row = self.row(self.slot_of(id)?)?;
+        let amount = |used, limit| UsedOf { used, limit };
+        Some(NodeUsage {
+            cpu_milli: amount(row.used.cpu, row.limits.cpu),
+            memory_mib: amount(row.memory_used(), row.limits.memory),
+            disk_mib: amount(row.used.disk, row.limits.disk),
+            bandwidth_mbps: amount(row.used.bandwidth, row.limits.bandwidth),
+            instances: amount(row.used.instances.into(), row.instance_limit.into()),
+        })
+    }
+
+    /// The instances on a node, in order of id.
+    #[must_use]
+    pub fn instances_on(&self, id: &NodeId) -> Vec<InstanceId> {
+        let row = self.slot_of(id).and_then(|slot| self.row(slot));
+        let numbers = row.map_or(&[][..], |row| &row.instances);
+        let rows = numbers.iter().filter_map(|&number| self.instance_at(number));
+        let mut ids: Vec<InstanceId> = rows.map(|instance| instance.id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// The generation of a node's facts; a plan made on another generation is re-checked.
