@@ -70,7 +70,7 @@ fn disturb(engine: &mut Engine, rng: &mut Rng, nodes: &[NodeFacts], seconds: i64
             let state = rng.pick(&[NodeState::Active, NodeState::Active, NodeState::Cordoned]);
             engine.fleet_mut().set_state(&facts.id, state);
         }
-        2 => engine.fleet_mut().heartbeat(&facts.id, at),
+        2 => assert!(engine.fleet_mut().heartbeat(&facts.id, at)),
         _ => {
             let drawn = node(rng.next(), Wildness(2), START);
             let changed = NodeFacts {

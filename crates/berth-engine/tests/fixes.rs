@@ -342,7 +342,7 @@ fn a_node_mended_as_proposed_takes_the_request() {
         (
             "heartbeat-fresh",
             |facts| facts.heartbeat_at = NOW.plus(-1000),
-            |engine| engine.fleet_mut().heartbeat(&NodeId::new("a"), NOW),
+            |engine| assert!(engine.fleet_mut().heartbeat(&NodeId::new("a"), NOW)),
         ),
         ("kvm", |facts| facts.kvm = false, replace_a),
         ("overlay-healthy", |facts| facts.overlay_loss_ppm = 1_000_000, replace_a),

@@ -28,7 +28,7 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let policy = Policy::builtin(&self.policy)?;
-        println!("policy {} (version {})", policy.name, policy.hash);
+        println!("policy {} (version {})", policy.name(), policy.hash());
         let mut fleet = Fleet::new();
         berth_sim::add_nodes(&mut fleet, self.nodes, 7)?;
         let instances = berth_sim::fill_half(&mut fleet, self.nodes, 7)?;

@@ -47,14 +47,20 @@ impl Engine {
             let resources = fitted_to(row, request, self)?;
             Some((given_up(request.resources, resources), *slot, resources))
         };
-        // In order of id, so that of equals the smallest id is proposed.
-        let best =
-            diagnosis.lack_only_room.iter().filter_map(fitted).min_by_key(|(lost, ..)| *lost);
-        let (_, _, resources) = best?;
-        let smaller = InstanceRequest { resources, ..request.clone() };
-        smaller.validate().ok()?;
+        // Stable, and the nodes come in order of id: of equals the smallest id is tried first.
+        let mut by_loss: Vec<_> = diagnosis.lack_only_room.iter().filter_map(fitted).collect();
+        by_loss.sort_by_key(|(lost, ..)| *lost);
+        let smaller =
+            by_loss.into_iter().take(NODES_SEARCHED).find_map(|(_, slot, resources)| {
+                let smaller = InstanceRequest { resources, ..request.clone() };
+                smaller.validate().ok()?;
+                let ask = Ask::new(&smaller, self.policy(), self.fleet(), now);
+                let fits = first_failure(&ask, slot, self.fleet().row(slot)?).is_none();
+                drop(ask);
+                fits.then_some(smaller)
+            })?;
         let picked = self.pick(&smaller, now, Reuse::Mask)?;
-        Some(Fix::Shrink { resources, node: self.node_id(picked.slot) })
+        Some(Fix::Shrink { resources: smaller.resources, node: self.node_id(picked.slot) })
     }
 
     /// Each of the request's own rules, dropped one at a time.

@@ -25,7 +25,7 @@ type Closeness = i64;
 
 impl Engine {
     /// Explains why no node can take a request.
-    pub fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+    pub(crate) fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
         let (mut refusal, diagnosis) = {
             let ask = Ask::new(request, self.policy(), self.fleet(), now);
             let diagnosis = diagnose(&ask);

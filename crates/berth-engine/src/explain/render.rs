@@ -79,10 +79,11 @@ impl Explanation {
         if policy.explain.tenants_see_nodes {
             return seen;
         }
-        let names: Vec<NodeId> = self.table.iter().map(|verdict| verdict.node().clone()).collect();
+        // The table is in order of id.
+        let place = |node: &NodeId| self.table.binary_search_by(|v| v.node().cmp(node));
         let hide = |node: &mut NodeId| {
-            let place = names.iter().position(|name| name == node).unwrap_or(0);
-            *node = NodeId::from(format!("#{}", place + 1));
+            let number = place(node).map_or(0, |place| place + 1);
+            *node = NodeId::from(format!("#{number}"));
         };
         for verdict in &mut seen.table {
             match verdict {

@@ -56,7 +56,7 @@ fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
         None => Ok(()),
         Some(until) => Err(Evidence::Time {
             what: "time until the two newest boot failures have aged",
-            seconds: until.0 - now.0,
+            seconds: until.0.saturating_sub(now.0),
             limit: 0,
         }),
     }

@@ -59,13 +59,17 @@ fn platform(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
     let (version, built_at) = row
         .platform
         .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| (known.version, known.built_at));
-    let bound = match () {
-        () if !at_least(&bounds.min, version, built_at) => ("at least", &bounds.min),
-        () if !at_most(&bounds.max, version, built_at) => ("at most", &bounds.max),
-        () => return Ok(()),
+    let refuse = |bound: &str, bounds| {
+        let found = format!("{version} built at {}", built_at.0);
+        Err(Evidence::fact("platform", found, format!("{bound} {}", list(bounds))))
     };
-    let found = format!("{version} built at {}", built_at.0);
-    Err(Evidence::fact("platform", found, format!("{} {}", bound.0, list(bound.1))))
+    if !at_least(&bounds.min, version, built_at) {
+        return refuse("at least", &bounds.min);
+    }
+    if !at_most(&bounds.max, version, built_at) {
+        return refuse("at most", &bounds.max);
+    }
+    Ok(())
 }
 
 /// Built late enough for its version, or of an unlisted version above the lowest listed one.

@@ -57,6 +57,7 @@ impl Fleet {
         let Some(place) = self.place(slot) else {
             return;
         };
+        self.free_addresses = self.free_addresses.map(|free| free.saturating_sub(1));
         self.index.add(&instance, self.tag_sets.tags(instance.tags), place);
         self.join_groups(&instance, place);
         self.attach_volumes(&instance);
@@ -78,6 +79,7 @@ impl Fleet {
         let instance = self.instances[number as usize].take()?;
         let slot = Slot(instance.node);
         let place = self.place(slot)?;
+        self.free_addresses = self.free_addresses.map(|free| free.saturating_add(1));
         self.index.remove(&instance, self.tag_sets.tags(instance.tags), place);
         self.leave_groups(&instance, place);
         self.detach_volumes(&instance);
@@ -211,7 +213,9 @@ impl Fleet {
     fn attach_volumes(&mut self, instance: &InstanceRow) {
         for volume in instance.rare.iter().flat_map(|rare| &rare.volumes) {
             if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume)) {
-                volume.attached_to = Some(instance.id);
+                // Whoever has it keeps it: two claims on one volume are reality gone wrong, and the
+                // second must not make the first look free when it goes.
+                volume.attached_to.get_or_insert(instance.id);
             }
         }
     }

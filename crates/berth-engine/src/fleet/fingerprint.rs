@@ -4,7 +4,7 @@
 //! between two fleets that are in the same state.
 
 use super::columns::Slot;
-use super::posting::Posting;
+use super::posting::{Posting, Presence};
 use super::{Fleet, Symbol};
 
 impl Fleet {
@@ -24,9 +24,9 @@ impl Fleet {
         instances.sort_unstable();
         parts.extend(instances);
         for (id, row) in &self.groups {
-            parts.push(format!("group {id} {}", self.places(&row.presence.nodes)));
-            parts.push(format!("{:?} {:?}", row.presence.racks, row.presence.zones));
+            parts.push(format!("group {id} {}", self.presence(&row.presence)));
         }
+        parts.push(format!("addresses {:?}", self.free_addresses));
         for (id, volume) in &self.volumes {
             parts.push(format!("volume {id} {:?}", volume.attached_to));
         }
@@ -58,6 +58,19 @@ impl Fleet {
         places.join(" ")
     }
 
+    fn presence(&self, presence: &Presence) -> String {
+        let named = |counts: &Posting, name: &dyn Fn(u32) -> Option<String>| {
+            let mut places = Vec::new();
+            counts.for_each(|domain, count| places.push((name(domain), count)));
+            places.sort_unstable();
+            places
+        };
+        let rack = |rack| self.domains.rack_name(rack).map(str::to_owned);
+        let zone = |zone| self.domains.zone_name(zone).map(str::to_owned);
+        let (racks, zones) = (named(&presence.racks, &rack), named(&presence.zones, &zone));
+        format!("{} {racks:?} {zones:?}", self.places(&presence.nodes))
+    }
+
     fn index_parts(&self) -> Vec<String> {
         let text = |symbol: Symbol| self.texts.text(symbol).to_owned();
         let mut parts: Vec<String> = Vec::new();
@@ -65,9 +78,8 @@ impl Fleet {
             parts.push(format!("owner {} {}", text(owner), self.places(nodes)));
         }
         for ((owner, workload), presence) in self.index.workloads() {
-            let places = self.places(&presence.nodes);
-            let wide = format!("{:?} {:?}", presence.racks, presence.zones);
-            parts.push(format!("workload {} {} {places} {wide}", text(owner), text(workload)));
+            let places = self.presence(presence);
+            parts.push(format!("workload {} {} {places}", text(owner), text(workload)));
         }
         for ((owner, key, value), nodes) in self.index.tags() {
             let tag = format!("{} {}={}", text(owner), text(key), text(value));

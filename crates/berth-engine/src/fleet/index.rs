@@ -17,10 +17,10 @@ use crate::affinity::{Rule, Subject};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     owners: FxHashMap<Symbol, Posting>,
-    workloads: FxHashMap<(Symbol, Symbol), Presence>,
+    workloads: FxHashMap<Symbol, FxHashMap<Symbol, Presence>>,
     tags: BTreeMap<(Symbol, Symbol, Symbol), Posting>,
     names: BTreeMap<(Symbol, Symbol), Posting>,
-    apart_rules: BTreeMap<(Symbol, Arc<Rule>), Posting>,
+    apart_rules: FxHashMap<Symbol, BTreeMap<Arc<Rule>, Posting>>,
     cached_images: FxHashMap<Symbol, Posting>,
 }
 
@@ -37,7 +37,7 @@ impl Index {
         let owner = row.owner;
         self.owners.entry(owner).or_default().add(place.slot);
         if let Some(workload) = row.workload {
-            let presence = self.workloads.entry((owner, workload)).or_default();
+            let presence = self.workloads.entry(owner).or_default().entry(workload).or_default();
             presence.add(place.slot, place.rack, place.zone);
         }
         for &(key, value) in tags {
@@ -48,8 +48,8 @@ impl Index {
                 self.names.entry((owner, name)).or_default().add(place.slot);
             }
             for rule in &rare.apart_rules {
-                let key = (owner, Arc::clone(rule));
-                self.apart_rules.entry(key).or_default().add(place.slot);
+                let of_owner = self.apart_rules.entry(owner).or_default();
+                of_owner.entry(Arc::clone(rule)).or_default().add(place.slot);
             }
         }
     }
@@ -58,12 +58,15 @@ impl Index {
         let owner = row.owner;
         drop_from_hash(&mut self.owners, &owner, place.slot);
         if let Some(workload) = row.workload {
-            let key = (owner, workload);
-            if let Some(presence) = self.workloads.get_mut(&key) {
+            let of_owner = self.workloads.entry(owner).or_default();
+            if let Some(presence) = of_owner.get_mut(&workload) {
                 presence.remove(place.slot, place.rack, place.zone);
                 if presence.nodes.is_empty() {
-                    self.workloads.remove(&key);
+                    of_owner.remove(&workload);
                 }
+            }
+            if of_owner.is_empty() {
+                self.workloads.remove(&owner);
             }
         }
         for &(key, value) in tags {
@@ -73,8 +76,13 @@ impl Index {
             if let Some(name) = rare.name {
                 drop_from_tree(&mut self.names, &(owner, name), place.slot);
             }
-            for rule in &rare.apart_rules {
-                drop_from_tree(&mut self.apart_rules, &(owner, Arc::clone(rule)), place.slot);
+            if let Some(of_owner) = self.apart_rules.get_mut(&owner) {
+                for rule in &rare.apart_rules {
+                    drop_from_tree(of_owner, rule, place.slot);
+                }
+                if of_owner.is_empty() {
+                    self.apart_rules.remove(&owner);
+                }
             }
         }
     }
@@ -94,7 +102,9 @@ impl Index {
 
     /// All workloads.
     pub(crate) fn workloads(&self) -> impl Iterator<Item = ((Symbol, Symbol), &Presence)> {
-        self.workloads.iter().map(|(workload, presence)| (*workload, presence))
+        self.workloads.iter().flat_map(|(owner, of_owner)| {
+            of_owner.iter().map(|(workload, presence)| ((*owner, *workload), presence))
+        })
     }
 
     /// All tags.
@@ -109,7 +119,7 @@ impl Index {
 
     /// Where the replicas of one of this owner's workloads are.
     pub(crate) fn workload(&self, owner: Symbol, workload: Symbol) -> Option<&Presence> {
-        self.workloads.get(&(owner, workload))
+        self.workloads.get(&owner)?.get(&workload)
     }
 
     /// Nodes that hold any of this owner's instances with this tag and value.
@@ -144,8 +154,8 @@ impl Index {
         owner: Symbol,
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
-        let of_owner = self.workloads.iter().filter(move |((of, _), _)| *of == owner);
-        of_owner.map(|((_, workload), presence)| (texts.text(*workload), &presence.nodes))
+        let of_owner = self.workloads.get(&owner).into_iter().flatten();
+        of_owner.map(|(workload, presence)| (texts.text(*workload), &presence.nodes))
     }
 
     /// Hard "apart" rules that this owner's instances carry, with where those instances are.
@@ -153,14 +163,13 @@ impl Index {
         &self,
         owner: Symbol,
     ) -> impl Iterator<Item = (&Arc<Rule>, &Posting)> {
-        // No smallest rule exists to start a range from, and rules are few.
-        let of_owner = self.apart_rules.iter().filter(move |((of, _), _)| *of == owner);
-        of_owner.map(|((_, rule), posting)| (rule, posting))
+        self.apart_rules.get(&owner).into_iter().flatten()
     }
 
     /// Whether anyone carries a hard "apart" rule that names instances.
     pub(crate) fn has_rules_on_instances(&self) -> bool {
-        self.apart_rules.keys().any(|(_, rule)| *rule.subject() == Subject::Instance)
+        let mut rules = self.apart_rules.values().flat_map(BTreeMap::keys);
+        rules.any(|rule| *rule.subject() == Subject::Instance)
     }
 
     /// Whether anyone carries a hard "apart" rule.

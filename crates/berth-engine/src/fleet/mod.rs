@@ -17,6 +17,9 @@ mod ranges;
 mod rows;
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use rustc_hash::FxHashMap;
 
 pub(crate) use changes::{Change, Standing, What, Whose};
 pub(crate) use columns::{Bits, Block, Column, Columns, LANES, Slot, lanes};
@@ -42,16 +45,40 @@ pub(crate) struct GroupRow {
     pub(crate) presence: Presence,
 }
 
+/// Tells one fleet from another, also from its own copy: whoever follows a fleet's log must notice
+/// when it is given another fleet.
+#[derive(Debug, Default)]
+pub(crate) struct Identity(Arc<()>);
+
+impl Clone for Identity {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Identity {
+    /// The same identity again, for followers to keep.
+    pub(crate) fn same(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 /// Nodes and what runs on them.
 #[derive(Clone, Debug)]
 pub struct Fleet {
+    identity: Identity,
     rows: Vec<Option<NodeRow>>,
     columns: Columns,
     extra: BTreeMap<String, Column<i32>>,
     slots_by_id: BTreeMap<NodeId, Slot>,
     ranks_stale: bool,
     domains: Domains,
-    profiles: Vec<std::sync::Weak<Profile>>,
+    profiles: FxHashMap<u64, Vec<Weak<Profile>>>,
+    generation: u64,
     texts: Interner,
     tag_sets: TagSets,
     instances: Vec<Option<InstanceRow>>,
@@ -81,13 +108,15 @@ impl Fleet {
     #[must_use]
     pub fn new() -> Self {
         Self {
+            identity: Identity::default(),
             rows: Vec::new(),
             columns: Columns::new(),
             extra: BTreeMap::new(),
             slots_by_id: BTreeMap::new(),
             ranks_stale: false,
             domains: Domains::default(),
-            profiles: Vec::new(),
+            profiles: FxHashMap::default(),
+            generation: 0,
             texts: Interner::default(),
             tag_sets: TagSets::default(),
             instances: Vec::new(),
@@ -138,10 +167,43 @@ impl Fleet {
         match self.groups.get_mut(&group.id) {
             Some(row) => row.group = group,
             None => {
-                let row = GroupRow { group, presence: Presence::default() };
-                self.groups.insert(row.group.id.clone(), row);
+                let presence = self.presence_of(&group.id);
+                self.groups.insert(group.id.clone(), GroupRow { group, presence });
             }
         }
+    }
+
+    /// Where the members of a group are that was not defined yet when they were claimed.
+    fn presence_of(&self, group: &str) -> Presence {
+        let mut presence = Presence::default();
+        let Some(group) = self.texts.find(group) else { return presence };
+        for instance in self.instances.iter().flatten() {
+            let member = |rare: &rows::Rare| rare.groups.contains(&group);
+            let node = self.row(Slot(instance.node));
+            if let (Some(true), Some(node)) = (instance.rare.as_deref().map(member), node) {
+                presence.add(instance.node, node.rack, node.zone);
+            }
+        }
+        presence
+    }
+
+    /// Removes a group without members. Returns whether it is gone.
+    pub fn remove_group(&mut self, id: &str) -> bool {
+        let empty = self.groups.get(id).is_some_and(|row| row.presence.nodes.is_empty());
+        if empty {
+            self.rules_gen += 1;
+            self.groups.remove(id);
+        }
+        empty
+    }
+
+    /// Removes a volume that nobody uses. Returns whether it is gone.
+    pub fn remove_volume(&mut self, id: &str) -> bool {
+        let unused = self.volumes.get(id).is_some_and(|volume| volume.attached_to.is_none());
+        if unused {
+            self.volumes.remove(id);
+        }
+        unused
     }
 
     /// A volume as it stands.
@@ -160,7 +222,8 @@ impl Fleet {
         self.secrets.insert(env.to_owned(), present);
     }
 
-    /// States how many overlay addresses are left, or that they are not counted here.
+    /// States how many overlay addresses are left, or that they are not counted here. From then on
+    /// every claim takes one and every release gives one back.
     pub fn set_free_addresses(&mut self, free: Option<u64>) {
         self.free_addresses = free;
     }
@@ -171,6 +234,10 @@ impl Fleet {
 
     pub(crate) const fn free_addresses(&self) -> Option<u64> {
         self.free_addresses
+    }
+
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     pub(crate) const fn columns(&self) -> &Columns {

@@ -3,8 +3,10 @@
 //! A change of facts refreshes that node's columns and bumps its constraint generation; claims do
 //! not. Nothing here looks at any other node.
 
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Weak};
 
+use rustc_hash::FxHasher;
 use serde::Serialize;
 
 use super::changes::{Change, What};
@@ -170,39 +172,40 @@ impl Fleet {
         true
     }
 
-    /// Notes that a node's agent was heard.
-    pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) {
-        let Some(slot) = self.slot_of(id) else { return };
-        if let Some(row) = self.rows[slot.index()].as_mut() {
-            row.heartbeat_at = row.heartbeat_at.max(at);
-            self.pulses.push(slot);
-            // Nobody may be planning: a node needs to be remembered only once.
-            if self.pulses.len() > 2 * self.slots_by_id.len() {
-                self.pulses.sort_unstable();
-                self.pulses.dedup();
-            }
+    /// Notes that a node's agent was heard. Returns whether the node is known.
+    pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) -> bool {
+        let Some(slot) = self.slot_of(id) else { return false };
+        let Some(row) = self.rows[slot.index()].as_mut() else { return false };
+        row.heartbeat_at = row.heartbeat_at.max(at);
+        self.pulses.push(slot);
+        // Nobody may be planning: a node needs to be remembered only once.
+        if self.pulses.len() > 2 * self.slots_by_id.len() {
+            self.pulses.sort_unstable();
+            self.pulses.dedup();
         }
+        true
     }
 
-    /// Notes how a boot ended.
-    pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) {
-        let Some(slot) = self.slot_of(id) else { return };
-        if let Some(row) = self.rows[slot.index()].as_mut() {
-            row.boots.push(outcome);
-            row.boots.sort_by_key(|boot| boot.at);
-            keep_newest(&mut row.boots);
-            self.changes.push(Change::new(slot, What::Facts));
-        }
+    /// Notes how a boot ended. Returns whether the node is known.
+    pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) -> bool {
+        let Some(slot) = self.slot_of(id) else { return false };
+        let Some(row) = self.rows[slot.index()].as_mut() else { return false };
+        row.boots.push(outcome);
+        row.boots.sort_by_key(|boot| boot.at);
+        keep_newest(&mut row.boots);
+        self.changes.push(Change::new(slot, What::Facts));
+        true
     }
 
-    /// Changes where a node stands in its life.
-    pub fn set_state(&mut self, id: &NodeId, state: NodeState) {
-        let Some(slot) = self.slot_of(id) else { return };
-        if let Some(row) = self.rows[slot.index()].as_mut() {
-            row.state = state;
-            row.constraint_gen += 1;
-            self.note_facts(slot);
-        }
+    /// Changes where a node stands in its life. Returns whether the node is known.
+    pub fn set_state(&mut self, id: &NodeId, state: NodeState) -> bool {
+        let Some(slot) = self.slot_of(id) else { return false };
+        let Some(row) = self.rows[slot.index()].as_mut() else { return false };
+        row.state = state;
+        self.generation += 1;
+        row.constraint_gen = self.generation;
+        self.note_facts(slot);
+        true
     }
 
     /// Puts every node's position in the order of ids into its column, if ids came or went.
@@ -224,12 +227,16 @@ impl Fleet {
         zone: u32,
         old: Option<NodeRow>,
     ) -> NodeRow {
-        let (used, instances, constraint_gen, old_extra) = old.map_or_else(
-            || (Used::default(), Vec::new(), 0, Vec::new()),
-            |old| (old.used, old.instances, old.constraint_gen + 1, old.extra),
+        let (used, instances, old_extra) = old.map_or_else(
+            || (Used::default(), Vec::new(), Vec::new()),
+            |old| (old.used, old.instances, old.extra),
         );
         let mut boots = facts.boots.clone();
+        boots.sort_by_key(|boot| boot.at);
         keep_newest(&mut boots);
+        // One counter for all nodes: a node that left and came back is not taken for the old one.
+        self.generation += 1;
+        let constraint_gen = self.generation;
         let texts = &mut self.texts;
         let labels =
             facts.labels.iter().map(|(key, value)| (texts.acquire(key), texts.acquire(value)));
@@ -298,16 +305,23 @@ impl Fleet {
     }
 
     fn shared_profile(&mut self, facts: &NodeFacts) -> Arc<Profile> {
+        let mut hasher = FxHasher::default();
+        facts.traits.hash(&mut hasher);
+        facts.networks.hash(&mut hasher);
+        let alike = self.profiles.entry(hasher.finish()).or_default();
         let same = |profile: &Arc<Profile>| {
             profile.traits == facts.traits && profile.networks == facts.networks
         };
-        if let Some(shared) = self.profiles.iter().filter_map(|p| p.upgrade()).find(same) {
+        if let Some(shared) = alike.iter().filter_map(Weak::upgrade).find(same) {
             return shared;
         }
-        let profile = Profile { traits: facts.traits.clone(), networks: facts.networks.clone() };
-        let profile = Arc::new(profile);
-        self.profiles.retain(|shared| shared.strong_count() > 0);
-        self.profiles.push(Arc::downgrade(&profile));
+        let profile =
+            Arc::new(Profile { traits: facts.traits.clone(), networks: facts.networks.clone() });
+        alike.retain(|shared| shared.strong_count() > 0);
+        alike.push(Arc::downgrade(&profile));
+        if self.profiles.len() > 2 * self.slots_by_id.len() + 16 {
+            self.profiles.retain(|_, alike| alike.iter().any(|shared| shared.strong_count() > 0));
+        }
         profile
     }
 

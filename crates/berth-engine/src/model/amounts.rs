@@ -124,7 +124,14 @@ pub fn share_ppm(part: i64, whole: i64) -> u32 {
         return PPM;
     }
     let part = part.clamp(0, whole).unsigned_abs();
-    let share = part * u64::from(PPM) / whole.unsigned_abs();
+    let share = match part.checked_mul(u64::from(PPM)) {
+        Some(scaled) => scaled / whole.unsigned_abs(),
+        // Beyond any real amount; the exact way, which is slower.
+        None => {
+            let exact = u128::from(part) * u128::from(PPM) / u128::from(whole.unsigned_abs());
+            u64::try_from(exact).unwrap_or(u64::from(PPM))
+        }
+    };
     u32::try_from(share).unwrap_or(PPM)
 }
 
@@ -162,9 +169,15 @@ mod tests {
 
     #[test]
     fn shares_are_rounded_down_and_bounded() {
-        for (part, whole, expected) in
-            [(0, 10, 0), (1, 3, 333_333), (3, 3, PPM), (9, 3, PPM), (-1, 3, 0), (1, 0, PPM)]
-        {
+        for (part, whole, expected) in [
+            (0, 10, 0),
+            (1, 3, 333_333),
+            (3, 3, PPM),
+            (i64::MAX, i64::MAX, PPM),
+            (9, 3, PPM),
+            (-1, 3, 0),
+            (1, 0, PPM),
+        ] {
             assert_eq!(share_ppm(part, whole), expected, "{part} of {whole}");
         }
     }

@@ -246,6 +246,15 @@ impl InstanceRequest {
         if let Some((field, value)) = self.extra.iter().find(|(_, value)| **value > Amounts::MAX) {
             return Err(InvalidRequest::TooLarge { field: field.clone(), value: *value });
         }
+        let disk = self.resources.disk_mib.saturating_add(self.image_mib);
+        if disk > Amounts::MAX {
+            let field = "disk_mib and image_mib together".to_owned();
+            return Err(InvalidRequest::TooLarge { field, value: disk });
+        }
+        if let Some(group) = repeated(&self.groups) {
+            let value = format!("group {group:?} is named twice");
+            return Err(InvalidRequest::Duplicate { value });
+        }
         if self.resources.memory_mib == 0 {
             return Err(InvalidRequest::Zero { field: "memory_mib" });
         }
@@ -278,6 +287,10 @@ impl InstanceRequest {
         }
         Ok(())
     }
+}
+
+fn repeated(texts: &[String]) -> Option<&String> {
+    texts.iter().enumerate().find(|(at, text)| texts[..*at].contains(text)).map(|(_, text)| text)
 }
 
 /// A request that could mean nothing.
@@ -329,8 +342,8 @@ pub enum InvalidRequest {
         /// Where it is.
         node: NodeId,
     },
-    /// A batch that names an instance more than once.
-    #[error("{value}; every instance needs an id of its own")]
+    /// Something that is named more than once: a group, or an instance in a batch.
+    #[error("{value}; name it once")]
     Duplicate {
         /// Which.
         value: String,

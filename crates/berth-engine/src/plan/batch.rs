@@ -31,12 +31,12 @@ pub struct Batch {
     pub requests: Vec<InstanceRequest>,
     /// How many must be placed.
     pub mode: BatchMode,
-    /// How many node choices the exact search may try.
+    /// How many steps the exact search may take: a choice tried, or 64 nodes looked at.
     pub search_budget: u32,
 }
 
 impl Batch {
-    /// Choices that the exact search tries by default.
+    /// Steps that the exact search takes by default.
     pub const DEFAULT_BUDGET: u32 = 20_000;
 
     /// A batch of which all or none are placed.

@@ -11,10 +11,10 @@ use super::scan::Totals;
 use super::{Ask, words};
 use crate::explain::Refusal;
 use crate::filter::{Evidence, Needs, first_failure, passes_request_tests};
-use crate::fleet::{Fleet, Slot};
+use crate::fleet::{Fleet, Identity, Slot};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
-use crate::score::{Scale, all_values, combine};
+use crate::score::{Scale, all_totals, all_values, combine};
 
 /// Where an instance should go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,6 +45,9 @@ pub enum PlaceError {
 /// Why one node cannot take an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotHere {
+    /// The request means nothing.
+    #[error("the request is not valid")]
+    Invalid(#[from] InvalidRequest),
     /// The node is not known.
     #[error("node {0} is not known; register it first")]
     UnknownNode(NodeId),
@@ -83,6 +86,8 @@ pub(crate) struct Picked {
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(super) fleet: Fleet,
+    /// The fleet that everything below was derived from.
+    follows: Identity,
     pub(super) policy: Policy,
     pub(super) derived: Derived,
     masks: Masks,
@@ -102,6 +107,7 @@ impl Engine {
     #[must_use]
     pub fn with_fleet(fleet: Fleet, policy: Policy) -> Self {
         Self {
+            follows: fleet.identity().same(),
             fleet,
             policy,
             derived: Derived::new(),
@@ -118,7 +124,7 @@ impl Engine {
         &self.fleet
     }
 
-    /// The fleet, to change. What is derived from it follows by itself.
+    /// The fleet, to change or to replace. What is derived from it follows by itself.
     pub const fn fleet_mut(&mut self) -> &mut Fleet {
         &mut self.fleet
     }
@@ -132,9 +138,7 @@ impl Engine {
     /// Changes the policy. The fleet stays.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
-        self.derived = Derived::new();
-        self.masks.clear();
-        self.rankings.clear();
+        self.forget();
     }
 
     /// Chooses a node for one instance. Nothing is claimed.
@@ -176,6 +180,7 @@ impl Engine {
         node: &NodeId,
         now: Timestamp,
     ) -> Result<(), NotHere> {
+        self.validate(request)?;
         let unknown = || NotHere::UnknownNode(node.clone());
         let slot = self.fleet.slot_of(node).ok_or_else(unknown)?;
         let row = self.fleet.row(slot).ok_or_else(unknown)?;
@@ -222,7 +227,18 @@ impl Engine {
 
     /// Brings what is derived up to date without deciding anything.
     pub(crate) fn catch_up(&mut self, now: Timestamp) {
+        if !self.follows.is(self.fleet.identity()) {
+            self.forget();
+        }
         self.derived.catch_up(&mut self.fleet, &self.policy, now);
+    }
+
+    /// Drops everything derived: another policy, or another fleet than the one it followed.
+    fn forget(&mut self) {
+        self.follows = self.fleet.identity().same();
+        self.derived = Derived::new();
+        self.masks.clear();
+        self.rankings.clear();
     }
 
     /// The spans that fact scores are measured against.
@@ -259,7 +275,7 @@ impl Engine {
         now: Timestamp,
         reuse: Reuse,
     ) -> Option<Picked> {
-        self.derived.catch_up(&mut self.fleet, &self.policy, now);
+        self.catch_up(now);
         if reuse == Reuse::Nothing {
             self.masks.clear();
         }
@@ -290,7 +306,7 @@ impl Engine {
 
     /// Every node that could take a valid request, in order of id.
     pub(crate) fn candidates(&mut self, request: &InstanceRequest, now: Timestamp) -> Vec<Slot> {
-        self.derived.catch_up(&mut self.fleet, &self.policy, now);
+        self.catch_up(now);
         let ask = Ask::new(request, &self.policy, &self.fleet, now);
         if !passes_request_tests(&ask) {
             return Vec::new();
@@ -308,11 +324,9 @@ impl Engine {
 
 /// The choice under a policy whose totals no column holds.
 fn pick_slowly(ask: &Ask<'_>, derived: &Derived, survivors: &[Slot]) -> Option<Picked> {
-    let values = all_values(ask, &derived.scale, survivors);
+    let totals = all_totals(ask, &derived.scale, survivors);
     let rank = |slot: Slot| ask.fleet.columns().rank.get(slot);
-    let scored = survivors.iter().zip(&values).map(|(&slot, values)| {
-        let total = combine(ask.policy, values);
-        (std::cmp::Reverse(total), rank(slot), slot)
-    });
-    scored.min().map(|(total, _, slot)| Picked { slot, total: total.0 })
+    let scored = survivors.iter().zip(totals);
+    let best = scored.map(|(&slot, total)| (std::cmp::Reverse(total), rank(slot), slot)).min();
+    best.map(|(total, _, slot)| Picked { slot, total: total.0 })
 }

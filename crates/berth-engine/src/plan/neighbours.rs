@@ -374,6 +374,14 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
         (Subject::Instance, Some(name)) if pattern.source().len() < MIN_ID_PREFIX_CHARS => {
             borrowed(name.and_then(|name| index.name(owner, name)))
         }
+        (Subject::Instance, Some(name)) => {
+            let named = name.is_some_and(|name| index.name(owner, name).is_some());
+            match pattern.source().parse() {
+                // A whole id that nobody has taken for a name.
+                Ok(id) if !named => Cow::Owned(own_instance(ask, InstanceId(id))),
+                Ok(_) | Err(_) => Cow::Owned(matching_instances(ask, owner, rule)),
+            }
+        }
         (Subject::Instance | Subject::Image, _) => Cow::Owned(matching_instances(ask, owner, rule)),
     }
 }

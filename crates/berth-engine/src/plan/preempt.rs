@@ -24,13 +24,13 @@ pub struct Preemption {
 
 impl Engine {
     /// The least harmful set of lower-priority instances whose release lets the request in; nothing
-    /// when it fits as things are, or when no such set exists.
+    /// when it fits as things are, means nothing, or when no such set exists.
     pub fn propose_preemption(
         &mut self,
         request: &InstanceRequest,
         now: Timestamp,
     ) -> Option<Preemption> {
-        if self.pick(request, now, Reuse::Mask).is_some() {
+        if self.validate(request).is_err() || self.pick(request, now, Reuse::Mask).is_some() {
             return None;
         }
         let ask = Ask::new(request, &self.policy, &self.fleet, now);

@@ -13,7 +13,6 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use super::Ask;
 use super::derived::Derived;
-use super::neighbours::Origin;
 use super::scan::{NOT_HERE, Scan, Totals, add_to_lanes, greatest, rest_points, zone_points};
 use crate::affinity::Topology;
 use crate::filter::{CPU_CAP_MIXING, Gate, Needs, passes_neighbour_tests};
@@ -383,12 +382,15 @@ fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
         What::Facts | What::Standing => true,
         What::Claim(by) if by == whose => true,
         // Soft rules and hints see all of the owner's instances, groups have members of any owner.
+        // Asked of the request and not of what it resolved to: a hint whose last instance has just
+        // gone resolves to nothing, and that is the change.
         What::Claim(by) => {
-            let same_owner = by.owner == whose.owner;
-            let sees_owner =
-                || !ask.soft.is_empty() || !ask.hints.is_empty() || ask.policy.counts_owners();
-            let grouped = || ask.soft.iter().any(|rule| rule.origin == Origin::Group);
-            (same_owner && sees_owner()) || grouped()
+            let request = ask.request;
+            let sees_owner = !request.affinity.is_empty()
+                || !request.locality.is_empty()
+                || ask.policy.options.owner_spread
+                || ask.policy.counts_owners();
+            (by.owner == whose.owner && sees_owner) || !request.groups.is_empty()
         }
     }
 }

@@ -4,21 +4,23 @@
 //! kinds of repetition are cut: equal instances are placed in order of node, and of nodes that no
 //! instance of the batch can tell apart only the first is tried. Neither loses a solution.
 
+use rustc_hash::FxHashSet;
+
 use super::batch::Assignment;
 use super::engine::{Engine, Picked};
 use crate::affinity::{Operator, Subject};
-use crate::fleet::Slot;
+use crate::fleet::{Bits, LANES, Slot};
 use crate::model::{Hint, InstanceRequest, Timestamp};
 
-/// Choices that may still be tried.
+/// Steps that may still be taken: a choice tried, or 64 nodes looked at.
 pub(super) struct Budget {
     left: u32,
     spent: bool,
 }
 
 impl Budget {
-    pub(super) const fn new(choices: u32) -> Self {
-        Self { left: choices, spent: false }
+    pub(super) const fn new(steps: u32) -> Self {
+        Self { left: steps, spent: false }
     }
 
     /// Whether the search ended for want of budget.
@@ -26,19 +28,20 @@ impl Budget {
         self.spent
     }
 
-    fn spend(&mut self) -> bool {
-        if self.left == 0 {
-            self.spent = true;
-        }
-        self.left = self.left.saturating_sub(1);
+    fn spend(&mut self, steps: usize) -> bool {
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.spent |= self.left < steps;
+        self.left = self.left.saturating_sub(steps);
         !self.spent
     }
 }
 
 struct Search<'a> {
     requests: &'a [InstanceRequest],
-    /// Distinct classes, and the class of each request.
+    /// The class of each request: the place of the first like it.
     classes: Vec<usize>,
+    /// For each class, the nodes whose facts admit it, one bit each.
+    admitted: Vec<Bits>,
     quorum: usize,
     now: Timestamp,
     /// Whether an instance may become possible only after another: then every order is tried.
@@ -56,16 +59,22 @@ pub(super) fn exact(
     budget: &mut Budget,
     now: Timestamp,
 ) -> Option<Assignment> {
+    let classes = classes(engine, requests);
+    let possible = without_hopeless(engine, requests, &classes, order, now);
+    if possible.len() < quorum {
+        return None;
+    }
     let search = Search {
         requests,
-        classes: classes(engine, requests),
+        admitted: admitted(engine, requests, &classes),
+        classes,
         quorum,
         now,
         any_order: order_matters(requests),
         has_rules: requests.iter().any(has_rules) || engine.fleet.index().has_apart_rules(),
     };
     let mut assignment = vec![None; requests.len()];
-    let found = search.descend(engine, order, &mut assignment, budget);
+    let found = search.descend(engine, &possible, &mut assignment, budget);
     engine.take_back(requests, &assignment);
     found.then_some(assignment)
 }
@@ -125,20 +134,20 @@ impl Search<'_> {
     ) -> bool {
         let request = &self.requests[place];
         let candidates = engine.candidates(request, self.now);
+        // Looking at nodes costs, too: on a large fleet far more than trying one.
+        if !budget.spend(1 + candidates.len() / LANES) {
+            return false;
+        }
         let floor = self.floor(engine, place, assignment);
-        let mut kinds: Vec<Vec<i64>> = Vec::new();
+        let mut kinds: FxHashSet<Vec<i64>> = FxHashSet::default();
         for slot in candidates {
             if engine.fleet.columns().rank.get(slot) < floor {
                 continue;
             }
-            if !self.has_rules {
-                let kind = self.kind(engine, slot);
-                if kinds.contains(&kind) {
-                    continue;
-                }
-                kinds.push(kind);
+            if !self.has_rules && !kinds.insert(self.kind(engine, slot)) {
+                continue;
             }
-            if !budget.spend() {
+            if !budget.spend(1) {
                 return false;
             }
             engine.fleet.claim_at(request, slot);
@@ -165,10 +174,8 @@ impl Search<'_> {
     }
 
     /// What the batch can tell a node by: room of every kind, and which requests its facts admit.
-    fn kind(&self, engine: &mut Engine, slot: Slot) -> Vec<i64> {
-        let Some(row) = engine.fleet.row(slot) else {
-            return Vec::new();
-        };
+    fn kind(&self, engine: &Engine, slot: Slot) -> Vec<i64> {
+        let Some(row) = engine.fleet.row(slot) else { return Vec::new() };
         let mut kind = vec![
             row.limits.cpu - row.used.cpu,
             row.memory_room(),
@@ -183,19 +190,47 @@ impl Search<'_> {
         for class in &row.extra {
             kind.extend([i64::from(class.name.number()), i64::from(class.limit) - class.used]);
         }
-        let (row, policy) = (row.clone(), engine.policy.clone());
-        for (place, class) in self.classes.iter().enumerate() {
-            if *class == place {
-                let request = &self.requests[place];
-                let fits = crate::filter::passes_static_tests(&row, request, &policy);
-                let excluded = request.excluded_nodes.contains(&row.id);
-                let home = request.volumes.iter().filter_map(|id| engine.fleet.volume(id));
-                let is_home = home.into_iter().all(|volume| volume.home == row.id);
-                kind.push(i64::from(fits && !excluded && is_home));
-            }
-        }
+        kind.extend(self.admitted.iter().map(|nodes| i64::from(nodes.get(slot))));
         kind
     }
+}
+
+/// The requests, in order, that have a node at all: what has none in an empty batch has none in a
+/// fuller one, unless it waits for another member.
+fn without_hopeless(
+    engine: &mut Engine,
+    requests: &[InstanceRequest],
+    classes: &[usize],
+    order: &[usize],
+    now: Timestamp,
+) -> Vec<usize> {
+    let firsts = (0..requests.len()).filter(|place| classes[*place] == *place);
+    let hopeless: Vec<usize> = firsts
+        .filter(|&place| !waits_for_others(&requests[place]))
+        .filter(|&place| engine.candidates(&requests[place], now).is_empty())
+        .collect();
+    order.iter().copied().filter(|place| !hopeless.contains(&classes[*place])).collect()
+}
+
+/// For each class, the nodes whose facts admit it: they do not change while the search runs.
+fn admitted(engine: &Engine, requests: &[InstanceRequest], classes: &[usize]) -> Vec<Bits> {
+    let fleet = &engine.fleet;
+    let firsts = (0..requests.len()).filter(|place| classes[*place] == *place);
+    let of_class = |place: usize| {
+        let request = &requests[place];
+        let mut nodes = Bits::default();
+        nodes.grow(fleet.columns().present.words().len());
+        for slot in fleet.columns().present.slots() {
+            let Some(row) = fleet.row(slot) else { continue };
+            let mut volumes = request.volumes.iter().filter_map(|id| fleet.volume(id));
+            let admits = crate::filter::passes_static_tests(row, request, &engine.policy)
+                && !request.excluded_nodes.contains(&row.id)
+                && volumes.all(|volume| volume.home == row.id);
+            nodes.set(slot, admits);
+        }
+        nodes
+    };
+    firsts.map(of_class).collect()
 }
 
 /// For each request, the first of its class.

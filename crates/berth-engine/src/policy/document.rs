@@ -96,7 +96,10 @@ impl Policy {
     }
 }
 
-fn check(document: Document) -> Result<Policy, PolicyError> {
+fn check(mut document: Document) -> Result<Policy, PolicyError> {
+    // The same policy however its list is written.
+    document.filters.off.sort_unstable();
+    document.filters.off.dedup();
     if document.name.is_empty() {
         return Err(out_of_range("name", "empty", "at least one character"));
     }
@@ -255,6 +258,9 @@ mod tests {
 
     #[test]
     fn the_hash_follows_the_content_and_not_the_writing() {
+        let off = |list: &str| Policy::from_toml(&format!("name='p'\n[filters]\noff={list}"));
+        let (one, other) = (off("['kvm','not-sick']"), off("['not-sick','kvm','kvm']"));
+        assert_eq!(one.unwrap().hash, other.unwrap().hash);
         let toml = "name='p'\n[scores]\nmemory-pack=2\ndisk-pack=0";
         let json = r#"{"scores":{"memory-pack":2.000},"name":"p"}"#;
         let (a, b) = (Policy::from_toml(toml).unwrap(), Policy::from_json(json).unwrap());

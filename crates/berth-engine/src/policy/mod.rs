@@ -191,17 +191,17 @@ struct Compiled {
 #[derive(Clone)]
 pub struct Policy {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// How terms become one number.
-    pub combine: Combine,
+    pub(crate) combine: Combine,
     /// Settings of the filters.
-    pub filters: FilterSettings,
+    pub(crate) filters: FilterSettings,
     /// Settings of the scorers.
-    pub options: ScoreOptions,
+    pub(crate) options: ScoreOptions,
     /// What an explanation may show.
-    pub explain: ExplainSettings,
+    pub(crate) explain: ExplainSettings,
     /// The hash of all of this.
-    pub hash: PolicyHash,
+    pub(crate) hash: PolicyHash,
     weights: Vec<(ScorerId, u32)>,
     compiled: Compiled,
     off: u64,
@@ -212,6 +212,42 @@ impl Policy {
     pub const MAX_WEIGHT: u32 = 1000;
     /// With this limit on the sum a total always fits a lane of 32 bits.
     pub const MAX_WEIGHT_SUM: u32 = 2000;
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its version: the hash of its content.
+    #[must_use]
+    pub const fn hash(&self) -> PolicyHash {
+        self.hash
+    }
+
+    /// How terms become one number.
+    #[must_use]
+    pub const fn combine(&self) -> Combine {
+        self.combine
+    }
+
+    /// Settings of the filters.
+    #[must_use]
+    pub const fn filters(&self) -> &FilterSettings {
+        &self.filters
+    }
+
+    /// Settings of the scorers.
+    #[must_use]
+    pub const fn options(&self) -> &ScoreOptions {
+        &self.options
+    }
+
+    /// What an explanation may show.
+    #[must_use]
+    pub const fn explain(&self) -> ExplainSettings {
+        self.explain
+    }
 
     /// Scorers with a weight above zero, and the weight in thousandths.
     pub fn weights(&self) -> impl Iterator<Item = (ScorerId, u32)> + '_ {

@@ -27,7 +27,7 @@ fn recent_failures(row: &NodeRow, _: &Scale, policy: &Policy, now: Timestamp) ->
 /// What is left of a failure, in thousandths.
 fn faded_milli(at: Timestamp, policy: &Policy, now: Timestamp) -> u64 {
     let half_life = i64::from(policy.options.failure_half_life_s.max(1));
-    let tick = now.0.div_euclid(FADE_STEP_S) * FADE_STEP_S;
+    let tick = now.0.div_euclid(FADE_STEP_S).saturating_mul(FADE_STEP_S);
     let age = tick.saturating_sub(at.0).max(0);
     let halvings = age / half_life;
     if halvings >= FORGOTTEN_HALF_LIVES {
@@ -46,7 +46,8 @@ pub(crate) fn next_failure_step(
 ) -> Option<Timestamp> {
     let mut failed = row.boots.iter().filter(|boot| boot.failed);
     let any_left = failed.any(|boot| faded_milli(boot.at, policy, now) > 0);
-    any_left.then(|| Timestamp((now.0.div_euclid(FADE_STEP_S) + 1) * FADE_STEP_S))
+    let step = now.0.div_euclid(FADE_STEP_S).saturating_add(1);
+    any_left.then(|| Timestamp(step.saturating_mul(FADE_STEP_S)))
 }
 
 pub(super) static NEWEST_PLATFORM: Scorer = Scorer {

@@ -194,20 +194,62 @@ fn one_value(ask: &Ask<'_>, scale: &Scale, id: ScorerId, slot: Slot) -> u32 {
     }
 }
 
+/// The totals of some nodes, without keeping their terms.
+pub(crate) fn all_totals(ask: &Ask<'_>, scale: &Scale, nodes: &[Slot]) -> Vec<i32> {
+    let combiner = Combiner::new(ask.policy);
+    let mut totals = vec![combiner.start(); nodes.len()];
+    for (id, weight) in ask.policy.weights() {
+        if let Kind::Relative(compare) = id.scorer().kind {
+            for (total, value) in totals.iter_mut().zip(compare(ask, nodes)) {
+                *total = combiner.with(*total, value, weight);
+            }
+            continue;
+        }
+        for (total, &slot) in totals.iter_mut().zip(nodes) {
+            *total = combiner.with(*total, one_value(ask, scale, id, slot), weight);
+        }
+    }
+    totals
+}
+
 /// A node's total from its values, by the policy's way of combining.
 pub(crate) fn combine(policy: &Policy, values: &[u32]) -> i32 {
+    let combiner = Combiner::new(policy);
     let weighted = policy.weights().zip(values);
-    match policy.combine {
-        Combine::Sum => weighted.map(|((_, weight), &value)| term(value, weight)).sum(),
-        Combine::Product => {
-            // A weight says how far a zero pulls down: the heaviest scorer to nothing.
-            let heaviest = u64::from(policy.weights().map(|(_, w)| w).max().unwrap_or(1).max(1));
-            let full = u64::from(PPM);
-            let product = weighted.fold(full, |product, ((_, weight), &value)| {
+    weighted
+        .fold(combiner.start(), |total, ((_, weight), &value)| combiner.with(total, value, weight))
+}
+
+/// How terms become a total, one after the other.
+struct Combiner {
+    combine: Combine,
+    heaviest: u64,
+}
+
+impl Combiner {
+    fn new(policy: &Policy) -> Self {
+        let heaviest = policy.weights().map(|(_, weight)| weight).max().unwrap_or(1).max(1);
+        Self { combine: policy.combine, heaviest: u64::from(heaviest) }
+    }
+
+    const fn start(&self) -> i32 {
+        match self.combine {
+            Combine::Sum => 0,
+            Combine::Product => PPM.cast_signed(),
+        }
+    }
+
+    fn with(&self, total: i32, value: u32, weight: u32) -> i32 {
+        match self.combine {
+            Combine::Sum => total + term(value, weight),
+            Combine::Product => {
+                // A weight says how far a zero pulls down: the heaviest scorer to nothing.
+                let full = u64::from(PPM);
                 let missing = full - u64::from(value);
-                product * (full - missing * u64::from(weight) / heaviest) / full
-            });
-            i32::try_from(product).unwrap_or(i32::MAX)
+                let factor = full - missing * u64::from(weight) / self.heaviest;
+                let product = u64::from(total.unsigned_abs()) * factor / full;
+                i32::try_from(product).unwrap_or(i32::MAX)
+            }
         }
     }
 }

@@ -33,7 +33,8 @@ impl Scale {
     /// The value of a node by its planned reboot: none is best, the soonest bucket is worst.
     pub(crate) fn reboot_value(&self, planned: Option<Timestamp>) -> u32 {
         let Some(planned) = planned else { return PPM };
-        let bucket = self.buckets.iter().find(|(latest, _)| planned.0 > latest - BUCKET_S);
+        let bucket =
+            self.buckets.iter().find(|(latest, _)| planned.0 > latest.saturating_sub(BUCKET_S));
         bucket.map_or(0, |&(_, value)| value)
     }
 }
@@ -54,7 +55,7 @@ fn reboot_buckets(ranges: &Ranges, policy: &Policy, now: Timestamp) -> Vec<(i64,
         match counted_reboot(Some(planned), policy, now) {
             None => any_without = true,
             Some(at) => match latest.last() {
-                Some(last) if at.0 > last - BUCKET_S => {}
+                Some(last) if at.0 > last.saturating_sub(BUCKET_S) => {}
                 Some(_) | None => latest.push(at.0),
             },
         }

@@ -60,7 +60,7 @@ pub type Verdict = Result<(), Option<i128>>;
 
 /// Every rule that keeps the instance off the node, with its shortfall.
 pub fn failures(question: &Question<'_>) -> Vec<(usize, Option<i128>)> {
-    let on = |name: &str| !question.policy.filters.off.iter().any(|off| off == name);
+    let on = |name: &str| !question.policy.filters().off.iter().any(|off| off == name);
     let numbered = NAMES.iter().enumerate().filter(|(_, name)| on(name));
     numbered
         .filter_map(|(place, name)| judge(name, question).err().map(|short| (place, short)))
@@ -84,10 +84,10 @@ fn judge(name: &str, q: &Question<'_>) -> Verdict {
         }
         "kvm" => unless(!q.node.kvm),
         "scratch-disk" => {
-            enough(q.policy.filters.min_scratch_mib.into(), q.node.scratch_mib.into())
+            enough(q.policy.filters().min_scratch_mib.into(), q.node.scratch_mib.into())
         }
         "overlay-healthy" => {
-            unless(q.node.overlay_loss_ppm > q.policy.filters.max_overlay_loss_ppm)
+            unless(q.node.overlay_loss_ppm > q.policy.filters().max_overlay_loss_ppm)
         }
         "not-reserved" => unless(q.node.reserved),
         "not-headnode" => unless(q.node.headnode),
@@ -112,7 +112,7 @@ fn judge(name: &str, q: &Question<'_>) -> Verdict {
         "instance-count" => enough(1, i128::from(q.node.instance_limit) - q.world.count_on(q.node)),
         "cpu-cap-mixing" => unless(!may_mix(q)),
         "memory" => memory(q),
-        "cpu" => match q.policy.filters.cpu {
+        "cpu" => match q.policy.filters().cpu {
             CpuRule::Soft => Ok(()),
             CpuRule::Hard => {
                 enough(q.request.resources.cpu_milli.into(), q.world.cpu(q.node).free())
@@ -145,12 +145,12 @@ fn volume_in_use(q: &Question<'_>) -> bool {
 
 fn active(q: &Question<'_>) -> bool {
     q.node.state == NodeState::Active
-        || (q.node.state == NodeState::Degraded && q.policy.filters.admit_degraded)
+        || (q.node.state == NodeState::Degraded && q.policy.filters().admit_degraded)
 }
 
 fn heartbeat(q: &Question<'_>) -> Verdict {
     let age = i128::from(q.now.0) - i128::from(q.node.heartbeat_at.0);
-    let grace = i128::from(q.policy.filters.heartbeat_grace_s);
+    let grace = i128::from(q.policy.filters().heartbeat_grace_s);
     if age <= grace { Ok(()) } else { Err(Some(age - grace)) }
 }
 
@@ -176,7 +176,7 @@ fn sick(q: &Question<'_>) -> Verdict {
     let (Some(newest), Some(second)) = (newest_first.next(), newest_first.next()) else {
         return Ok(());
     };
-    let until = second.at.0 + i64::from(q.policy.filters.sick_window_s);
+    let until = second.at.0 + i64::from(q.policy.filters().sick_window_s);
     if newest.failed && second.failed && q.now.0 < until {
         Err(Some(i128::from(until - q.now.0)))
     } else {
@@ -194,7 +194,7 @@ pub fn planned_reboot(node: &NodeFacts) -> Option<Timestamp> {
 }
 
 fn reboot_soon(q: &Question<'_>) -> Verdict {
-    let (Some(days), Some(at)) = (q.policy.filters.no_reboot_within_days, planned_reboot(q.node))
+    let (Some(days), Some(at)) = (q.policy.filters().no_reboot_within_days, planned_reboot(q.node))
     else {
         return Ok(());
     };
@@ -228,7 +228,7 @@ fn traits(q: &Question<'_>) -> bool {
         .iter()
         .all(|(name, value)| has.get(name).is_some_and(|found| value.agrees_with(found)));
     let nothing_more = has.keys().all(|name| wants.contains_key(name));
-    agrees && (q.policy.filters.traits == TraitRule::Subset || nothing_more)
+    agrees && (q.policy.filters().traits == TraitRule::Subset || nothing_more)
 }
 
 fn networks(q: &Question<'_>) -> bool {
@@ -341,7 +341,7 @@ fn memory(q: &Question<'_>) -> Verdict {
 
 fn disk(q: &Question<'_>) -> Verdict {
     let own = i128::from(q.request.resources.disk_mib) + i128::from(q.request.image_mib);
-    let wanted = own + i128::from(q.policy.filters.disk_headroom_mib);
+    let wanted = own + i128::from(q.policy.filters().disk_headroom_mib);
     enough(wanted, q.world.disk(q.node).free())
 }
 

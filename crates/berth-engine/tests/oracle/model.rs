@@ -104,9 +104,10 @@ impl World {
     }
 
     pub fn claim(&mut self, request: &InstanceRequest, node: &NodeId) {
+        self.free_addresses = self.free_addresses.map(|free| free.saturating_sub(1));
         for volume in &mut self.volumes {
             if request.volumes.contains(&volume.id) {
-                volume.attached_to = Some(request.id);
+                volume.attached_to.get_or_insert(request.id);
             }
         }
         self.placed.push((request.clone(), node.clone()));
@@ -119,6 +120,7 @@ impl World {
             }
         }
         let place = self.placed.iter().position(|(request, _)| request.id == id)?;
+        self.free_addresses = self.free_addresses.map(|free| free.saturating_add(1));
         Some(self.placed.remove(place))
     }
 

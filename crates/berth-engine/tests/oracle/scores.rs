@@ -33,7 +33,7 @@ pub fn totals(contest: &Contest<'_>) -> Vec<i64> {
     let total = |node: usize| {
         let weighted = weights.iter().zip(&values);
         let weighted = weighted.map(|((_, weight), values)| (*weight, values[node]));
-        let total = match contest.policy.combine {
+        let total = match contest.policy.combine() {
             Combine::Sum => weighted.map(|(weight, value)| value * weight / 1000).sum(),
             Combine::Product => {
                 let heaviest = weights.iter().map(|(_, w)| *w).max().unwrap_or(1);
@@ -97,7 +97,7 @@ fn value(name: &str, c: &Contest<'_>, node: &NodeFacts) -> i128 {
             between(node.hardware_class.into(), low.unwrap_or(0), high.unwrap_or(0))
         }
         "capacity-preference" => {
-            FULL * i128::from(node.capacity_type == c.policy.options.prefer_capacity)
+            FULL * i128::from(node.capacity_type == c.policy.options().prefer_capacity)
         }
         "reservoir" => FULL * i128::from(!node.reservoir),
         "random" => random(c.request, node),
@@ -147,7 +147,7 @@ fn tent(c: &Contest<'_>, node: &NodeFacts) -> i128 {
         let sizes = c.world.nodes.iter().map(|n| of(&n.capacity.unwrap_or_default()));
         i128::from(sizes.max().unwrap_or(0))
     };
-    let tent = c.policy.options.tent;
+    let tent = c.policy.options().tent;
     let (idle, end) = (i128::from(tent.idle_ppm), i128::from(tent.full_ppm));
     let peak = i128::from(tent.peak_ppm);
     let height = |used: i128| {
@@ -168,7 +168,7 @@ fn tent(c: &Contest<'_>, node: &NodeFacts) -> i128 {
 fn fragmentation(c: &Contest<'_>, node: &NodeFacts) -> i128 {
     let (cpu, memory) = (c.world.cpu(node), c.world.memory(node));
     let overhead = i128::from(node.vmm_overhead_mib);
-    let shapes = &c.policy.options.shapes;
+    let shapes = &c.policy.options().shapes;
     let stranded = |free_cpu: i128, room: i128| {
         let free = (share(free_cpu, cpu.limit) + share(room, memory.limit)) / 2;
         let misfits = shapes.iter().filter(|shape| {
@@ -242,7 +242,7 @@ fn locality(c: &Contest<'_>, node: &NodeFacts) -> i128 {
     let here: Vec<&InstanceRequest> = c.world.on(&node.id).collect();
     if hints.is_empty() {
         let own = here.iter().any(|other| other.owner == c.request.owner);
-        let kept_apart = c.policy.options.owner_spread && own;
+        let kept_apart = c.policy.options().owner_spread && own;
         return if kept_apart { FULL / 3 } else { FULL };
     }
     if hints.strict {
@@ -255,7 +255,7 @@ fn locality(c: &Contest<'_>, node: &NodeFacts) -> i128 {
 }
 
 fn recent_failures(c: &Contest<'_>, node: &NodeFacts) -> i128 {
-    let half_life = i128::from(c.policy.options.failure_half_life_s);
+    let half_life = i128::from(c.policy.options().failure_half_life_s);
     let minute = i128::from(c.now.0.div_euclid(60) * 60);
     let left = |at: Timestamp| {
         let age = (minute - i128::from(at.0)).max(0);
@@ -284,7 +284,7 @@ fn newest_platform(c: &Contest<'_>, node: &NodeFacts) -> i128 {
 
 fn next_reboot(c: &Contest<'_>, node: &NodeFacts) -> i128 {
     let counted = |node: &NodeFacts| {
-        let soonest = c.policy.options.missed_reboot == MissedReboot::Soonest;
+        let soonest = c.policy.options().missed_reboot == MissedReboot::Soonest;
         planned_reboot(node).filter(|at| soonest || *at >= c.now)
     };
     let Some(planned) = counted(node) else {
