@@ -36,17 +36,10 @@ pub(super) static CPU_CAP_MIXING: Filter = Filter {
 };
 
 fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    use crate::model::CpuCapMode::{Capped, Mixed, Uncapped, Uniform};
-    let uncapped = row.used.instances - row.used.capped;
-    let takes = match (row.cpu_cap_mode, ask.request.cpu_capped) {
-        (Mixed, _) | (Capped, true) | (Uncapped, false) => true,
-        (Capped, false) | (Uncapped, true) => false,
-        (Uniform, true) => uncapped == 0,
-        (Uniform, false) => row.used.capped == 0,
-    };
-    if takes {
+    if row.takes(ask.request.cpu_capped) {
         return Ok(());
     }
+    let uncapped = row.used.instances - row.used.capped;
     let found = format!("{} capped and {uncapped} uncapped", row.used.capped);
     let wanted = if ask.request.cpu_capped { "only capped" } else { "only uncapped" };
     Err(Evidence::fact("instances here by CPU cap", found, wanted))

@@ -14,9 +14,7 @@ use super::columns::{Column, LANES, Slot};
 use super::index::Place;
 use super::rows::{ExtraClass, NodeRow, Profile};
 use super::{Fleet, Symbol, Used};
-use crate::model::{
-    BootOutcome, CpuCapMode, InstanceId, InvalidNode, NodeFacts, NodeId, NodeState, Timestamp,
-};
+use crate::model::{BootOutcome, InstanceId, InvalidNode, NodeFacts, NodeId, NodeState, Timestamp};
 
 /// Boots that are remembered per node; enough for the decay to have made older ones worthless.
 const BOOTS_KEPT: usize = 8;
@@ -481,15 +479,8 @@ impl Fleet {
         columns.disk.set(slot, lane(row.limits.disk - row.used.disk));
         columns.bandwidth.set(slot, lane(row.limits.bandwidth - row.used.bandwidth));
         columns.open.set(slot, row.used.instances < row.instance_limit);
-        let uncapped = row.used.instances - row.used.capped;
-        let (capped_ok, uncapped_ok) = match row.cpu_cap_mode {
-            CpuCapMode::Uniform => (uncapped == 0, row.used.capped == 0),
-            CpuCapMode::Capped => (true, false),
-            CpuCapMode::Uncapped => (false, true),
-            CpuCapMode::Mixed => (true, true),
-        };
-        columns.takes_capped.set(slot, capped_ok);
-        columns.takes_uncapped.set(slot, uncapped_ok);
+        columns.takes_capped.set(slot, row.takes(true));
+        columns.takes_uncapped.set(slot, row.takes(false));
         for class in &row.extra {
             let room = lane(i64::from(class.limit) - class.used);
             let name = self.texts.text(class.name);

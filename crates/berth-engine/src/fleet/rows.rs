@@ -130,6 +130,19 @@ impl NodeRow {
         self.limits.memory - self.memory_used() - i64::from(self.vmm_overhead_mib)
     }
 
+    /// Whether a capped, or an uncapped, instance may join those that are here.
+    pub(crate) fn takes(&self, capped: bool) -> bool {
+        let uncapped_here = self.used.instances - self.used.capped;
+        match (self.cpu_cap_mode, capped) {
+            (CpuCapMode::Mixed, _) | (CpuCapMode::Capped, true) | (CpuCapMode::Uncapped, false) => {
+                true
+            }
+            (CpuCapMode::Capped, false) | (CpuCapMode::Uncapped, true) => false,
+            (CpuCapMode::Uniform, true) => uncapped_here == 0,
+            (CpuCapMode::Uniform, false) => self.used.capped == 0,
+        }
+    }
+
     /// A planned reboot that still lies ahead of the last boot.
     pub(crate) fn pending_reboot(&self) -> Option<Timestamp> {
         self.next_reboot.filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))

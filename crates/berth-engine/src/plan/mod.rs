@@ -12,6 +12,7 @@ mod engine;
 mod masks;
 mod neighbours;
 mod preempt;
+mod ranking;
 mod rankings;
 mod scan;
 mod search;

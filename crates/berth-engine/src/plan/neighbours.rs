@@ -30,6 +30,17 @@ pub(crate) enum Origin {
     Locality,
 }
 
+/// What a rule's members are, for asking whether one instance is among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Members<'a> {
+    /// Members of this group.
+    Group(&'a str),
+    /// The owner's instances that this rule selects.
+    Selected(&'a Rule),
+    /// Instances of the owner that a hint names; any of them may be meant.
+    Hinted,
+}
+
 /// What the count in a node's domain must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountTest {
@@ -52,6 +63,7 @@ pub(crate) struct DomainRule<'a> {
     pub(crate) text: Cow<'a, str>,
     pub(crate) topology: Topology,
     pub(crate) counts: Cow<'a, Posting>,
+    pub(crate) members: Members<'a>,
     pub(crate) test: CountTest,
 }
 
@@ -89,6 +101,24 @@ impl DomainRule<'_> {
     pub(crate) fn seeds(&self) -> bool {
         // A home is taken by the first member, which changes the answer of every other node.
         matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere)
+    }
+
+    /// Whether the rule may count this instance of a node.
+    pub(crate) fn may_count(
+        &self,
+        fleet: &Fleet,
+        owner: Option<Symbol>,
+        row: &InstanceRow,
+    ) -> bool {
+        match self.members {
+            Members::Group(id) => {
+                let symbol = fleet.texts().find(id);
+                let mut groups = row.rare.iter().flat_map(|rare| &rare.groups);
+                groups.any(|group| Some(*group) == symbol)
+            }
+            Members::Selected(rule) => Some(row.owner) == owner && selects_row(rule, row, fleet),
+            Members::Hinted => Some(row.owner) == owner,
+        }
     }
 
     /// Whether members in the domain are what the rule asks for.
@@ -190,7 +220,7 @@ pub(super) fn resolve(ask: &mut Ask<'_>) {
     add_locality(ask);
 }
 
-fn add_group(ask: &mut Ask<'_>, id: &str) {
+fn add_group<'a>(ask: &mut Ask<'a>, id: &'a str) {
     let Some(row) = ask.fleet.group_row(id) else {
         return;
     };
@@ -208,6 +238,7 @@ fn add_group(ask: &mut Ask<'_>, id: &str) {
         text: Cow::Owned(format!("group {id}")),
         topology: row.group.topology,
         counts: Cow::Borrowed(counts),
+        members: Members::Group(id),
         test,
     };
     match row.group.strength {
@@ -238,6 +269,7 @@ fn add_affinity<'a>(ask: &mut Ask<'a>, rule: &'a Rule) {
         text: Cow::Borrowed(rule.as_str()),
         topology: rule.scope(),
         counts: at_scope(ask.fleet, nodes, rule.scope()),
+        members: Members::Selected(rule),
         test,
     };
     match rule.strength() {
@@ -258,6 +290,7 @@ fn add_resident_rules(ask: &mut Ask<'_>) {
                 text: Cow::Owned(rule.to_string()),
                 topology: rule.scope(),
                 counts: at_scope(ask.fleet, Cow::Borrowed(nodes), rule.scope()),
+                members: Members::Selected(rule),
                 test: CountTest::Absent,
             });
         }
@@ -302,6 +335,7 @@ fn add_hint(ask: &mut Ask<'_>, hint: &Hint, test: CountTest) {
             text: Cow::Owned(format!("{way} {text}")),
             topology: Topology::Node,
             counts: nodes,
+            members: Members::Hinted,
             test,
         });
     } else if test == CountTest::Absent {

@@ -64,7 +64,9 @@ pub(crate) fn smallest_release<'a>(
         return None;
     }
     let here = row.instances.iter().filter_map(|&number| ask.fleet.instance_at(number));
-    let mut victims: Vec<&InstanceRow> = here.filter(|instance| may_go(instance)).collect();
+    // Whom the request must be with stays, or the room would be of no use to it.
+    let may_go = |instance: &&InstanceRow| may_go(instance) && !is_company(ask, instance);
+    let mut victims: Vec<&InstanceRow> = here.filter(may_go).collect();
     victims.sort_by_key(|v| (v.priority, std::cmp::Reverse(v.resources.memory_mib), v.id));
     let mut hypothetical = row.clone();
     let mut released: Vec<&InstanceRow> = Vec::new();
@@ -72,20 +74,16 @@ pub(crate) fn smallest_release<'a>(
         hypothetical.uncharge(victim);
         released.push(victim);
         if !lacks_room(&hypothetical) {
-            let needed = without_spares(row, released, &lacks_room);
-            return keeps_company(ask, slot, needed.len()).then_some(needed);
+            return Some(without_spares(row, released, &lacks_room));
         }
     }
     None
 }
 
-/// Whether those whom the request must be with are still there when so many have gone, whoever
-/// they are.
-fn keeps_company(ask: &Ask<'_>, slot: Slot, gone: usize) -> bool {
-    ask.hard.iter().all(|rule| {
-        let members = rule.members(ask.fleet, slot) as usize;
-        !rule.wants_company() || members == 0 || members > gone
-    })
+/// Whether an instance is one that the request must be with.
+fn is_company(ask: &Ask<'_>, instance: &InstanceRow) -> bool {
+    let mut rules = ask.hard.iter().filter(|rule| rule.wants_company());
+    rules.any(|rule| rule.may_count(ask.fleet, ask.owner, instance))
 }
 
 /// Drops every instance whose release turns out not to be needed, the most important first.

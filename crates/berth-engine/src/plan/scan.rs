@@ -9,7 +9,8 @@
 #![expect(clippy::needless_range_loop, reason = "lanes of several arrays go side by side")]
 
 use super::Ask;
-use crate::filter::Gate;
+use super::derived::Derived;
+use crate::filter::{Gate, Needs};
 use crate::fleet::{Block, Columns, LANES, Lanes, Slot, lanes};
 use crate::score::{Exceptions, Kind, term};
 
@@ -244,4 +245,27 @@ pub(crate) fn zone_points(ask: &Ask<'_>) -> Vec<i32> {
         }
     }
     points
+}
+
+/// What a request needs to be repaired or scanned.
+pub(crate) struct Inputs<'a> {
+    pub(crate) ask: &'a Ask<'a>,
+    pub(crate) derived: &'a Derived,
+    pub(crate) mask: &'a [u64],
+    pub(crate) needs: &'a Needs<'a>,
+}
+
+/// Scans everything, exceptions included.
+pub(crate) fn scan_all(totals: &mut Totals, words: &[u64], inputs: &Inputs<'_>) {
+    let zones = zone_points(inputs.ask);
+    let rest = rest_points(inputs.ask);
+    let offsets: Vec<i32> = zones.into_iter().map(|zone| zone + rest).collect();
+    totals.fill(&Scan {
+        words,
+        gates: &inputs.needs.gates(inputs.ask.fleet.columns()),
+        points: inputs.derived.points.blocks(),
+        offsets: &offsets,
+        zone_of_block: &inputs.ask.fleet.columns().zone_of_block,
+    });
+    totals.add_exceptions(inputs.ask);
 }
