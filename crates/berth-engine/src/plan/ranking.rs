@@ -13,7 +13,7 @@ use crate::affinity::Topology;
 use crate::filter::{CPU_CAP_MIXING, Gate, passes_neighbour_tests};
 use crate::fleet::{Block, Change, Fleet, LANES, NO_DOMAIN, Slot, Standing, What, Whose, lanes};
 use crate::model::{InstanceRequest, PPM};
-use crate::score::{rack_value, sparse_points, term};
+use crate::score::{dense_points, rack_value, sparse_points, term};
 
 /// A ranking is repaired while fewer than one in this many nodes changed; a scan is cheaper then.
 const REPAIRED_ONE_IN: usize = 8;
@@ -211,7 +211,8 @@ impl Ranking {
         } else if old == NOT_HERE || concerns(inputs.ask, self.whose, what) {
             // Everything up to now is in it: later changes of this node must not be added again.
             self.settled.push(slot);
-            inputs.derived.points.get(slot) + sparse_points(inputs.ask, slot)
+            let dense = inputs.ask.fleet.row(slot).map_or(0, |row| dense_points(inputs.ask, row));
+            inputs.derived.points.get(slot) + sparse_points(inputs.ask, slot) + dense
         } else if self.settled.contains(&slot) {
             old
         } else {
@@ -280,6 +281,7 @@ impl Ranking {
 fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
     match what {
         What::Facts | What::Standing => true,
+        What::Claim(_) if !ask.policy.dense_scorers().is_empty() => true,
         What::Claim(by) if by == whose => true,
         // Soft rules and hints see all of the owner's instances, groups have members of any owner.
         // Asked of the request and not of what it resolved to: a hint whose last instance has just

@@ -12,7 +12,7 @@ use super::Ask;
 use super::derived::Derived;
 use crate::filter::{Gate, Needs};
 use crate::fleet::{Block, Columns, LANES, Lanes, Slot, lanes};
-use crate::score::{Exceptions, Kind, term};
+use crate::score::{Exceptions, Kind, dense_points, term};
 
 /// The total of a node that is out.
 pub(crate) const NOT_HERE: i32 = i32::MIN;
@@ -92,6 +92,23 @@ impl Totals {
             changes: &self.changes,
             touched: &mut self.touched,
         });
+    }
+
+    /// Adds what only node and request together tell, node by node: no column has it.
+    pub(crate) fn add_dense(&mut self, ask: &Ask<'_>) {
+        if ask.policy.dense_scorers().is_empty() {
+            return;
+        }
+        for (place, (block, best)) in self.blocks.iter_mut().zip(&mut self.best).enumerate() {
+            if *best == NOT_HERE {
+                continue;
+            }
+            for (lane, total) in block.0.iter_mut().enumerate().filter(|(_, t)| **t != NOT_HERE) {
+                let row = ask.fleet.row(Slot::at(place, lane));
+                *total += row.map_or(0, |row| dense_points(ask, row));
+            }
+            *best = greatest(block);
+        }
     }
 
     /// The node with the highest total; of equals, the one whose id comes first.
@@ -268,4 +285,5 @@ pub(crate) fn scan_all(totals: &mut Totals, words: &[u64], inputs: &Inputs<'_>) 
         zone_of_block: &inputs.ask.fleet.columns().zone_of_block,
     });
     totals.add_exceptions(inputs.ask);
+    totals.add_dense(inputs.ask);
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::filter::FilterId;
 use crate::model::{Amounts, CapacityType, PPM};
-use crate::score::{Kind, LoadValue, SCORERS, ScorerId, Sparse};
+use crate::score::{DenseValue, Kind, LoadValue, SCORERS, ScorerId, Sparse};
 
 pub use builtin::BUILTIN_NAMES;
 pub use document::PolicyError;
@@ -182,6 +182,7 @@ impl fmt::Display for PolicyHash {
 struct Compiled {
     load: Vec<(LoadValue, u32)>,
     sparse: Vec<(Sparse, u32)>,
+    dense: Vec<(DenseValue, u32)>,
     spread_racks: u32,
     counts_owners: bool,
     is_columnar: bool,
@@ -287,8 +288,13 @@ impl Policy {
         self.off & id.bit() != 0
     }
 
-    /// Whether totals can be scanned from columns: a plain sum of terms that need no comparison
-    /// of survivors and no arithmetic on node and request together.
+    /// The scorers of a node's usage and the request together.
+    pub(crate) fn dense_scorers(&self) -> &[(DenseValue, u32)] {
+        &self.compiled.dense
+    }
+
+    /// Whether totals can be scanned from columns: a plain sum of terms, none of which compares
+    /// the survivors with each other.
     pub(crate) const fn is_columnar(&self) -> bool {
         self.compiled.is_columnar
     }
@@ -317,7 +323,8 @@ impl Compiled {
                 Kind::Load(value) => compiled.load.push((value, weight)),
                 Kind::Sparse(sparse) => compiled.sparse.push((sparse, weight)),
                 Kind::Facts(_) | Kind::Zone(_) => {}
-                Kind::Dense(_) | Kind::Relative(_) => compiled.is_columnar = false,
+                Kind::Dense(value) => compiled.dense.push((value, weight)),
+                Kind::Relative(_) => compiled.is_columnar = false,
             }
             match id.scorer().name {
                 "spread-racks" => compiled.spread_racks = weight,

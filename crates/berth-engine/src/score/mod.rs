@@ -33,10 +33,13 @@ pub(crate) enum Kind {
     /// The node's zone.
     Zone(fn(&Ask<'_>, u32) -> u32),
     /// The node's usage together with the request.
-    Dense(fn(&Ask<'_>, &NodeRow) -> u32),
+    Dense(DenseValue),
     /// All nodes that passed the filters, together.
     Relative(fn(&Ask<'_>, &[Slot]) -> Vec<u32>),
 }
+
+/// The value of a node by its usage and the request together.
+pub(crate) type DenseValue = fn(&Ask<'_>, &NodeRow) -> u32;
 
 /// The value of a node by what is used on it.
 pub(crate) type LoadValue = fn(&NodeRow, &Scale, &Policy) -> u32;
@@ -161,6 +164,12 @@ pub(crate) fn load_points(row: &NodeRow, scale: &Scale, policy: &Policy) -> i32 
 pub(crate) fn sparse_points(ask: &Ask<'_>, slot: Slot) -> i32 {
     let each = ask.policy.sparse_scorers().iter();
     each.map(|(sparse, weight)| term((sparse.value)(ask, slot), *weight)).sum()
+}
+
+/// The dense terms of one node, added up.
+pub(crate) fn dense_points(ask: &Ask<'_>, row: &NodeRow) -> i32 {
+    let each = ask.policy.dense_scorers().iter();
+    each.map(|(value, weight)| term(value(ask, row), *weight)).sum()
 }
 
 /// Every term of some nodes, in the policy's order of scorers: the readable, slow way.
