@@ -2,7 +2,9 @@
 
 use berth_engine::affinity::Strength;
 use berth_engine::policy::Policy;
-use berth_engine::{Fix, InstanceRequest, NodeId, PlatformBounds, Timestamp};
+use berth_engine::{
+    Engine, Fix, InstanceRequest, NodeFacts, NodeId, NodeState, PlatformBounds, Timestamp,
+};
 
 use super::decide::{Answer, decide};
 use super::model::World;
@@ -49,6 +51,75 @@ pub fn check(
     let same = relaxed.len() == expected.len()
         && relaxed.iter().all(|fix| expected.iter().any(|e| named(fix, e)));
     if same { Ok(()) } else { Err(format!("proposed {relaxed:?}\nwould work {expected:?}")) }
+}
+
+/// Does to a copy of the fleet what each fix of the fleet says, and asks again.
+pub fn try_out(
+    engine: &Engine,
+    request: &InstanceRequest,
+    fixes: &[Fix],
+    now: Timestamp,
+) -> Result<(), String> {
+    for fix in fixes {
+        let mut mended = engine.clone();
+        let node = match fix {
+            Fix::Free { instances, node, .. } => {
+                for id in instances {
+                    mended.fleet_mut().release(*id);
+                }
+                node.clone()
+            }
+            Fix::Mend { filter, node, .. } => {
+                let node = node.clone().expect("operators see nodes");
+                if !mend(&mut mended, filter, &node, now) {
+                    continue;
+                }
+                Some(node)
+            }
+            Fix::AddNode { facts, .. } => {
+                mended.fleet_mut().add_node(facts).map_err(|error| format!("{fix:?}: {error}"))?;
+                Some(facts.id.clone())
+            }
+            Fix::Shrink { .. } | Fix::Relax { .. } => continue,
+        };
+        let node = node.expect("operators see nodes");
+        if let Err(reason) = mended.check(request, &node, now) {
+            return Err(format!("{fix:?} does not work: {reason}"));
+        }
+        if let Err(error) = mended.place(request, now) {
+            return Err(format!("{fix:?} does not work: {error}"));
+        }
+    }
+    Ok(())
+}
+
+/// Mends what a filter finds wrong with a node, if it can be mended by stating other facts.
+fn mend(engine: &mut Engine, filter: &str, node: &NodeId, now: Timestamp) -> bool {
+    let fleet = engine.fleet_mut();
+    let mut restate = |change: fn(&mut NodeFacts)| {
+        let mut facts = fleet.node(node).expect("a known node");
+        change(&mut facts);
+        fleet.add_node(&facts).expect("storable facts");
+    };
+    match filter {
+        "node-active" => {
+            fleet.set_state(node, NodeState::Active);
+        }
+        "heartbeat-fresh" => {
+            fleet.heartbeat(node, now);
+        }
+        "kvm" => restate(|facts| facts.kvm = true),
+        "scratch-disk" => restate(|facts| facts.scratch_mib = u32::MAX),
+        "overlay-healthy" => restate(|facts| facts.overlay_loss_ppm = 0),
+        "not-reserved" => restate(|facts| facts.reserved = false),
+        "not-headnode" => restate(|facts| facts.headnode = false),
+        "not-sick" => restate(|facts| facts.boots.clear()),
+        "no-reboot-soon" => restate(|facts| facts.next_reboot = None),
+        // What the node should have had instead is not for us to say.
+        "facts-valid" | "capacity-known" => return false,
+        other => panic!("{other} is not about a node"),
+    }
+    true
 }
 
 /// The request without one of its own rules: the filter, a word of the change, the request.

@@ -165,7 +165,8 @@ impl Twin {
             return Err(format!("{} is not of {:?}", refusal.code, refusal.filter));
         }
         let policy = self.engine.policy();
-        fixes::check(&self.world, policy, request, &refusal.fixes, self.now)
+        fixes::check(&self.world, policy, request, &refusal.fixes, self.now)?;
+        fixes::try_out(&self.engine, request, &refusal.fixes, self.now)
     }
 
     fn complain(
