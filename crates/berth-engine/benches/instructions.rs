@@ -1,8 +1,8 @@
 //! Instruction counts of the hot paths, with limits: they do not depend on what else the machine
 //! does, so a change that makes a decision dearer fails here and not in a noisy timing.
 //!
-//! A limit is a few percent above what was counted when it was set. Raise one only with a reason
-//! in the commit.
+//! A limit is about ten percent above what was counted when it was set, on a machine with AVX2, which
+//! is the widest that valgrind knows. Raise one only with a reason in the commit.
 
 #![allow(missing_docs, reason = "gungraun generates public items without documentation")]
 #![allow(clippy::expect_used, reason = "a benchmark that cannot be set up has failed")]
@@ -51,17 +51,17 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::plain(args = (0), setup = stand, config = at_most(42_000))]
-#[bench::soft_rule(args = (3), setup = stand, config = at_most(110_000))]
-#[bench::hard_rack_group(args = (11), setup = stand, config = at_most(43_500))]
+#[bench::plain(args = (0), setup = stand, config = at_most(23_500))]
+#[bench::soft_rule(args = (3), setup = stand, config = at_most(92_000))]
+#[bench::hard_rack_group(args = (11), setup = stand, config = at_most(26_000))]
 fn full_scan((mut engine, request): (Engine, InstanceRequest)) -> (Engine, InstanceRequest) {
     let _ = black_box(engine.place_with(black_box(&request), NOW, Reuse::Mask));
     (engine, request)
 }
 
 #[library_benchmark]
-#[bench::plain(args = (0), setup = stand, config = at_most(13_000))]
-#[bench::soft_rule(args = (3), setup = stand, config = at_most(21_000))]
+#[bench::plain(args = (0), setup = stand, config = at_most(13_100))]
+#[bench::soft_rule(args = (3), setup = stand, config = at_most(20_900))]
 #[bench::hard_node_group(args = (1), setup = stand, config = at_most(17_600))]
 fn repeated_class((mut engine, request): (Engine, InstanceRequest)) -> (Engine, InstanceRequest) {
     let _ = black_box(engine.place_with(black_box(&request), NOW, Reuse::Ranking));
@@ -69,7 +69,7 @@ fn repeated_class((mut engine, request): (Engine, InstanceRequest)) -> (Engine, 
 }
 
 #[library_benchmark]
-#[bench::plain(args = (0), setup = stand, config = at_most(10_700))]
+#[bench::plain(args = (0), setup = stand, config = at_most(10_800))]
 fn claim_and_release(
     (mut engine, request): (Engine, InstanceRequest),
 ) -> (Engine, InstanceRequest) {
@@ -80,7 +80,7 @@ fn claim_and_release(
 }
 
 #[library_benchmark]
-#[bench::hundred(setup = hundred, config = at_most(2_750_000))]
+#[bench::hundred(setup = hundred, config = at_most(2_760_000))]
 fn batch((mut engine, batch): (Engine, Batch)) -> (Engine, Batch) {
     let _ = black_box(engine.place_batch(black_box(&batch), NOW));
     (engine, batch)

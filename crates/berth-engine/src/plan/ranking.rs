@@ -8,6 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Ask;
+use super::neighbours::Origin;
 use super::scan::{Inputs, NOT_HERE, Totals, add_to_lanes, greatest, zone_points};
 use crate::affinity::Topology;
 use crate::filter::{CPU_CAP_MIXING, Gate, passes_neighbour_tests};
@@ -284,15 +285,15 @@ fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
         What::Claim(_) if !ask.policy.dense_scorers().is_empty() => true,
         What::Claim(by) if by == whose => true,
         // Soft rules and hints see all of the owner's instances, groups have members of any owner.
-        // Asked of the request and not of what it resolved to: a hint whose last instance has just
-        // gone resolves to nothing, and that is the change.
+        // Of hints the request is asked and not what it resolved to: one whose last instance has
+        // just gone resolves to nothing, and that is the change.
         What::Claim(by) => {
-            let request = ask.request;
-            let sees_owner = !request.affinity.is_empty()
-                || !request.locality.is_empty()
+            let sees_owner = !ask.soft.is_empty()
+                || !ask.request.locality.is_empty()
                 || ask.policy.options.owner_spread
                 || ask.policy.counts_owners();
-            (by.owner == whose.owner && sees_owner) || !request.groups.is_empty()
+            let grouped = || ask.soft.iter().any(|rule| rule.origin == Origin::Group);
+            (by.owner == whose.owner && sees_owner) || grouped()
         }
     }
 }
