@@ -375,3 +375,14 @@ fn usage_says_what_is_used_of_what_may_be_promised() {
     let here = engine.fleet().instances_on(&berth_engine::NodeId::new("a"));
     assert_eq!(here, [berth_engine::InstanceId::from_u128(1)]);
 }
+
+#[test]
+fn a_choice_without_an_explanation_is_the_same_choice() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 1000, 1024), node("b", 1000, 512)]);
+    let small = request(1, 0, 256);
+    let tried = engine.try_place(&small, NOW).unwrap();
+    assert_eq!(tried, engine.place(&small, NOW).ok());
+    assert!(tried.is_some());
+    assert_eq!(engine.try_place(&request(2, 0, 4096), NOW), Ok(None));
+    assert!(engine.try_place(&request(3, 0, 0), NOW).is_err(), "no memory means nothing");
+}

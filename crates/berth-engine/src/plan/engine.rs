@@ -170,6 +170,21 @@ impl Engine {
         }
     }
 
+    /// Chooses a node without explaining a refusal, which costs far more than the choice: for
+    /// callers who ask again and again, and for queues.
+    ///
+    /// # Errors
+    /// When the request means nothing.
+    pub fn try_place(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+    ) -> Result<Option<Placement>, InvalidRequest> {
+        self.validate(request)?;
+        let picked = self.pick(request, now, Reuse::Ranking);
+        Ok(picked.map(|picked| self.placement(request, picked, now)))
+    }
+
     /// Whether one node can take the instance now: the re-check of a plan.
     ///
     /// # Errors

@@ -240,7 +240,7 @@ fn elapsed_ns(start: Instant) -> u64 {
 
 #[expect(clippy::float_arithmetic, reason = "a time to be read, not decided by")]
 fn milliseconds(microseconds: f64) -> f64 {
-    microseconds / 1000.0
+    microseconds.round() / 1000.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a time to be read, not decided by")]
