@@ -3,7 +3,6 @@
 use std::fmt::{self, Write as _};
 
 use super::{Audience, Explanation, Fix, NodeVerdict, Refusal};
-use crate::filter::Evidence;
 use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
 use crate::plan::SearchEnd;
 use crate::policy::Policy;
@@ -25,7 +24,7 @@ impl Refusal {
             Fix::Mend { .. } | Fix::AddNode { .. } => false,
             Fix::Shrink { .. } | Fix::Relax { .. } => true,
         });
-        seen.nearest.iter_mut().for_each(|miss| hide_others(&mut miss.evidence));
+        seen.nearest.iter_mut().for_each(|miss| miss.evidence.hide_others());
         if !policy.explain.tenants_see_nodes {
             seen.nearest.iter_mut().for_each(|miss| miss.node = None);
             for fix in &mut seen.fixes {
@@ -53,16 +52,6 @@ impl Refusal {
     }
 }
 
-/// Takes out of evidence what others run and use.
-fn hide_others(evidence: &mut Evidence) {
-    let of_others = ["volume ", "home of volume ", "instances here"];
-    if let Evidence::Fact { fact, found, .. } = evidence
-        && of_others.iter().any(|start| fact.starts_with(start))
-    {
-        "not for you to see".clone_into(found);
-    }
-}
-
 impl Explanation {
     /// The same explanation as its audience may see it. For a tenant, what others run is hidden,
     /// and nodes have numbers instead of names if the policy says so.
@@ -72,8 +61,8 @@ impl Explanation {
         let Audience::Tenant(_) = audience else { return seen };
         for verdict in &mut seen.table {
             if let NodeVerdict::Removed { evidence, others, .. } = verdict {
-                hide_others(evidence);
-                others.iter_mut().for_each(|(_, evidence)| hide_others(evidence));
+                evidence.hide_others();
+                others.iter_mut().for_each(|(_, evidence)| evidence.hide_others());
             }
         }
         if policy.explain.tenants_see_nodes {

@@ -42,7 +42,7 @@ fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
     let uncapped = row.used.instances - row.used.capped;
     let found = format!("{} capped and {uncapped} uncapped", row.used.capped);
     let wanted = if ask.request.cpu_capped { "only capped" } else { "only uncapped" };
-    Err(Evidence::fact("instances here by CPU cap", found, wanted))
+    Err(Evidence::about_others("instances here by CPU cap", found, wanted))
 }
 
 pub(super) static MEMORY: Filter = Filter {

@@ -47,6 +47,9 @@ pub enum Evidence {
         found: String,
         /// As it should be.
         wanted: String,
+        /// Whether `found` tells what others run or use, which a tenant must not see.
+        #[serde(skip)]
+        about_others: bool,
     },
     /// Other instances are where they may not be, or are not where they must be.
     Neighbours {
@@ -74,7 +77,24 @@ impl Evidence {
 
     pub(crate) fn fact(fact: &str, found: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         let (found, wanted) = (found.to_string(), wanted.to_string());
-        Self::Fact { fact: fact.to_owned(), found, wanted }
+        Self::Fact { fact: fact.to_owned(), found, wanted, about_others: false }
+    }
+
+    /// A fact that tells what others run or use.
+    pub(crate) fn about_others(
+        fact: &str,
+        found: impl fmt::Display,
+        wanted: impl fmt::Display,
+    ) -> Self {
+        let (found, wanted) = (found.to_string(), wanted.to_string());
+        Self::Fact { fact: fact.to_owned(), found, wanted, about_others: true }
+    }
+
+    /// Takes out what others run or use.
+    pub(crate) fn hide_others(&mut self) {
+        if let Self::Fact { found, about_others: true, .. } = self {
+            "not for you to see".clone_into(found);
+        }
     }
 
     /// The unit after a number, with its space.
@@ -99,7 +119,7 @@ impl fmt::Display for Evidence {
             Self::Time { what, seconds, limit } => {
                 write!(f, "{what} is {seconds} s, accepted is {limit} s")
             }
-            Self::Fact { fact, found, wanted } => {
+            Self::Fact { fact, found, wanted, .. } => {
                 write!(f, "{fact} is {found}, wanted is {wanted}")
             }
             Self::Neighbours { rule, topology, members, wanted } => {

@@ -36,7 +36,7 @@ fn volume_home(ask: &Ask<'_>, slot: Slot) -> Verdict {
     for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
         if ask.fleet.slot_of(&volume.home) != Some(slot) {
             let fact = format!("home of volume {}", volume.id);
-            return Err(Evidence::fact(&fact, &volume.home, "this node"));
+            return Err(Evidence::about_others(&fact, &volume.home, "this node"));
         }
     }
     Ok(())

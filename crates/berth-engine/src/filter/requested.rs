@@ -54,7 +54,8 @@ fn volume_exclusive(ask: &Ask<'_>) -> Verdict {
     for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
         if let Some(user) = volume.attached_to.filter(|user| *user != ask.request.id) {
             let found = format!("attached to {user}");
-            return Err(Evidence::fact(&format!("volume {}", volume.id), found, "free"));
+            let fact = format!("volume {}", volume.id);
+            return Err(Evidence::about_others(&fact, found, "free"));
         }
     }
     Ok(())

@@ -77,8 +77,8 @@ impl Change {
 pub(crate) enum What {
     /// Its facts, and perhaps its usage.
     Facts,
-    /// Whether it is eligible, or the points it has by itself.
-    Standing,
+    /// Whether it is eligible, or the points it has by itself, by the passing of time.
+    Eligibility,
     /// An instance came or went.
     Claim(Whose),
 }
@@ -161,7 +161,7 @@ mod tests {
     fn a_follower_sees_every_change_once_or_is_told_to_rebuild() {
         let mut changes = Changes::new();
         for number in 0..8197 {
-            changes.push(Change::new(Slot(number), What::Standing));
+            changes.push(Change::new(Slot(number), What::Eligibility));
         }
         assert!(changes.since(4).is_none(), "five are gone");
         let seen: Vec<u32> = changes.since(5).map_or(vec![], |c| c.map(|c| c.slot.0).collect());

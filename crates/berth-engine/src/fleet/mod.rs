@@ -335,7 +335,7 @@ impl Fleet {
 
     /// Tells followers to look at a node again.
     pub(crate) fn touch(&mut self, slot: Slot, after: Standing) {
-        self.changes.push(Change { slot, what: What::Standing, after });
+        self.changes.push(Change { slot, what: What::Eligibility, after });
     }
 
     /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too

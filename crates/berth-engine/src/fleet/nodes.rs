@@ -474,15 +474,15 @@ impl Fleet {
         };
         let columns = &mut self.columns;
         columns.rack.set(slot, row.rack);
-        columns.cpu.set(slot, lane(row.limits.cpu - row.used.cpu));
-        columns.memory.set(slot, lane(row.memory_room()));
-        columns.disk.set(slot, lane(row.limits.disk - row.used.disk));
-        columns.bandwidth.set(slot, lane(row.limits.bandwidth - row.used.bandwidth));
+        columns.cpu.set(slot, as_lane(row.limits.cpu - row.used.cpu));
+        columns.memory.set(slot, as_lane(row.memory_room()));
+        columns.disk.set(slot, as_lane(row.limits.disk - row.used.disk));
+        columns.bandwidth.set(slot, as_lane(row.limits.bandwidth - row.used.bandwidth));
         columns.open.set(slot, row.used.instances < row.instance_limit);
         columns.takes_capped.set(slot, row.takes(true));
         columns.takes_uncapped.set(slot, row.takes(false));
         for class in &row.extra {
-            let room = lane(i64::from(class.limit) - class.used);
+            let room = as_lane(i64::from(class.limit) - class.used);
             let name = self.texts.text(class.name);
             if let Some(column) = self.extra.get_mut(name) {
                 column.set(slot, room);
@@ -497,7 +497,7 @@ impl Fleet {
 }
 
 /// A room as a lane holds it. No request exceeds `i32::MAX`, so the ends lose nothing.
-fn lane(room: i64) -> i32 {
+fn as_lane(room: i64) -> i32 {
     i32::try_from(room).unwrap_or(if room < 0 { i32::MIN } else { i32::MAX })
 }
 

@@ -110,7 +110,7 @@ impl Derived {
                     self.points.set(slot, self.fact_points.get(slot) + load);
                 }
                 // Told by this follower itself, after it had looked.
-                (What::Standing, _) => {}
+                (What::Eligibility, _) => {}
                 (What::Facts, _) | (What::Claim(_), None) => self.refresh(fleet, slot, policy),
             }
             let points = self.points.get(slot);

@@ -42,7 +42,7 @@ pub(super) struct Ranking {
     changed: Vec<Change>,
     dirty: Marks,
     dirty_handfuls: Marks,
-    settled: Vec<Slot>,
+    recomputed: Vec<Slot>,
 }
 
 /// Some blocks of one zone. Choosing looks at one key per handful; at a hundred thousand nodes that
@@ -110,7 +110,7 @@ impl Ranking {
             changed: Vec::new(),
             dirty: Marks::default(),
             dirty_handfuls: Marks::default(),
-            settled: Vec::new(),
+            recomputed: Vec::new(),
         }
     }
 
@@ -168,7 +168,7 @@ impl Ranking {
             return false;
         }
         let Some(changes) = fleet.changes_since(self.cursor) else { return false };
-        self.settled.clear();
+        self.recomputed.clear();
         self.changed.clear();
         self.changed.extend(changes);
         let weight = inputs.ask.policy.weight_of_spread_racks();
@@ -211,10 +211,10 @@ impl Ranking {
             NOT_HERE
         } else if old == NOT_HERE || concerns(inputs.ask, self.whose, what) {
             // Everything up to now is in it: later changes of this node must not be added again.
-            self.settled.push(slot);
+            self.recomputed.push(slot);
             let dense = inputs.ask.fleet.row(slot).map_or(0, |row| dense_points(inputs.ask, row));
             inputs.derived.points.get(slot) + sparse_points(inputs.ask, slot) + dense
-        } else if self.settled.contains(&slot) {
+        } else if self.recomputed.contains(&slot) {
             old
         } else {
             old + after.worth
@@ -281,7 +281,7 @@ impl Ranking {
 /// see: what other workloads do on a node changes its points by load and nothing else.
 fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
     match what {
-        What::Facts | What::Standing => true,
+        What::Facts | What::Eligibility => true,
         What::Claim(_) if !ask.policy.dense_scorers().is_empty() => true,
         What::Claim(by) if by == whose => true,
         // Soft rules and hints see all of the owner's instances, groups have members of any owner.
