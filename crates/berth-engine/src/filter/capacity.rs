@@ -1,13 +1,14 @@
 //! Rules about what is left on a node.
 //!
-//! Each is "a column is at least a need", and [`Needs`] hands exactly these pairs to the scan. A
+//! The comparisons themselves are in `model::Room`, which the ledger's guards use too. Each is "a
+//! column is at least a need", and [`Needs`] hands exactly these pairs to the scan. A
 //! need of zero passes everywhere, over-full nodes included.
 
-use super::{Evidence, Filter, Test, Verdict};
+use super::{Filter, Test, Verdict};
 use crate::fleet::{Column, Columns, Fleet, NodeRow};
-use crate::model::{Amounts, InstanceRequest, Unit};
+use crate::model::{Demand, InstanceRequest, Unit, enough};
 use crate::plan::Ask;
-use crate::policy::{CpuRule, Policy};
+use crate::policy::Policy;
 
 pub(super) static INSTANCE_COUNT: Filter = Filter {
     name: "instance-count",
@@ -19,11 +20,7 @@ pub(super) static INSTANCE_COUNT: Filter = Filter {
 };
 
 fn instance_count(_: &Ask<'_>, row: &NodeRow) -> Verdict {
-    if row.used.instances < row.instance_limit {
-        return Ok(());
-    }
-    let free = i64::from(row.instance_limit) - i64::from(row.used.instances);
-    Err(short("instance slots", 1, 0, free, Unit::Count))
+    row.room().admits_one_more()
 }
 
 pub(super) static CPU_CAP_MIXING: Filter = Filter {
@@ -36,13 +33,7 @@ pub(super) static CPU_CAP_MIXING: Filter = Filter {
 };
 
 fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    if row.takes(ask.request.cpu_capped) {
-        return Ok(());
-    }
-    let uncapped = row.used.instances - row.used.capped;
-    let found = format!("{} capped and {uncapped} uncapped", row.used.capped);
-    let wanted = if ask.request.cpu_capped { "only capped" } else { "only uncapped" };
-    Err(Evidence::about_others("instances here by CPU cap", found, wanted))
+    row.room().admits_cap(&demand(ask))
 }
 
 pub(super) static MEMORY: Filter = Filter {
@@ -55,13 +46,7 @@ pub(super) static MEMORY: Filter = Filter {
 };
 
 fn memory(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    let wanted = i64::from(memory_need(ask.request));
-    if row.memory_room() >= wanted {
-        return Ok(());
-    }
-    let overhead = i64::from(row.vmm_overhead_mib);
-    let free = row.limits.memory - row.memory_used();
-    Err(short("memory", wanted, overhead, free, Unit::Mib))
+    row.room().admits_memory(&demand(ask))
 }
 
 pub(super) static CPU: Filter = Filter {
@@ -74,9 +59,7 @@ pub(super) static CPU: Filter = Filter {
 };
 
 fn cpu(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    let wanted = cpu_need(ask.request, ask.policy);
-    let free = row.limits.cpu - row.used.cpu;
-    enough("CPU", wanted, free, Unit::MilliCpu)
+    row.room().admits_cpu(&demand(ask))
 }
 
 pub(super) static DISK: Filter = Filter {
@@ -89,8 +72,7 @@ pub(super) static DISK: Filter = Filter {
 };
 
 fn disk(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    let wanted = disk_need(ask.request, ask.policy);
-    enough("disk", wanted, row.limits.disk - row.used.disk, Unit::Mib)
+    row.room().admits_disk(&demand(ask))
 }
 
 pub(super) static BANDWIDTH: Filter = Filter {
@@ -103,8 +85,7 @@ pub(super) static BANDWIDTH: Filter = Filter {
 };
 
 fn bandwidth(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    let wanted = ask.request.resources.bandwidth_mbps;
-    enough("bandwidth", wanted, row.limits.bandwidth - row.used.bandwidth, Unit::Mbps)
+    row.room().admits_bandwidth(&demand(ask))
 }
 
 pub(super) static EXTRA_CLASSES: Filter = Filter {
@@ -129,34 +110,8 @@ fn class_room(fleet: &Fleet, row: &NodeRow, name: &str) -> i64 {
     class.map_or(0, |class| i64::from(class.limit) - class.used)
 }
 
-/// Memory the instance itself gets; the node's overhead comes on top.
-const fn memory_need(request: &InstanceRequest) -> u32 {
-    request.resources.memory_mib
-}
-
-fn cpu_need(request: &InstanceRequest, policy: &Policy) -> u32 {
-    match policy.filters.cpu {
-        CpuRule::Hard => request.resources.cpu_milli,
-        CpuRule::Soft => 0,
-    }
-}
-
-fn disk_need(request: &InstanceRequest, policy: &Policy) -> u32 {
-    let wanted = request.resources.disk_mib.saturating_add(request.image_mib);
-    // Never above what a lane can hold, so that scan and filter compare the same number.
-    wanted.saturating_add(policy.filters.disk_headroom_mib).min(Amounts::MAX)
-}
-
-fn enough(resource: &str, wanted: u32, free: i64, unit: Unit) -> Verdict {
-    let wanted = i64::from(wanted);
-    if wanted == 0 || free >= wanted {
-        return Ok(());
-    }
-    Err(short(resource, wanted, 0, free, unit))
-}
-
-fn short(resource: &str, wanted: i64, overhead: i64, free: i64, unit: Unit) -> Evidence {
-    Evidence::Short { resource: resource.to_owned(), wanted, overhead, free, unit }
+fn demand(ask: &Ask<'_>) -> Demand {
+    Demand::new(ask.request, ask.policy)
 }
 
 /// A column and what it must at least hold.
@@ -184,12 +139,13 @@ impl<'a> Needs<'a> {
             Err(_) => i32::MAX,
         };
         let classes = request.extra.iter().filter(|(_, need)| **need != 0);
+        let demand = Demand::new(request, policy);
         Self {
             fixed: [
-                lane(memory_need(request)),
-                lane(disk_need(request, policy)),
-                lane(cpu_need(request, policy)),
-                lane(request.resources.bandwidth_mbps),
+                lane(demand.amounts.memory_mib),
+                lane(demand.disk_room_mib),
+                lane(demand.cpu_room_milli),
+                lane(demand.amounts.bandwidth_mbps),
             ],
             extra: classes
                 .map(|(name, &need)| Gate { column: fleet.extra_column(name), need: lane(need) })

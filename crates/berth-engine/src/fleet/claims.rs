@@ -240,18 +240,7 @@ impl NodeRow {
 
 /// Adds (`sign` 1) or takes off (`sign` -1) what an instance uses.
 fn charge(row: &mut NodeRow, instance: &InstanceRow, sign: i64) {
-    let wanted = instance.resources;
-    row.used.cpu += sign * i64::from(wanted.cpu_milli);
-    row.used.memory += sign * i64::from(wanted.memory_mib);
-    row.used.disk += sign * i64::from(wanted.disk_mib);
-    row.used.bandwidth += sign * i64::from(wanted.bandwidth_mbps);
-    let one_more = |count: u32| {
-        if sign > 0 { count + 1 } else { count.saturating_sub(1) }
-    };
-    row.used.instances = one_more(row.used.instances);
-    if instance.cpu_capped {
-        row.used.capped = one_more(row.used.capped);
-    }
+    row.used.charge(&instance.resources, instance.cpu_capped, sign);
     for &(name, amount) in instance.rare.iter().flat_map(|rare| &rare.extra) {
         if let Some(class) = row.extra.iter_mut().find(|class| class.name == name) {
             class.used += sign * i64::from(amount);

@@ -13,8 +13,10 @@ use super::changes::{Change, What};
 use super::columns::{Column, LANES, Slot};
 use super::index::Place;
 use super::rows::{ExtraClass, NodeRow, Profile};
-use super::{Fleet, Symbol, Used};
-use crate::model::{BootOutcome, InstanceId, InvalidNode, NodeFacts, NodeId, NodeState, Timestamp};
+use super::{Fleet, Symbol};
+use crate::model::{
+    BootOutcome, InstanceId, InvalidNode, Limits, NodeFacts, NodeId, NodeState, Timestamp, Used,
+};
 
 /// Boots that are remembered per node; enough for the decay to have made older ones worthless.
 const BOOTS_KEPT: usize = 8;
@@ -273,7 +275,7 @@ impl Fleet {
             boots,
             watermarks: facts.watermarks,
             extra,
-            limits: super::rows::Limits::default(),
+            limits: Limits::default(),
             used,
             instances,
             constraint_gen,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::interner::Symbol;
 use crate::affinity::Rule;
 use crate::model::{
-    Amounts, BootOutcome, CapacityType, CpuCapMode, InstanceId, Network, NodeId, NodeState,
-    OtherUsage, Platform, Ratios, Timestamp, TraitValue, Watermarks, charge_for_other,
+    Amounts, BootOutcome, CapacityType, CpuCapMode, InstanceId, Limits, Network, NodeId, NodeState,
+    OtherUsage, Platform, Ratios, Room, Timestamp, TraitValue, Used, Watermarks,
 };
 
 /// A node's traits and networks; most nodes share theirs with many others.
@@ -28,27 +28,6 @@ pub(crate) struct ExtraClass {
     pub(crate) used: i64,
     /// Whether the node's facts name it, or only an instance does.
     pub(crate) stated: bool,
-}
-
-/// What is used on a node. Sums of claims, so that removing a claim restores them exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Used {
-    pub(crate) cpu: i64,
-    /// Without the hypervisor's overhead, which follows from the count.
-    pub(crate) memory: i64,
-    pub(crate) disk: i64,
-    pub(crate) bandwidth: i64,
-    pub(crate) instances: u32,
-    pub(crate) capped: u32,
-}
-
-/// What may be promised on a node, ratios and reserves applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Limits {
-    pub(crate) cpu: i64,
-    pub(crate) memory: i64,
-    pub(crate) disk: i64,
-    pub(crate) bandwidth: i64,
 }
 
 /// One node.
@@ -94,53 +73,35 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
-    /// What may be promised, from the facts. Capacity rounds down at every step.
+    /// What may be promised, from the facts.
     pub(crate) fn compute_limits(&self) -> Limits {
-        let (have, keep) = (self.capacity, self.system_reserve);
-        let cpu = after_other(
-            have.cpu_milli.into(),
-            keep.cpu_milli.into(),
-            self.other.cpu_milli.into(),
-            self.other.cpu_unit_milli.into(),
-        );
-        let memory_kib = after_other(
-            u64::from(have.memory_mib) << 10,
-            u64::from(keep.memory_mib) << 10,
-            self.other.memory_kib,
-            u64::from(self.other.memory_unit_mib) << 10,
-        );
-        Limits {
-            cpu: overcommitted(cpu, self.ratios.cpu_permille),
-            memory: overcommitted(memory_kib >> 10, self.ratios.memory_permille),
-            disk: overcommitted(
-                i64::from(have.disk_mib) - i64::from(keep.disk_mib),
-                self.ratios.disk_permille,
-            ),
-            bandwidth: i64::from(have.bandwidth_mbps) - i64::from(keep.bandwidth_mbps),
+        Limits::of(self.capacity, self.system_reserve, self.ratios, self.other)
+    }
+
+    /// What is used and what may be promised, as one value.
+    pub(crate) const fn room(&self) -> Room {
+        Room {
+            limits: self.limits,
+            used: self.used,
+            overhead_mib: self.vmm_overhead_mib,
+            instance_limit: self.instance_limit,
+            cpu_cap_mode: self.cpu_cap_mode,
         }
     }
 
     /// Memory in use, the hypervisor's overhead included.
     pub(crate) fn memory_used(&self) -> i64 {
-        self.used.memory + i64::from(self.used.instances) * i64::from(self.vmm_overhead_mib)
+        self.room().memory_used()
     }
 
     /// Memory one more instance may have, its own overhead already taken off.
     pub(crate) fn memory_room(&self) -> i64 {
-        self.limits.memory - self.memory_used() - i64::from(self.vmm_overhead_mib)
+        self.room().memory_room()
     }
 
     /// Whether a capped, or an uncapped, instance may join those that are here.
     pub(crate) fn takes(&self, capped: bool) -> bool {
-        let uncapped_here = self.used.instances - self.used.capped;
-        match (self.cpu_cap_mode, capped) {
-            (CpuCapMode::Mixed, _) | (CpuCapMode::Capped, true) | (CpuCapMode::Uncapped, false) => {
-                true
-            }
-            (CpuCapMode::Capped, false) | (CpuCapMode::Uncapped, true) => false,
-            (CpuCapMode::Uniform, true) => uncapped_here == 0,
-            (CpuCapMode::Uniform, false) => self.used.capped == 0,
-        }
+        self.room().takes(capped)
     }
 
     /// A planned reboot that still lies ahead of the last boot.
@@ -155,23 +116,6 @@ impl NodeRow {
         };
         (second.failed && newest.failed).then(|| second.at.plus(window_s))
     }
-}
-
-/// Whole units left after the system's reserve and what others are charged; negative when over.
-fn after_other(total: u64, system: u64, raw: u64, unit: u64) -> i64 {
-    let unit = unit.max(1);
-    let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-    if system > total {
-        return signed(total) - signed(system);
-    }
-    let reservable = (total - system) / unit * unit;
-    let charged = charge_for_other(total, system, raw, unit).saturating_mul(unit);
-    signed(reservable).saturating_sub(signed(charged))
-}
-
-fn overcommitted(amount: i64, permille: u32) -> i64 {
-    // A deficit is not multiplied: it is real.
-    if amount < 0 { amount } else { amount.saturating_mul(i64::from(permille)) / 1000 }
 }
 
 /// What few instances have.

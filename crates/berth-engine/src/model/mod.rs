@@ -7,6 +7,7 @@ mod amounts;
 mod ids;
 mod node;
 mod request;
+mod room;
 
 pub use amounts::{Amounts, PPM, Ratios, Unit, charge_for_other, share_ppm};
 pub use ids::{InstanceId, NodeId, Timestamp};
@@ -18,3 +19,5 @@ pub use request::{
     Elastic, Group, GroupKind, Hint, InstanceRequest, InvalidRequest, Locality, PlatformBounds,
     Volume,
 };
+pub(crate) use room::enough;
+pub use room::{Demand, Lack, Limits, Room, Used, class_lack};

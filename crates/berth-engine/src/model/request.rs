@@ -67,76 +67,81 @@ pub struct InstanceRequest {
     /// The id it will have.
     pub id: InstanceId,
     /// A name that affinity rules may use.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The tenant it belongs to.
     pub owner: String,
     /// The environment whose secrets it uses.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
     /// The workload it is a replica of.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// What it needs.
     #[serde(deserialize_with = "with_default_disk")]
     pub resources: Amounts,
     /// Further integer classes it needs, such as `gpu`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, u32>,
     /// How far it may shrink and grow.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
     /// Its tags, for rules of its own and of others.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
     /// Traits its node must have.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub traits: BTreeMap<String, TraitValue>,
     /// Networks: of each set, at least one must be up on the node.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Vec<String>>,
     /// Platforms it runs on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub platform: PlatformBounds,
     /// Overprovision ratios its package was sold with.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratios: Option<Ratios>,
     /// On-demand or spot, if it matters.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
     /// Local volumes it must be beside.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
     /// Whether its environment must have secrets.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_secrets: bool,
     /// Whether its CPU is capped.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cpu_capped: bool,
     /// Whether it refuses nodes that are virtual machines.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclude_virtual: bool,
     /// Its image.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// What the image takes on disk beside the instance's own disk.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub image_mib: u32,
     /// Groups it is a member of.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// Affinity rules.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affinity: Vec<Rule>,
     /// Locality hints.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Locality::is_empty")]
     pub locality: Locality,
     /// Higher may push out lower, by proposal.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i32,
     /// Nodes that already denied this request.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded_nodes: Vec<NodeId>,
+}
+
+/// What is as it is by default is left out, so that a stored request stays small.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Amounts as a request states them: disk that is not mentioned is the default.
