@@ -13,7 +13,7 @@ use super::index::Place;
 use super::rows::{ExtraClass, InstanceRow, NodeRow, Rare};
 use super::{Fleet, Symbol};
 use crate::affinity::{Operator, Strength};
-use crate::model::{InstanceId, InstanceRequest, NodeId};
+use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId};
 
 /// A claim that cannot be recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -71,6 +71,24 @@ impl Fleet {
         self.refresh(slot);
         let whose = Whose::new(&request.owner, request.workload.as_deref());
         self.changes.push(Change::new(slot, What::Claim(whose)));
+    }
+
+    /// Changes what an instance is charged. Returns whether it is placed.
+    pub fn resize(&mut self, id: InstanceId, resources: Amounts) -> bool {
+        let Some(number) = self.instances_by_id.find(id, &self.instances) else { return false };
+        let Some(instance) = self.instances[number as usize].as_mut() else { return false };
+        let (slot, old) = (Slot(instance.node), instance.clone());
+        instance.resources = resources;
+        let whose = (instance.owner, instance.workload);
+        if let Some(row) = self.rows[slot.index()].as_mut() {
+            row.used.charge(&old.resources, old.cpu_capped, -1);
+            row.used.charge(&resources, old.cpu_capped, 1);
+        }
+        self.refresh(slot);
+        let workload = whose.1.map(|workload| self.texts.text(workload));
+        let whose = Whose::new(self.texts.text(whose.0), workload);
+        self.changes.push(Change::new(slot, What::Claim(whose)));
+        true
     }
 
     /// Takes an instance off its node. Returns the node it was on.

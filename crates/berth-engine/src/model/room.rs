@@ -220,6 +220,41 @@ impl Room {
         rules.into_iter().find_map(failed)
     }
 
+    /// The first thing that is missing for an instance here to grow. What does not grow needs no
+    /// room, so an over-full node may always shrink.
+    #[must_use]
+    pub fn lack_of_growth(&self, old: &Amounts, new: &Amounts, cpu_hard: bool) -> Option<Lack> {
+        let (limits, used) = (&self.limits, &self.used);
+        let cpu = if cpu_hard { new.cpu_milli } else { 0 };
+        let memory_free = limits.memory - self.memory_used();
+        let (disk_free, cpu_free) = (limits.disk - used.disk, limits.cpu - used.cpu);
+        let bandwidth_free = limits.bandwidth - used.bandwidth;
+        let rules = [
+            (
+                "no_capacity_memory",
+                "memory",
+                old.memory_mib,
+                new.memory_mib,
+                memory_free,
+                Unit::Mib,
+            ),
+            ("no_capacity_cpu", "CPU", old.cpu_milli, cpu, cpu_free, Unit::MilliCpu),
+            ("no_capacity_disk", "disk", old.disk_mib, new.disk_mib, disk_free, Unit::Mib),
+            (
+                "no_capacity_bandwidth",
+                "bandwidth",
+                old.bandwidth_mbps,
+                new.bandwidth_mbps,
+                bandwidth_free,
+                Unit::Mbps,
+            ),
+        ];
+        rules.into_iter().find_map(|(code, resource, old, new, free, unit)| {
+            let lacks = enough(resource, new.saturating_sub(old), free, unit).err();
+            lacks.map(|evidence| Lack { code, evidence })
+        })
+    }
+
     /// Whether a node can take one more instance at all.
     pub(crate) fn admits_one_more(&self) -> Result<(), Evidence> {
         if self.used.instances < self.instance_limit {

@@ -2,6 +2,8 @@
 //! checked on any machine.
 
 mod engine;
+mod ledger;
+mod shapes;
 
 use clap::Subcommand;
 
@@ -12,12 +14,22 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench engine --nodes 10000 --json
     Engine(engine::EngineBench),
+    /// Durable claims through engine and ledger, and the bare database beside them.
+    ///
+    /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
+    Ledger(ledger::LedgerBench),
+    /// SQL that a claim could be made of: which kinds sell too much, and how fast the others are.
+    ///
+    /// Example: berth bench shapes --backend postgres --clients 32
+    Shapes(shapes::ShapesBench),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Engine(bench) => bench.run(),
+            Self::Ledger(bench) => bench.run(),
+            Self::Shapes(bench) => bench.run(),
         }
     }
 }

@@ -1,0 +1,471 @@
+//! The door: one handle to one ledger, whichever database it is on.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use berth_engine::{InstanceId, NodeId};
+
+use crate::error::{Fault, LedgerError};
+use crate::model::{
+    Adopt, Advance, Answer, Claim, ClaimKey, Drift, Move, Op, Outcome, Page, Plan, Rejected,
+    Release, Resize, Segment, Standing, Text, UnmetDemand, Verdict,
+};
+use crate::postgres::{Isolation, Postgres};
+use crate::retention::{Forget, Retention};
+use crate::run::{Chain, Patience};
+use crate::sqlite::Sqlite;
+use crate::tables::{SnapshotItem, Tables};
+use crate::writer::{self, Job, LaneSettings, Observer, Queue, Reply, WriteStats};
+
+/// Which database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A SQLite file.
+    Sqlite(PathBuf),
+    /// A PostgreSQL server, by URL.
+    Postgres(String),
+}
+
+impl Backend {
+    /// Reads a database URL: `postgres://…`, `sqlite:PATH`, or a path.
+    ///
+    /// # Errors
+    /// When it is none of these.
+    pub fn parse(url: &str) -> Result<Self, LedgerError> {
+        let invalid = || LedgerError::InvalidUrl { url: url.to_owned() };
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Ok(Self::Postgres(url.to_owned()));
+        }
+        let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:"));
+        match path {
+            Some("") => Err(invalid()),
+            Some(path) => Ok(Self::Sqlite(PathBuf::from(path))),
+            None if url.is_empty() || url.contains("://") => Err(invalid()),
+            None => Ok(Self::Sqlite(PathBuf::from(url))),
+        }
+    }
+
+    fn open(&self, isolation: Isolation) -> Result<Box<dyn Tables>, LedgerError> {
+        let opened: Result<Box<dyn Tables>, Fault> = match self {
+            Self::Sqlite(path) => Sqlite::open(path).map(|tables| Box::new(tables) as _),
+            Self::Postgres(url) => {
+                Postgres::open(url, isolation).map(|tables| Box::new(tables) as _)
+            }
+        };
+        opened.map_err(|fault| fault.into_error(1))
+    }
+}
+
+/// How a ledger is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Transactions that may be in flight at once. SQLite has one writer whatever this says.
+    pub lanes: usize,
+    /// Most operations in one transaction.
+    pub group: usize,
+    /// PostgreSQL's isolation level. Every level is safe; the higher ones retry more.
+    pub isolation: Isolation,
+    /// How long a write keeps trying while the database cannot be reached.
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            lanes: 2,
+            group: 1000,
+            isolation: Isolation::ReadCommitted,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+struct Inner {
+    backend: Backend,
+    options: Options,
+    queue: Arc<Queue>,
+    origins: Vec<Text>,
+    readers: Mutex<Vec<Box<dyn Tables>>>,
+    lanes: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A ledger. Copies are the same ledger; it closes when the last is dropped.
+#[derive(Clone)]
+pub struct Ledger(Arc<Inner>);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+        let lanes = std::mem::take(self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for lane in lanes {
+            // A lane that drops the last handle cannot wait for itself.
+            if lane.thread().id() != std::thread::current().id() {
+                let _ = lane.join();
+            }
+        }
+    }
+}
+
+impl Ledger {
+    /// Opens a ledger, made or migrated as needed.
+    ///
+    /// # Errors
+    /// When the database cannot be opened, or was made by a newer Berth.
+    pub fn open(backend: Backend, options: Options) -> Result<Self, LedgerError> {
+        Self::open_with(backend, options, None)
+    }
+
+    /// Opens a ledger, and tells an observer of every commit of this process.
+    ///
+    /// # Errors
+    /// As [`Ledger::open`].
+    pub fn open_with(
+        backend: Backend,
+        options: Options,
+        observer: Option<Observer>,
+    ) -> Result<Self, LedgerError> {
+        let settings = LaneSettings {
+            most: options.group.max(1),
+            patience: Patience(options.patience),
+            observer,
+        };
+        let queue = Arc::new(Queue::default());
+        let lanes = match &backend {
+            Backend::Sqlite(_) => 1,
+            Backend::Postgres(_) => options.lanes.max(1),
+        };
+        let (mut handles, mut origins) = (Vec::with_capacity(lanes), Vec::with_capacity(lanes));
+        for number in 0..lanes {
+            let tables = backend.open(options.isolation)?;
+            let (queue, settings, chain) = (Arc::clone(&queue), settings.clone(), Chain::new());
+            origins.push(Text::clone(&chain.id));
+            let lane = move || writer::lane(&queue, tables, chain, &settings);
+            let thread = std::thread::Builder::new().name(format!("ledger-{number}"));
+            handles.push(thread.spawn(lane).map_err(|error| {
+                LedgerError::Database(format!("a thread could not be started: {error}"))
+            })?);
+        }
+        Ok(Self(Arc::new(Inner {
+            backend,
+            options,
+            queue,
+            origins,
+            readers: Mutex::new(Vec::new()),
+            lanes: Mutex::new(handles),
+        })))
+    }
+
+    /// The chains that this process writes; events say which chain they come from.
+    #[must_use]
+    pub fn origins(&self) -> &[Text] {
+        &self.0.origins
+    }
+
+    /// Hands operations over, in order; answers come when they are durable.
+    pub fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
+        self.0.queue.submit(jobs);
+    }
+
+    /// Does one operation and waits for its answer.
+    ///
+    /// # Errors
+    /// When the ledger does not know what became of it.
+    pub fn call(&self, op: Op) -> Result<Answer, LedgerError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let reply: Reply = Box::new(move |answer| drop(sender.send(answer)));
+        self.submit([Job { op, reply }]);
+        receiver.recv().unwrap_or(Err(LedgerError::Closed))
+    }
+
+    /// Claims a plan: all of it, or nothing.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`]; that it does not fit is an answer, not an error.
+    pub fn commit(&self, plan: Plan) -> Result<Verdict, LedgerError> {
+        match self.call(Op::Commit(plan))? {
+            Answer::Plan(verdict) => Ok(verdict),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Renews, binds or activates a claim.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn advance(&self, advance: Advance) -> Result<Result<Standing, Rejected>, LedgerError> {
+        self.claim_answer(Op::Advance(advance))
+    }
+
+    /// Ends a claim.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn release(&self, release: Release) -> Result<Result<Standing, Rejected>, LedgerError> {
+        self.claim_answer(Op::Release(release))
+    }
+
+    /// Changes what a claim is charged.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn resize(&self, resize: Resize) -> Result<Result<Standing, Rejected>, LedgerError> {
+        self.claim_answer(Op::Resize(resize))
+    }
+
+    /// Moves an instance, both nodes in one transaction.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn relocate(&self, to: Move) -> Result<Result<Standing, Rejected>, LedgerError> {
+        self.claim_answer(Op::Move(Box::new(to)))
+    }
+
+    /// Records an instance that an agent found.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn adopt(&self, adopt: Adopt) -> Result<Result<Standing, Rejected>, LedgerError> {
+        self.claim_answer(Op::Adopt(adopt))
+    }
+
+    fn claim_answer(&self, op: Op) -> Result<Result<Standing, Rejected>, LedgerError> {
+        match self.call(op)? {
+            Answer::Claim(answer) => Ok(answer),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Does an administrative operation.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn administer(&self, op: Op) -> Result<Outcome, LedgerError> {
+        match self.call(op)? {
+            Answer::Outcome(outcome) => Ok(outcome),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends every lease that has run out, node by node. Any process may do so at any time.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn reap(&self) -> Result<Vec<InstanceId>, LedgerError> {
+        let mut reaped = Vec::new();
+        for node in self.read(|tables| tables.expired_nodes())? {
+            reaped.extend(self.reap_node(&node)?);
+        }
+        Ok(reaped)
+    }
+
+    /// Ends the leases of one node that have run out: for a planner that found no room there.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn reap_node(&self, node: &NodeId) -> Result<Vec<InstanceId>, LedgerError> {
+        match self.call(Op::Reap(node.clone()))? {
+            Answer::Reaped(instances) => Ok(instances),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Looks for counters that are not the sum of their claims, recomputes those under their row's
+    /// lock, and reports what was out of step: a defect, never silent.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn reconcile(&self) -> Result<Vec<Drift>, LedgerError> {
+        let drifted = self.read(|tables| tables.drifted())?;
+        let nodes = drifted.nodes.into_iter().map(Op::ReconcileNode);
+        let groups = drifted.groups.into_iter().map(Op::ReconcileGroup);
+        let tenants = drifted.tenants.into_iter().map(Op::ReconcileTenant);
+        let mut drifts = Vec::new();
+        for op in nodes.chain(groups).chain(tenants) {
+            match self.call(op)? {
+                Answer::Drifts(found) => drifts.extend(found),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(drifts)
+    }
+
+    /// Releases everything an instance, a workload or a tenant holds. Returns how many claims.
+    ///
+    /// Claims that are granted meanwhile are released too, until none is found.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn delete_claims(
+        &self,
+        owner: &str,
+        workload: Option<&str>,
+        reason: &str,
+    ) -> Result<usize, LedgerError> {
+        let mut released = 0;
+        loop {
+            let keys = self.read(|tables| tables.claims_of(owner, workload))?;
+            if keys.is_empty() {
+                return Ok(released);
+            }
+            for key in keys {
+                released += usize::from(self.force_release(key, reason)?);
+            }
+        }
+    }
+
+    /// Releases one claim, whoever holds it. Returns whether it was there.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn force_release(&self, key: ClaimKey, reason: &str) -> Result<bool, LedgerError> {
+        let release = Release {
+            request_id: Text::from(format!("delete-{:032x}", fastrand::u128(..))),
+            key,
+            owner: None,
+            fence: None,
+            confirmed: true,
+            reason: Text::from(reason),
+        };
+        Ok(self.release(release)?.is_ok())
+    }
+
+    /// One claim.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn claim(&self, key: ClaimKey) -> Result<Option<Claim>, LedgerError> {
+        self.read(|tables| tables.claim(key))
+    }
+
+    /// Events after a cursor, in order, without gaps. An empty page means: nothing new.
+    ///
+    /// # Errors
+    /// When the cursor is older than the log reaches, or newer; or the database cannot be read.
+    pub fn events_after(&self, cursor: i64, limit: usize) -> Result<Page, LedgerError> {
+        let limit = limit.max(1);
+        let mut events = Vec::new();
+        for segment in self.segments_after(cursor, limit)? {
+            let corrupt = |error: serde_json::Error| LedgerError::Corrupt(error.to_string());
+            events.extend(segment.events().map_err(corrupt)?);
+        }
+        events.retain(|event| event.seq > cursor);
+        events.truncate(limit);
+        let cursor = events.last().map_or(cursor, |event| event.seq);
+        Ok(Page { events, cursor })
+    }
+
+    /// The segments that hold the events after a cursor, unread: for followers that skip their own.
+    ///
+    /// # Errors
+    /// As [`Ledger::events_after`].
+    pub fn segments_after(&self, cursor: i64, limit: usize) -> Result<Vec<Segment>, LedgerError> {
+        let wanted = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.read(|tables| {
+            let ends = tables.number_events()?;
+            let (oldest, newest) = (ends.first, ends.next - 1);
+            if cursor + 1 < oldest {
+                return Err(Fault::Fatal(LedgerError::CursorTooOld { cursor, oldest }));
+            }
+            if cursor > newest {
+                return Err(Fault::Fatal(LedgerError::CursorInFuture { cursor, newest }));
+            }
+            if cursor == newest { Ok(Vec::new()) } else { tables.segments_after(cursor, wanted) }
+        })
+    }
+
+    /// Waits until this process has committed something since `seen`, or the time is up. Other
+    /// processes' commits are noticed by asking again.
+    #[must_use]
+    pub fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
+        self.0.queue.wait_for_commit(seen, timeout)
+    }
+
+    /// Everything as of one moment, in an order in which a fleet can take it in. Returns the cursor
+    /// from which events go on.
+    ///
+    /// # Errors
+    /// When the database cannot be read, or `take` refuses.
+    pub fn snapshot(
+        &self,
+        mut take: impl FnMut(SnapshotItem) -> Result<(), LedgerError>,
+    ) -> Result<i64, LedgerError> {
+        let mut tables = self.0.backend.open(self.0.options.isolation)?;
+        let snapshot = tables.snapshot(&mut |item| take(item).map_err(Fault::Fatal));
+        snapshot.map_err(|fault| fault.into_error(1))
+    }
+
+    /// Nodes heard since a moment, in whole seconds.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn heartbeats_since(&self, at: i64) -> Result<Vec<(NodeId, i64)>, LedgerError> {
+        self.read(|tables| tables.heartbeats_since(at))
+    }
+
+    /// Unmet demand, most recent first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn demand(&self) -> Result<Vec<UnmetDemand>, LedgerError> {
+        self.read(|tables| tables.demand())
+    }
+
+    /// Drops what need not be kept any longer. Returns how many rows went.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub fn forget(&self, retention: &Retention) -> Result<u64, LedgerError> {
+        self.read(|tables| {
+            let (now, ends) = (tables.clock()?, tables.number_events()?);
+            tables.forget(&Forget {
+                events_before: ends.next - retention.events,
+                answers_before: now.plus_seconds(-retention.answers_s),
+                receipts_before: retention.receipts_s.map(|age| now.plus_seconds(-age)),
+                now,
+            })
+        })
+    }
+
+    /// How much was written, and how often it had to begin again.
+    #[must_use]
+    pub fn stats(&self) -> WriteStats {
+        self.0.queue.stats()
+    }
+
+    /// Reads on a connection of its own, and once more when the connection was lost.
+    pub(crate) fn read<T>(
+        &self,
+        mut read: impl FnMut(&mut dyn Tables) -> Result<T, Fault>,
+    ) -> Result<T, LedgerError> {
+        let kept = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut tables = match kept {
+            Some(tables) => tables,
+            None => self.0.backend.open(self.0.options.isolation)?,
+        };
+        for tries in 1..=20 {
+            match read(&mut *tables) {
+                Ok(found) => {
+                    self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).push(tables);
+                    return Ok(found);
+                }
+                Err(Fault::Lost(_)) if tries < 20 => {
+                    tables.rollback();
+                    std::thread::sleep(Duration::from_millis(10 * tries));
+                    let _ = tables.reconnect();
+                }
+                Err(Fault::Again(_)) if tries < 20 => tables.rollback(),
+                Err(fault) => {
+                    tables.rollback();
+                    return Err(fault.into_error(u32::try_from(tries).unwrap_or(u32::MAX)));
+                }
+            }
+        }
+        Err(LedgerError::Unreachable("the database went away again and again".to_owned()))
+    }
+}
+
+fn unexpected(answer: &Answer) -> LedgerError {
+    LedgerError::Corrupt(format!("an answer of another kind: {answer:?}"))
+}

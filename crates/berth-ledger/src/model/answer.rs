@@ -1,0 +1,317 @@
+//! What the ledger answers: granted, conflict or refused. That it does not know is an error.
+
+use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
+use serde::{Deserialize, Serialize};
+
+use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, SlotKey, Text};
+
+/// One claim that was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedClaim {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Which of its claims.
+    #[serde(default, skip_serializing_if = "is_primary")]
+    pub role: Role,
+    /// The node.
+    pub node: NodeId,
+    /// To be presented by whoever acts on it.
+    pub fence: i64,
+    /// When it ends unless it is bound or renewed.
+    pub lease_until: Option<Micros>,
+    /// Values taken from pools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<HeldValue>,
+}
+
+fn is_primary(role: &Role) -> bool {
+    *role == Role::Primary
+}
+
+/// A plan that was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Its claims, in the order of the plan.
+    pub claims: Vec<GrantedClaim>,
+    /// The receipt it is in: chain, number and place.
+    pub decision: String,
+}
+
+/// A node's row as it stood when a guard failed, for the planner to take in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNow {
+    /// The node.
+    pub node: NodeId,
+    /// Its state.
+    pub state: NodeState,
+    /// Generation of its facts.
+    pub constraint_gen: i64,
+    /// Generation of the hard rules there.
+    pub rules_gen: i64,
+    /// Its counters and limits.
+    pub room: Room,
+}
+
+/// Which guard failed, on which row, with the numbers it saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The node is not there.
+    UnknownNode(NodeId),
+    /// The node's facts or state changed since the plan was made.
+    Changed {
+        /// As it is now.
+        now: Box<NodeNow>,
+        /// The generation the plan was made on.
+        planned_gen: i64,
+    },
+    /// A claim with a hard rule about others landed there since.
+    RulesChanged {
+        /// As it is now.
+        now: Box<NodeNow>,
+        /// The generation the plan was made on.
+        planned_gen: i64,
+    },
+    /// The node takes no instances: its capacity is unknown, or its state forbids it.
+    NotSchedulable(Box<NodeNow>),
+    /// Too little is left.
+    Room {
+        /// As it is now.
+        now: Box<NodeNow>,
+        /// What is missing.
+        lack: Lack,
+    },
+    /// Too little is left of a further class.
+    Class {
+        /// The node.
+        node: NodeId,
+        /// What is missing.
+        lack: Lack,
+    },
+    /// The group is not there.
+    UnknownGroup(Text),
+    /// The group has its home elsewhere, or its domain is full.
+    Group {
+        /// The group.
+        group: Text,
+        /// The domain that was planned.
+        domain: Option<Text>,
+        /// Members there now.
+        members: i64,
+        /// Most members there.
+        limit: i64,
+        /// Where a group that stays together is.
+        home: Option<Text>,
+    },
+    /// A hard rule about others does not hold any more.
+    Rule {
+        /// The node.
+        node: NodeId,
+        /// The rule.
+        rule: String,
+        /// Who stands against it.
+        instance: Option<InstanceId>,
+    },
+    /// The volume is not there.
+    UnknownVolume(Text),
+    /// The volume lives elsewhere.
+    VolumeHome {
+        /// The volume.
+        volume: Text,
+        /// Where it lives.
+        home: NodeId,
+    },
+    /// Another instance uses the volume.
+    VolumeInUse {
+        /// The volume.
+        volume: Text,
+        /// Who uses it.
+        by: InstanceId,
+    },
+    /// The instance already has a claim in this role.
+    AlreadyPlaced {
+        /// The claim.
+        key: ClaimKey,
+        /// Where it is.
+        node: NodeId,
+    },
+    /// Another instance sits in that slot.
+    SlotTaken {
+        /// The slot.
+        slot: SlotKey,
+        /// Who sits there.
+        by: InstanceId,
+    },
+}
+
+impl Guard {
+    /// The stable reason code.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownNode(_) => "unknown_node",
+            Self::Changed { .. } => "node_changed",
+            Self::RulesChanged { .. } => "rules_changed",
+            Self::NotSchedulable(_) => "no_nodes_active",
+            Self::Room { lack, .. } | Self::Class { lack, .. } => lack.code,
+            Self::UnknownGroup(_) => "unknown_group",
+            Self::Group { .. } => "group_no_node",
+            Self::Rule { .. } => "affinity_no_node",
+            Self::UnknownVolume(_) => "unknown_volume",
+            Self::VolumeHome { .. } => "volume_locality_no_node",
+            Self::VolumeInUse { .. } => "volume_in_use",
+            Self::AlreadyPlaced { .. } => "already_placed",
+            Self::SlotTaken { .. } => "slot_taken",
+        }
+    }
+}
+
+/// A plan that no longer holds: plan again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Which claim of the plan.
+    pub instance: InstanceId,
+    /// The node it was planned for.
+    pub node: NodeId,
+    /// Why.
+    pub guard: Guard,
+}
+
+/// Why planning again would not help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// The tenant's quota.
+    Quota {
+        /// The tenant.
+        owner: Text,
+        /// Of what.
+        resource: &'static str,
+        /// In use.
+        used: i64,
+        /// Asked for.
+        wanted: i64,
+        /// The limit.
+        limit: i64,
+    },
+    /// A pool has no free value.
+    PoolExhausted {
+        /// The pool.
+        pool: Text,
+        /// Whether it holds addresses.
+        addresses: bool,
+    },
+    /// The pool is not there.
+    UnknownPool(Text),
+    /// The request id was used for something else.
+    RequestIdReused {
+        /// The id.
+        request_id: Text,
+    },
+    /// The plan has no claims, or names an instance twice.
+    Malformed(String),
+}
+
+impl RefusedBy {
+    /// The stable reason code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Quota { .. } => "quota_exceeded",
+            Self::PoolExhausted { addresses: true, .. } => "ipam_exhausted",
+            Self::PoolExhausted { addresses: false, .. } => "pool_exhausted",
+            Self::UnknownPool(_) => "unknown_pool",
+            Self::RequestIdReused { .. } => "request_id_reused",
+            Self::Malformed(_) => "malformed_plan",
+        }
+    }
+}
+
+/// What became of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it is claimed.
+    Granted(Grant),
+    /// Nothing is claimed: a guard failed, plan again.
+    Conflict(Box<Conflict>),
+    /// Nothing is claimed, and planning again would not help.
+    Refused(RefusedBy),
+}
+
+/// A claim as it stands after a step of its life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Which of its claims.
+    pub role: Role,
+    /// The node.
+    pub node: NodeId,
+    /// Its state; absent when it is gone.
+    pub state: Option<ClaimState>,
+    /// Its fence.
+    pub fence: i64,
+    /// Its lease, while held.
+    pub lease_until: Option<Micros>,
+    /// What it is charged.
+    pub amounts: Amounts,
+}
+
+/// Why a step of a claim's life was refused. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// There is no such claim.
+    NoClaim(ClaimKey),
+    /// Another tenant's.
+    NotOwner {
+        /// The claim.
+        key: ClaimKey,
+        /// Who asked.
+        asked: Text,
+    },
+    /// A later holder has it.
+    StaleFence {
+        /// The claim.
+        key: ClaimKey,
+        /// What was presented.
+        presented: i64,
+        /// What it is now.
+        current: i64,
+    },
+    /// Its lease has ended.
+    LeaseExpired {
+        /// The claim.
+        key: ClaimKey,
+        /// When.
+        expired_at: Micros,
+        /// The database's clock.
+        now: Micros,
+    },
+    /// It is in another state than this step needs.
+    WrongState {
+        /// The claim.
+        key: ClaimKey,
+        /// The state it is in.
+        found: ClaimState,
+        /// The states that would do.
+        wanted: &'static str,
+    },
+    /// A guard failed.
+    Guard(Box<Guard>),
+    /// A limit that planning again would not help with.
+    Refused(RefusedBy),
+}
+
+impl Rejected {
+    /// The stable reason code.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NoClaim(_) => "no_claim",
+            Self::NotOwner { .. } => "not_owner",
+            Self::StaleFence { .. } => "stale_fence",
+            Self::LeaseExpired { .. } => "lease_expired",
+            Self::WrongState { .. } => "wrong_state",
+            Self::Guard(guard) => guard.code(),
+            Self::Refused(by) => by.code(),
+        }
+    }
+}

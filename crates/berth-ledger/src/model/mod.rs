@@ -1,0 +1,29 @@
+//! The vocabulary: claims, plans, operations, answers, events and receipts.
+//!
+//! Plain data. Nothing here decides and nothing here knows a database.
+
+mod answer;
+mod claim;
+mod event;
+mod op;
+mod plan;
+mod pool;
+mod receipt;
+
+pub use answer::{
+    Conflict, Grant, GrantedClaim, Guard, NodeNow, RefusedBy, Rejected, Standing, Verdict,
+};
+pub use claim::{
+    Claim, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, SlotKey, Spec, Text, Ties,
+};
+pub(crate) use event::pack as pack_events;
+pub use event::{Allocated, Event, EventBody, Page, Segment};
+pub use op::{
+    Adopt, Advance, Answer, Drift, Move, Op, Outcome, Quota, Release, Resize, Step, UnmetDemand,
+    Workload,
+};
+pub(crate) use plan::first_half;
+pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen};
+pub use pool::{InvalidPool, Pool, PoolKind};
+pub use receipt::{DecisionOutcome, DecisionRecord, PlacedAt};
+pub(crate) use receipt::{link, pack as pack_decisions, unpack as unpack_decisions};

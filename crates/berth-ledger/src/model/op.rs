@@ -1,0 +1,271 @@
+//! Everything that may be written: one operation, one answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_engine::{
+    Amounts, Demand, Group, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState, Volume,
+};
+use serde::{Deserialize, Serialize};
+
+use super::answer::{Rejected, Standing, Verdict};
+use super::claim::{ClaimKey, Text};
+use super::plan::{Plan, PlannedClaim};
+use super::pool::Pool;
+use super::receipt::DecisionRecord;
+
+/// A step in a claim's life, by whoever holds its fence.
+#[derive(Clone, Debug)]
+pub struct Advance {
+    /// The claim.
+    pub key: ClaimKey,
+    /// The tenant that asks; absent when an agent or operator does.
+    pub owner: Option<Text>,
+    /// The fence it was granted with.
+    pub fence: i64,
+    /// The step.
+    pub step: Step,
+}
+
+/// Which step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Held stays held, for so many seconds from now.
+    Renew {
+        /// How long.
+        lease_s: u32,
+    },
+    /// Held becomes binding: an agent has taken it up.
+    Bind,
+    /// Binding becomes active: the instance runs.
+    Activate,
+}
+
+/// Ends a claim.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The claim.
+    pub key: ClaimKey,
+    /// The tenant that asks; absent when an agent or operator does.
+    pub owner: Option<Text>,
+    /// The fence it was granted with; absent when an operator forces it.
+    pub fence: Option<i64>,
+    /// The instance is known to be gone, or the caller answers for it. Else a bound claim goes to
+    /// `releasing` and counts until its agent confirms.
+    pub confirmed: bool,
+    /// Why, for the event.
+    pub reason: Text,
+}
+
+/// Changes what a claim is charged.
+#[derive(Clone, Debug)]
+pub struct Resize {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The claim.
+    pub key: ClaimKey,
+    /// The tenant that asks; absent when an agent or operator does.
+    pub owner: Option<Text>,
+    /// The fence it was granted with.
+    pub fence: Option<i64>,
+    /// What it should be charged.
+    pub amounts: Amounts,
+    /// Whether CPU must be free for a growth.
+    pub cpu_hard: bool,
+}
+
+/// Moves an instance to another node, both nodes in one transaction.
+#[derive(Clone, Debug)]
+pub struct Move {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The fence of the claim that is to move.
+    pub fence: Option<i64>,
+    /// Where to: guarded like any plan. If the instance holds a migration target on that node, it
+    /// is that claim which becomes primary.
+    pub to: PlannedClaim,
+}
+
+/// Reality that an agent found and nobody placed: recorded, loudly, never refused.
+#[derive(Clone, Debug)]
+pub struct Adopt {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The instance.
+    pub request: Arc<InstanceRequest>,
+    /// Where it was found.
+    pub node: NodeId,
+    /// What it uses.
+    pub demand: Demand,
+}
+
+/// What was lacking when a request found no room: the autoscaler's input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnmetDemand {
+    /// The tenant.
+    pub owner: String,
+    /// The refusal's code.
+    pub code: String,
+    /// What was asked for.
+    pub spec: String,
+    /// How often.
+    pub times: i64,
+    /// Since when, in microseconds.
+    pub first_at: i64,
+    /// When last, in microseconds.
+    pub last_at: i64,
+}
+
+/// Limits of a tenant; absent means unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    /// Milli-CPU.
+    pub cpu_milli: Option<i64>,
+    /// MiB of memory, as requested.
+    pub memory_mib: Option<i64>,
+    /// MiB of disk.
+    pub disk_mib: Option<i64>,
+    /// Instances.
+    pub instances: Option<i64>,
+}
+
+/// A workload as stored. What it means comes with its reconciler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// The tenant.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// Its revision.
+    pub revision: i64,
+    /// How many should run.
+    pub replicas: i64,
+    /// Template and rules, as JSON.
+    pub body: String,
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Claims a plan.
+    Commit(Plan),
+    /// A step in a claim's life.
+    Advance(Advance),
+    /// Ends a claim.
+    Release(Release),
+    /// Changes what a claim is charged.
+    Resize(Resize),
+    /// Moves an instance.
+    Move(Box<Move>),
+    /// Records reality.
+    Adopt(Adopt),
+    /// Ends the expired leases of one node.
+    Reap(NodeId),
+    /// Recomputes one node's counters from its claims.
+    ReconcileNode(NodeId),
+    /// Recomputes one group's counts from its members.
+    ReconcileGroup(Text),
+    /// Recomputes one tenant's use from its claims.
+    ReconcileTenant(Text),
+    /// Adds a node, or changes what is known of it.
+    PutNode(Box<NodeFacts>),
+    /// Changes where a node stands in its life.
+    SetNodeState {
+        /// The node.
+        node: NodeId,
+        /// Its state.
+        state: NodeState,
+    },
+    /// Removes an empty node.
+    RemoveNode(NodeId),
+    /// Notes when agents were heard, in whole seconds.
+    Heartbeats(Vec<(NodeId, i64)>),
+    /// Defines a group, or changes its rules.
+    PutGroup(Group),
+    /// Removes an empty group.
+    RemoveGroup(Text),
+    /// Defines a volume, or moves it.
+    PutVolume(Volume),
+    /// Removes an unused volume.
+    RemoveVolume(Text),
+    /// Defines a pool.
+    PutPool(Pool),
+    /// Removes an unused pool.
+    RemovePool(Text),
+    /// Sets a tenant's limits.
+    PutQuota {
+        /// The tenant.
+        owner: Text,
+        /// Its limits.
+        quota: Quota,
+    },
+    /// Removes a tenant's limits.
+    RemoveQuota(Text),
+    /// Stores a workload.
+    PutWorkload(Workload),
+    /// Removes a workload that has no slots taken.
+    RemoveWorkload {
+        /// The tenant.
+        owner: Text,
+        /// Its name.
+        name: Text,
+    },
+    /// States an environment's secrets.
+    PutSecrets {
+        /// The environment.
+        env: Text,
+        /// Their version; absent: it has none.
+        version: Option<Text>,
+    },
+    /// Stores a policy, and puts it in force.
+    ActivatePolicy {
+        /// Its name.
+        name: String,
+        /// The hash of its content.
+        hash: String,
+        /// Its content, as JSON.
+        body: String,
+    },
+    /// Records decisions that claimed nothing.
+    Record(Vec<DecisionRecord>),
+    /// Counts unmet demand.
+    Demand(UnmetDemand),
+}
+
+/// What was out of step, and by how much.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drift {
+    /// The row: a node, a group with domain, or a tenant.
+    pub row: String,
+    /// Per counter: stored minus true.
+    pub amounts: BTreeMap<String, i64>,
+}
+
+/// What became of an administrative operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// It was so already.
+    Unchanged,
+    /// It cannot be done; why, and what would help.
+    Impossible(String),
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Of a plan.
+    Plan(Verdict),
+    /// Of a step in a claim's life.
+    Claim(Result<Standing, Rejected>),
+    /// Instances whose lease had ended.
+    Reaped(Vec<InstanceId>),
+    /// Counters that were out of step.
+    Drifts(Vec<Drift>),
+    /// Of an administrative operation.
+    Outcome(Outcome),
+}

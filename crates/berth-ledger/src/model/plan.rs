@@ -1,0 +1,149 @@
+//! What the planner hands to the ledger: claims to be granted together or not at all.
+
+use std::sync::Arc;
+
+use berth_engine::{Demand, InstanceRequest, NodeId, Policy};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::claim::{ClaimKey, Role, SlotKey, Spec, Text};
+
+/// Seconds a claim may stay unbound unless told otherwise.
+pub const DEFAULT_LEASE_S: u32 = 120;
+
+/// What the planner knew of a node. A plan made on other knowledge is a conflict, and is replanned.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// Generation of its facts.
+    pub constraint_gen: i64,
+    /// Generation of the hard rules of the instances there.
+    pub rules_gen: i64,
+    /// Its zone.
+    pub zone: Option<Text>,
+    /// Its rack.
+    pub rack: Option<Text>,
+}
+
+/// One claim to be granted.
+#[derive(Clone, Debug)]
+pub struct PlannedClaim {
+    /// Which claim.
+    pub key: ClaimKey,
+    /// What the instance asked for.
+    pub request: Arc<InstanceRequest>,
+    /// The same as stored.
+    pub spec: Spec,
+    /// What it needs of the node.
+    pub demand: Demand,
+    /// The node.
+    pub node: NodeId,
+    /// What the planner knew of the node.
+    pub seen: Seen,
+    /// The node's total.
+    pub score: i64,
+    /// Pools it takes a value from.
+    pub pools: Vec<Text>,
+    /// The seat it takes in its workload.
+    pub slot: Option<SlotKey>,
+    /// The release it will run.
+    pub release_id: Option<Text>,
+    /// The version of the secrets it is given.
+    pub secrets_version: Option<Text>,
+}
+
+impl PlannedClaim {
+    /// An instance on a node, under a policy.
+    #[must_use]
+    pub fn new(request: Arc<InstanceRequest>, policy: &Policy, node: NodeId, seen: Seen) -> Self {
+        let spec = Spec::of(&request);
+        Self::with_spec(request, spec, policy, node, seen)
+    }
+
+    /// The same where the stored form of the request is at hand.
+    #[must_use]
+    pub fn with_spec(
+        request: Arc<InstanceRequest>,
+        spec: Spec,
+        policy: &Policy,
+        node: NodeId,
+        seen: Seen,
+    ) -> Self {
+        Self {
+            key: ClaimKey { instance: request.id, role: Role::Primary },
+            demand: Demand::new(&request, policy),
+            spec,
+            request,
+            node,
+            seen,
+            score: 0,
+            pools: Vec::new(),
+            slot: None,
+            release_id: None,
+            secrets_version: None,
+        }
+    }
+}
+
+/// Where a plan came from; kept in its receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Basis {
+    /// The policy that was in force, by hash.
+    pub policy: String,
+    /// The last event that the planner's fleet had taken in.
+    pub fleet_version: i64,
+}
+
+/// Claims to be granted together or not at all.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The tenant.
+    pub owner: Text,
+    /// Hash of what was asked; the same id with another is refused.
+    pub body_hash: [u8; 16],
+    /// The batch, when there is one.
+    pub batch: Option<Uuid>,
+    /// How long the claims may stay unbound.
+    pub lease_s: u32,
+    /// The claims.
+    pub claims: Vec<PlannedClaim>,
+    /// Where the plan came from.
+    pub basis: Basis,
+}
+
+impl Plan {
+    /// A plan of one tenant, with the default lease.
+    #[must_use]
+    pub fn new(request_id: &str, owner: &str, claims: Vec<PlannedClaim>) -> Self {
+        let mut plan = Self {
+            request_id: Text::from(request_id),
+            owner: Text::from(owner),
+            body_hash: [0; 16],
+            batch: None,
+            lease_s: DEFAULT_LEASE_S,
+            claims,
+            basis: Basis::default(),
+        };
+        plan.body_hash = plan.hash_of_body();
+        plan
+    }
+
+    /// A hash of what was asked for: the instances and what they want, not where they were put.
+    #[must_use]
+    pub fn hash_of_body(&self) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new();
+        for claim in &self.claims {
+            hasher.update(claim.key.instance.0.as_bytes());
+            hasher.update(claim.spec.as_str().as_bytes());
+        }
+        first_half(&hasher)
+    }
+}
+
+/// The first sixteen bytes of a hash.
+pub(crate) fn first_half(hasher: &blake3::Hasher) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    half
+}

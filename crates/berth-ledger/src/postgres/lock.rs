@@ -1,0 +1,412 @@
+//! Reading the rows a transaction works on, each locked before it is read, in the one lock order.
+//!
+//! Order: groups that stay together, other groups, their domains, nodes, their classes, tenants,
+//! pools, volumes, slots, claims; within a table by key, byte by byte. All statements are sent at
+//! once: none needs the answer of another, and each sees what was committed before it ran.
+//!
+//! A group that stays together is locked to be changed, since its home may be. Other groups are
+//! only kept from being changed, so that their members do not wait for each other; their domains
+//! have rows of their own. A transaction that needs all of some group locks all its groups to be
+//! changed: one strength a statement keeps the order the same for everyone.
+//!
+//! Nothing here may change a row, and nothing may be read that a lock taken earlier, or a unique
+//! key met later, does not keep from changing.
+
+use std::collections::BTreeSet;
+
+use tokio_postgres::Row;
+
+use super::batch::{Batch, cells};
+use super::pipeline::{Call, Value};
+use super::rows::{
+    CLAIM, DEMAND, POOL, ROOM, TEAM, claim_from, claim_key_from, demand_from, get, group_from,
+    node_from, node_id, pool_from, quota_from, text, workload_from,
+};
+use crate::error::Fault;
+use crate::export::Column;
+use crate::model::{ClaimKey, Micros, Text};
+use crate::stored;
+use crate::work::{
+    ClassRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows, TenantRow, VolumeRow,
+};
+
+/// The database's clock, in microseconds.
+pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// How the rows of a statement are to be taken in.
+#[derive(Clone, Copy)]
+enum Load {
+    /// Locked, and read by another statement.
+    Nothing,
+    Groups,
+    Domains,
+    Members,
+    Nodes,
+    Facts,
+    Classes,
+    Tenants,
+    Pools,
+    PoolsInUse,
+    Volumes,
+    Slots,
+    Claims,
+    Requests,
+    Workloads,
+    WorkloadsInUse,
+    Secrets,
+    Policies,
+    Demand,
+    Clock,
+}
+
+/// The statements that lock and read what a transaction needs.
+pub(super) struct Plan {
+    loads: Vec<Load>,
+    pub(super) calls: Vec<Call>,
+}
+
+fn texts<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Value {
+    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    Box::new(names)
+}
+
+fn claim_keys<'a>(keys: impl IntoIterator<Item = &'a ClaimKey>) -> Result<Batch, Fault> {
+    let mut batch = Batch::new(&[Column::Bytes("instance"), Column::Int("role")]);
+    for key in keys {
+        batch.push(cells![*key.instance.0.as_bytes(), key.role.number()])?;
+    }
+    Ok(batch)
+}
+
+fn text_pairs<'a>(
+    columns: &'static [Column],
+    pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Batch, Fault> {
+    let mut batch = Batch::new(columns);
+    for (first, second) in pairs {
+        batch.push(cells![first, second])?;
+    }
+    Ok(batch)
+}
+
+impl Plan {
+    /// Plans the reading. Pools known to be large are drawn from and not searched, so theirs is
+    /// no lock.
+    pub(super) fn new(keys: &Keys, large_pools: &BTreeSet<Text>) -> Result<Self, Fault> {
+        let mut plan = Self { loads: Vec::new(), calls: Vec::new() };
+        plan.groups(keys)?;
+        plan.nodes(keys)?;
+        plan.pools(keys, large_pools);
+        plan.volumes_and_slots(keys)?;
+        plan.claims(keys)?;
+        plan.rest(keys)?;
+        // Last, so that it is read when all locks are held.
+        plan.add(Load::Clock, Some(Call::bare("clock", CLOCK)));
+        Ok(plan)
+    }
+
+    fn add(&mut self, load: Load, call: Option<Call>) {
+        if let Some(call) = call {
+            self.loads.push(load);
+            self.calls.push(call);
+        }
+    }
+
+    /// Reads rows by name; nothing if there are no names.
+    fn by_name<T: AsRef<str>>(
+        &mut self,
+        load: Load,
+        what: &'static str,
+        names: impl ExactSizeIterator<Item = T>,
+        sql: String,
+    ) {
+        if names.len() > 0 {
+            self.add(load, Some(Call::new(what, sql, vec![texts(names)])));
+        }
+    }
+
+    fn groups(&mut self, keys: &Keys) -> Result<(), Fault> {
+        let together = "SELECT 1 FROM team WHERE id = ANY($1) AND kind = 'together' \
+             ORDER BY id COLLATE \"C\" FOR UPDATE";
+        self.by_name(Load::Nothing, "team", keys.groups.iter(), together.to_owned());
+        let strength = if keys.whole.groups.is_empty() { "SHARE" } else { "UPDATE" };
+        let sql = format!(
+            "SELECT {TEAM} FROM team WHERE id = ANY($1) ORDER BY id COLLATE \"C\" FOR {strength}"
+        );
+        self.by_name(Load::Groups, "team", keys.groups.iter(), sql);
+        let pairs = keys.domains.iter().map(|(team, domain)| (&**team, &**domain));
+        let pairs = text_pairs(&[Column::Text("team"), Column::Text("domain")], pairs)?;
+        let sql = "SELECT t.team, t.domain, t.members FROM team_domain AS t JOIN {u} \
+             ON t.team = u.team AND t.domain = u.domain \
+             ORDER BY t.team COLLATE \"C\", t.domain COLLATE \"C\" FOR UPDATE OF t";
+        self.add(Load::Domains, pairs.statement("team_domain", sql));
+        let whole = || keys.whole.groups.iter();
+        let sql = "SELECT team, domain, members FROM team_domain WHERE team = ANY($1)";
+        self.by_name(Load::Domains, "team_domain", whole(), sql.to_owned());
+        let sql = "SELECT team, instance, role FROM team_member WHERE team = ANY($1)";
+        self.by_name(Load::Members, "team_member", whole(), sql.to_owned());
+        let sql = format!(
+            "SELECT {CLAIM} FROM team_member AS m JOIN claim AS c \
+             ON c.instance = m.instance AND c.role = m.role WHERE m.team = ANY($1)"
+        );
+        self.by_name(Load::Claims, "claim", whole(), sql);
+        Ok(())
+    }
+
+    fn nodes(&mut self, keys: &Keys) -> Result<(), Fault> {
+        let sql = format!(
+            "SELECT {ROOM} FROM node_room WHERE node = ANY($1) \
+             ORDER BY node COLLATE \"C\" FOR UPDATE"
+        );
+        self.by_name(Load::Nodes, "node_room", keys.nodes.iter().map(|id| id.as_str()), sql);
+        let sql = "SELECT id, facts FROM node WHERE id = ANY($1)";
+        let facts = keys.facts.iter().map(|id| id.as_str());
+        self.by_name(Load::Facts, "node", facts, sql.to_owned());
+        let pairs = keys.classes.iter().map(|(node, class)| (node.as_str(), &**class));
+        let pairs = text_pairs(&[Column::Text("node"), Column::Text("class")], pairs)?;
+        let sql = "SELECT t.node, t.class, t.lim, t.used FROM node_class AS t JOIN {u} \
+             ON t.node = u.node AND t.class = u.class \
+             ORDER BY t.node COLLATE \"C\", t.class COLLATE \"C\" FOR UPDATE OF t";
+        self.add(Load::Classes, pairs.statement("node_class", sql));
+        // A node's classes change only under its lock.
+        let whole: BTreeSet<&str> =
+            keys.whole_classes.iter().chain(&keys.whole.nodes).map(|id| id.as_str()).collect();
+        let sql = "SELECT node, class, lim, used FROM node_class WHERE node = ANY($1)";
+        self.by_name(Load::Classes, "node_class", whole.iter(), sql.to_owned());
+        let whole = keys.whole.nodes.iter().map(|id| id.as_str());
+        let sql = format!("SELECT {CLAIM} FROM claim AS c WHERE c.node = ANY($1)");
+        self.by_name(Load::Claims, "claim", whole, sql);
+        let sql = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
+             used_memory, used_disk, used_instances FROM tenant WHERE owner = ANY($1) \
+             ORDER BY owner COLLATE \"C\" FOR UPDATE";
+        self.by_name(Load::Tenants, "tenant", keys.tenants.iter(), sql.to_owned());
+        let sql = format!("SELECT {CLAIM} FROM claim AS c WHERE c.owner = ANY($1)");
+        self.by_name(Load::Claims, "claim", keys.whole.tenants.iter(), sql);
+        Ok(())
+    }
+
+    fn pools(&mut self, keys: &Keys, large: &BTreeSet<Text>) {
+        // One that nobody draws from is about to be changed.
+        let drawn = |(id, wanted): &(&Text, &usize)| **wanted > 0 && large.contains(*id);
+        let (drawn, searched): (Vec<_>, Vec<_>) = keys.pools.iter().partition(drawn);
+        let sql = format!(
+            "SELECT {POOL} FROM pool WHERE id = ANY($1) ORDER BY id COLLATE \"C\" FOR UPDATE"
+        );
+        self.by_name(Load::Pools, "pool", searched.iter().map(|(id, _)| &***id), sql);
+        let sql = format!("SELECT {POOL} FROM pool WHERE id = ANY($1)");
+        self.by_name(Load::Pools, "pool", drawn.iter().map(|(id, _)| &***id), sql);
+        let sql = "SELECT u.id FROM unnest($1::text[]) AS u(id) WHERE EXISTS \
+             (SELECT 1 FROM pool_value AS v WHERE v.pool = u.id AND v.released_at IS NULL)";
+        let in_use = keys.pools_in_use.iter();
+        self.by_name(Load::PoolsInUse, "pool_value", in_use, sql.to_owned());
+    }
+
+    fn volumes_and_slots(&mut self, keys: &Keys) -> Result<(), Fault> {
+        let sql = "SELECT id, home, attached_to FROM volume WHERE id = ANY($1) \
+             ORDER BY id COLLATE \"C\" FOR UPDATE";
+        self.by_name(Load::Volumes, "volume", keys.volumes.iter(), sql.to_owned());
+        let mut slots = Batch::new(&[
+            Column::Text("owner"),
+            Column::Text("workload"),
+            Column::Int("revision"),
+            Column::Int("slot"),
+        ]);
+        for key in &keys.slots {
+            slots.push(cells![&*key.owner, &*key.workload, key.revision, key.slot])?;
+        }
+        let sql = "SELECT t.owner, t.workload, t.revision, t.slot, t.instance, t.role \
+             FROM slot AS t JOIN {u} ON t.owner = u.owner AND t.workload = u.workload \
+             AND t.revision = u.revision AND t.slot = u.slot ORDER BY t.owner COLLATE \"C\", \
+             t.workload COLLATE \"C\", t.revision, t.slot FOR UPDATE OF t";
+        self.add(Load::Slots, slots.statement("slot", sql));
+        Ok(())
+    }
+
+    fn claims(&mut self, keys: &Keys) -> Result<(), Fault> {
+        let sql = format!(
+            "SELECT {CLAIM} FROM claim AS c JOIN {{u}} ON c.instance = u.instance \
+             AND c.role = u.role ORDER BY c.instance, c.role FOR UPDATE OF c"
+        );
+        self.add(Load::Claims, claim_keys(&keys.claims)?.statement("claim", &sql));
+        if !keys.groups.is_empty() {
+            // Where these claims are members, so that they can leave.
+            let sql = "SELECT m.team, m.instance, m.role FROM {u} JOIN claim AS c \
+                 ON c.instance = u.instance AND c.role = u.role \
+                 CROSS JOIN LATERAL json_array_elements(c.ties::json -> 'groups') AS g \
+                 JOIN team_member AS m ON m.team = g ->> 'group' \
+                 AND m.instance = c.instance AND m.role = c.role WHERE c.ties IS NOT NULL";
+            self.add(Load::Members, claim_keys(&keys.claims)?.statement("team_member", sql));
+        }
+        let pairs = keys.requests.iter().map(|(id, owner)| (&**id, &**owner));
+        let pairs = text_pairs(&[Column::Text("request_id"), Column::Text("owner")], pairs)?;
+        let sql = "SELECT t.request_id, t.owner, t.body_hash, t.answer, t.at FROM request AS t \
+             JOIN {u} ON t.request_id = u.request_id AND t.owner = u.owner";
+        self.add(Load::Requests, pairs.statement("request", sql));
+        Ok(())
+    }
+
+    fn rest(&mut self, keys: &Keys) -> Result<(), Fault> {
+        let columns = &[Column::Text("owner"), Column::Text("name")];
+        let pairs = keys.workloads.iter().map(|(owner, name)| (&**owner, &**name));
+        let sql = "SELECT t.owner, t.name, t.revision, t.replicas, t.body FROM workload AS t \
+             JOIN {u} ON t.owner = u.owner AND t.name = u.name \
+             ORDER BY t.owner COLLATE \"C\", t.name COLLATE \"C\" FOR UPDATE OF t";
+        self.add(Load::Workloads, text_pairs(columns, pairs)?.statement("workload", sql));
+        let pairs = keys.workloads_in_use.iter().map(|(owner, name)| (&**owner, &**name));
+        let sql = "SELECT u.owner, u.name FROM {u} WHERE EXISTS (SELECT 1 FROM slot AS s \
+             WHERE s.owner = u.owner AND s.workload = u.name)";
+        self.add(Load::WorkloadsInUse, text_pairs(columns, pairs)?.statement("slot", sql));
+        let sql = "SELECT env, version FROM env_secrets WHERE env = ANY($1) \
+             ORDER BY env COLLATE \"C\" FOR UPDATE";
+        self.by_name(Load::Secrets, "env_secrets", keys.secrets.iter(), sql.to_owned());
+        if keys.policies {
+            // A policy that is not there yet has no row to lock; the ledger's own stands in.
+            let gate = Call::bare("ledger", "SELECT 1 FROM ledger FOR UPDATE");
+            self.add(Load::Nothing, Some(gate));
+            let sql = "SELECT hash, name, body, at, active FROM policy";
+            self.add(Load::Policies, Some(Call::bare("policy", sql)));
+        }
+        let sql = format!(
+            "SELECT shape, {DEMAND} FROM demand WHERE shape = ANY($1) \
+             ORDER BY shape COLLATE \"C\" FOR UPDATE"
+        );
+        self.by_name(Load::Demand, "demand", keys.demand.iter(), sql);
+        Ok(())
+    }
+
+    /// Takes in the answers, in the order of the calls.
+    pub(super) fn load(&self, answers: impl IntoIterator<Item = Vec<Row>>) -> Result<Rows, Fault> {
+        let mut rows = Rows::default();
+        for (load, answer) in self.loads.iter().zip(answers) {
+            for row in &answer {
+                load.take(row, &mut rows)?;
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl Load {
+    fn take(self, row: &Row, rows: &mut Rows) -> Result<(), Fault> {
+        match self {
+            Self::Nothing => {}
+            Self::Groups => rows.groups.load(text(row, 0)?, group_from(row)?),
+            Self::Domains => rows.domains.load((text(row, 0)?, text(row, 1)?), get(row, 2)?),
+            Self::Members => rows.members.load((text(row, 0)?, claim_key_from(row, 1)?), ()),
+            Self::Nodes => {
+                let (id, counters) = node_from(row)?;
+                rows.nodes.load(id, counters);
+            }
+            Self::Facts => {
+                let facts = serde_json::from_str(get(row, 1)?)?;
+                rows.facts.load(node_id(row, 0)?, FactsRow { facts });
+            }
+            Self::Classes => {
+                let class = ClassRow { limit: get(row, 2)?, used: get(row, 3)? };
+                rows.classes.load((node_id(row, 0)?, text(row, 1)?), class);
+            }
+            Self::Tenants => rows.tenants.load(text(row, 0)?, tenant_from(row)?),
+            Self::Pools => rows.pools.load(text(row, 0)?, pool_from(row)?),
+            Self::PoolsInUse => drop(rows.pools_in_use.insert(text(row, 0)?)),
+            Self::Volumes => rows.volumes.load(text(row, 0)?, volume_from(row)?),
+            Self::Slots => {
+                let key = crate::model::SlotKey {
+                    owner: text(row, 0)?,
+                    workload: text(row, 1)?,
+                    revision: get(row, 2)?,
+                    slot: get(row, 3)?,
+                };
+                rows.slots.load(key, claim_key_from(row, 4)?);
+            }
+            Self::Claims => {
+                let claim = claim_from(row)?;
+                rows.claims.load(claim.key, claim);
+            }
+            Self::Requests => {
+                rows.requests.load((text(row, 0)?, text(row, 1)?), request_from(row)?);
+            }
+            Self::Workloads => {
+                rows.workloads.load((text(row, 0)?, text(row, 1)?), workload_from(row)?);
+            }
+            Self::WorkloadsInUse => {
+                rows.workloads_in_use.insert((text(row, 0)?, text(row, 1)?));
+            }
+            Self::Secrets => rows.secrets.load(text(row, 0)?, text(row, 1)?),
+            Self::Policies => rows.policies.load(text(row, 0)?, policy_from(row)?),
+            Self::Demand => rows.demand.load(get(row, 0)?, demand_from(row, 1)?),
+            Self::Clock => rows.now = Micros(get(row, 0)?),
+        }
+        Ok(())
+    }
+}
+
+fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
+    Ok(TenantRow {
+        quota: quota_from(row, 1)?,
+        cpu: get(row, 5)?,
+        memory: get(row, 6)?,
+        disk: get(row, 7)?,
+        instances: get(row, 8)?,
+    })
+}
+
+fn volume_from(row: &Row) -> Result<VolumeRow, Fault> {
+    let attached_to: Option<&[u8]> = get(row, 2)?;
+    let attached_to = attached_to.map(stored::instance).transpose()?;
+    Ok(VolumeRow { home: node_id(row, 1)?, attached_to })
+}
+
+fn request_from(row: &Row) -> Result<RequestRow, Fault> {
+    Ok(RequestRow {
+        body_hash: stored::half_hash(get(row, 2)?)?,
+        answer: serde_json::from_str(get(row, 3)?)?,
+        at: Micros(get(row, 4)?),
+    })
+}
+
+fn policy_from(row: &Row) -> Result<PolicyRow, Fault> {
+    Ok(PolicyRow {
+        name: get(row, 1)?,
+        body: get(row, 2)?,
+        at: Micros(get(row, 3)?),
+        active: get::<i64>(row, 4)? != 0,
+    })
+}
+
+/// The statements that look at rows without locking them.
+pub(super) fn peek(keys: &PeekKeys) -> Result<Vec<Call>, Fault> {
+    let mut calls = Vec::new();
+    if !keys.groups.is_empty() {
+        let sql = "SELECT id, topology FROM team WHERE id = ANY($1)";
+        calls.push(Call::new("team", sql, vec![texts(&keys.groups)]));
+    }
+    let sql = format!(
+        "SELECT {CLAIM} FROM claim AS c JOIN {{u}} ON c.instance = u.instance AND c.role = u.role"
+    );
+    calls.extend(claim_keys(&keys.claims)?.statement("claim", &sql));
+    if !keys.expired_on.is_empty() {
+        let sql = format!(
+            "SELECT {CLAIM} FROM claim AS c WHERE c.node = ANY($1) AND c.state = 0 \
+             AND c.lease_until <= ({CLOCK})"
+        );
+        let nodes = keys.expired_on.iter().map(|node| node.as_str());
+        calls.push(Call::new("claim", sql, vec![texts(nodes)]));
+    }
+    Ok(calls)
+}
+
+/// Takes in what was looked at.
+pub(super) fn peeked(calls: &[Call], answers: &[Vec<Row>]) -> Result<Peeked, Fault> {
+    let mut peeked = Peeked::default();
+    for (call, answer) in calls.iter().zip(answers) {
+        for row in answer {
+            if call.what == "team" {
+                peeked.topologies.insert(text(row, 0)?, stored::topology(get(row, 1)?)?);
+            } else {
+                let claim = claim_from(row)?;
+                peeked.claims.insert(claim.key, claim);
+            }
+        }
+    }
+    Ok(peeked)
+}

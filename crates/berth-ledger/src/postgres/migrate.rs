@@ -1,0 +1,58 @@
+//! Bringing the schema up to date, one server at a time, whoever else may be starting.
+
+use super::pipeline::Call;
+use super::rows::get;
+use super::session::Session;
+use crate::error::{Fault, LedgerError};
+use crate::sqlite::{new_id, newest};
+
+mod embedded {
+    refinery::embed_migrations!("migrations/postgres");
+}
+
+/// The lock that a migration holds: "berth" and a number.
+const MIGRATION: i64 = 0x62_6572_7468_0003;
+
+/// Brings the schema up to date. Refuses a database that a newer Berth has made.
+pub(super) fn run(session: &mut Session) -> Result<(), Fault> {
+    let known = i64::from(newest(embedded::migrations::runner().get_migrations()));
+    // Most starts find the schema as it should be, and need no lock.
+    if version(session)? == Some(known) && has_ledger(session)? {
+        return Ok(());
+    }
+    session.rows(lock("SELECT pg_advisory_lock($1)"))?;
+    let migrated = locked(session, known);
+    // A connection that fails here is thrown away, and its lock with it.
+    session.rows(lock("SELECT pg_advisory_unlock($1)")).and(migrated)
+}
+
+fn lock(sql: &'static str) -> Call {
+    Call::new("the migration lock", sql, vec![Box::new(MIGRATION)])
+}
+
+fn locked(session: &mut Session, known: i64) -> Result<(), Fault> {
+    if let Some(found) = version(session)?.filter(|found| *found > known) {
+        return Err(Fault::Fatal(LedgerError::NewerSchema { found, known }));
+    }
+    session.migrate(&embedded::migrations::runner())?;
+    let sql = "INSERT INTO ledger (one, id, next_event, first_event) VALUES (1, $1, 1, 1) \
+         ON CONFLICT DO NOTHING";
+    session.rows(Call::new("ledger", sql, vec![Box::new(new_id())]))?;
+    Ok(())
+}
+
+fn has_ledger(session: &mut Session) -> Result<bool, Fault> {
+    Ok(!session.rows(Call::bare("ledger", "SELECT 1 FROM ledger"))?.is_empty())
+}
+
+/// The newest version that was applied; none in a new database.
+fn version(session: &mut Session) -> Result<Option<i64>, Fault> {
+    let table = "SELECT to_regclass('refinery_schema_history') IS NOT NULL";
+    let there = session.rows(Call::bare("schema history", table))?;
+    if !there.first().map_or(Ok(false), |row| get(row, 0))? {
+        return Ok(None);
+    }
+    let newest = "SELECT max(version)::bigint FROM refinery_schema_history";
+    let rows = session.rows(Call::bare("schema history", newest))?;
+    rows.first().map_or(Ok(None), |row| get(row, 0))
+}

@@ -1,0 +1,396 @@
+//! The ledger on PostgreSQL: any number of servers write at once, and none is primary.
+//!
+//! Only SQL and its translation: no rule of the ledger is here. A write costs two round trips: one
+//! begins, locks and reads, the other writes and commits.
+//!
+//! **Locks.** Every guard reads rows that it has locked, in the one lock order. Where there is no
+//! row yet, a unique key decides: who comes second begins again and finds it.
+//!
+//! **The gate.** Every writer passes it shared; who must count over claims that no lock covers
+//! takes it alone. It is passed before the transaction's first snapshot: at the higher levels of
+//! isolation a writer that had looked first and waited then would not see what it waited for.
+//! There the gate is the connection's and not the transaction's, and is left after the commit.
+//!
+//! **Isolation.** Transactions that conclude something from rows that are *not* there (alone, or
+//! all of a group, or all policies) run at READ COMMITTED whatever is asked for: they hold a lock
+//! that keeps such rows from coming, and must see those that came while they waited for it. The
+//! others only conclude from rows they lock, and from unique keys.
+
+mod batch;
+mod copy;
+mod fault;
+mod flush;
+mod isolation;
+mod lock;
+mod log;
+mod migrate;
+mod pipeline;
+mod read;
+mod rows;
+mod session;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::collections::BTreeSet;
+
+use berth_engine::NodeId;
+use tokio_postgres::{Config, Row};
+
+use crate::drift::Drifted;
+use crate::error::Fault;
+use crate::export::{NextRow, TakeRow};
+use crate::model::{Claim, ClaimKey, Micros, Segment, Text, UnmetDemand};
+use crate::retention::Forget;
+use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
+use crate::values::Runs;
+use crate::work::{Keys, PeekKeys, Peeked, Rows};
+pub use isolation::{InvalidIsolation, Isolation};
+use pipeline::Call;
+use session::Session;
+
+/// The writers' gate: "berth" and a number.
+const GATE: i64 = 0x62_6572_7468_0001;
+
+/// One connection to a PostgreSQL ledger. Must not be used on a thread that runs async tasks: it
+/// waits.
+pub(crate) struct Postgres {
+    config: Config,
+    isolation: Isolation,
+    /// None once it was lost.
+    session: Option<Session>,
+    /// Whether the transaction that was asked for must be alone.
+    alone: bool,
+    /// Whether a transaction is open in the database.
+    open: bool,
+    /// Whether the connection itself, and not its transaction, holds the gate.
+    at_gate: bool,
+    /// What the transaction will write, sent with its commit.
+    writes: Vec<Call>,
+    /// Where this writer draws values of large pools.
+    runs: Runs,
+    /// Pools that were large when last seen, which need no lock.
+    large_pools: BTreeSet<Text>,
+}
+
+/// A statement about the gate.
+fn gate(sql: &'static str) -> Call {
+    Call::new("the writers' gate", sql, vec![Box::new(GATE)])
+}
+
+impl Postgres {
+    /// Opens a ledger, made or migrated as needed.
+    pub(crate) fn open(url: &str, isolation: Isolation) -> Result<Self, Fault> {
+        let config = session::configure(url)?;
+        let mut session = Session::connect(&config)?;
+        migrate::run(&mut session)?;
+        session.settle()?;
+        Ok(Self {
+            config,
+            isolation,
+            session: Some(session),
+            alone: false,
+            open: false,
+            at_gate: false,
+            writes: Vec::new(),
+            runs: Runs::default(),
+            large_pools: BTreeSet::new(),
+        })
+    }
+
+    /// Does something with the connection, opened again if it is gone and nothing is under way. A
+    /// connection that is lost in the process is dropped.
+    fn with<T>(&mut self, act: impl FnOnce(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
+        if !self.open {
+            self.reconnect()?;
+        }
+        let session = self.session.as_mut();
+        let session = session.ok_or_else(|| Fault::Lost("the connection is gone".to_owned()))?;
+        let done = act(session);
+        if matches!(done, Err(Fault::Lost(_))) || session.is_closed() {
+            self.drop_session();
+        }
+        done
+    }
+
+    fn drop_session(&mut self) {
+        self.session = None;
+        self.open = false;
+        self.at_gate = false;
+    }
+
+    /// The statements that pass the gate and begin a transaction.
+    fn beginning(&mut self, keys: &Keys) -> Vec<Call> {
+        if self.alone {
+            let begin = Call::bare("transaction", Isolation::ReadCommitted.begin());
+            return vec![begin, gate("SELECT pg_advisory_xact_lock($1)")];
+        }
+        let counts_absence = !keys.whole.groups.is_empty()
+            || !keys.whole.nodes.is_empty()
+            || !keys.whole.tenants.is_empty()
+            || keys.policies;
+        let level = if counts_absence { Isolation::ReadCommitted } else { self.isolation };
+        let begin = Call::bare("transaction", level.begin());
+        match level {
+            Isolation::ReadCommitted => {
+                vec![begin, gate("SELECT pg_advisory_xact_lock_shared($1)")]
+            }
+            Isolation::RepeatableRead | Isolation::Serializable => {
+                self.at_gate = true;
+                vec![gate("SELECT pg_advisory_lock_shared($1)"), begin]
+            }
+        }
+    }
+
+    /// Takes note of which pools are large. One that no longer is was read without its lock.
+    fn sort_pools(&mut self, keys: &Keys, rows: &Rows) -> Result<(), Fault> {
+        for (id, &wanted) in &keys.pools {
+            let large = rows.pools.get(id).is_some_and(|row| !row.pool.is_searched());
+            if large {
+                self.large_pools.insert(Text::clone(id));
+            } else if self.large_pools.remove(id) && wanted > 0 {
+                return Err(Fault::Again(format!("pool {id} was large and no longer is")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything as of one moment: no writer is under way while events get their numbers and the
+    /// moment is fixed, then they go on.
+    fn read_snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+        self.at_gate = true;
+        self.with(|session| session.rows(gate("SELECT pg_advisory_lock($1)")))?;
+        self.with(log::number)?;
+        self.begin_reading()?;
+        let next = self.with(log::ends)?.0.next;
+        self.with(|session| session.rows(gate("SELECT pg_advisory_unlock($1)")))?;
+        self.at_gate = false;
+        self.with(|session| log::snapshot(session, take))?;
+        self.end("COMMIT")?;
+        Ok(next - 1)
+    }
+
+    /// Begins a transaction that sees one moment and may take its time. It reads whole tables, so
+    /// the ways of doing that are open to it.
+    fn begin_reading(&mut self) -> Result<(), Fault> {
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        let settings = "SELECT set_config('statement_timeout', '0', true), \
+             set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), \
+             set_config('enable_mergejoin', 'on', true)";
+        let calls = [Call::bare("transaction", begin), Call::bare("transaction", settings)];
+        self.with(|session| session.all(&calls))?;
+        self.open = true;
+        Ok(())
+    }
+
+    /// Reads as of one moment.
+    fn reading<T>(
+        &mut self,
+        read: impl FnOnce(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let done = self.begin_reading();
+        let done = done.and_then(|()| self.with(read));
+        let done = done.and_then(|found| self.end("COMMIT").map(|()| found));
+        self.tidied(done)
+    }
+
+    fn end(&mut self, how: &'static str) -> Result<(), Fault> {
+        let ended = self.with(|session| session.rows(Call::bare("transaction", how)));
+        self.open = false;
+        ended.map(drop)
+    }
+
+    fn load_rows(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {
+        self.with(|session| {
+            session.all(&[
+                Call::bare("transaction", Isolation::ReadCommitted.begin()),
+                Call::bare("transaction", "SET LOCAL statement_timeout = 0"),
+                gate("SELECT pg_advisory_xact_lock($1)"),
+            ])
+        })?;
+        self.open = true;
+        self.with(|session| copy::load(session, rows))?;
+        self.end("COMMIT")
+    }
+
+    /// Undoes what an unfinished act left behind.
+    fn tidied<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
+        if done.is_err() {
+            self.rollback();
+        }
+        done
+    }
+}
+
+impl Tables for Postgres {
+    fn begin(&mut self, alone: bool) -> Result<(), Fault> {
+        // Sent with the locks, which saves a round trip; see `lock`.
+        self.alone = alone;
+        self.writes.clear();
+        Ok(())
+    }
+
+    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault> {
+        // Before the transaction, so that its snapshot, if it has one, is of a later moment.
+        let calls = lock::peek(keys)?;
+        let answers = self.with(|session| session.all(&calls))?;
+        lock::peeked(&calls, &answers)
+    }
+
+    fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
+        let mut calls = self.beginning(keys);
+        let begun = calls.len();
+        let mut plan = lock::Plan::new(keys, &self.large_pools)?;
+        calls.append(&mut plan.calls);
+        // What follows the first error is undone by `rollback`, so it counts as open before.
+        let answers = self.with(|session| session.all(&calls));
+        self.open = self.session.is_some();
+        let answers: Vec<Vec<Row>> = answers?;
+        let mut rows = plan.load(answers.into_iter().skip(begun))?;
+        self.sort_pools(keys, &rows)?;
+        let mut runs = std::mem::take(&mut self.runs);
+        let offered = self.with(|session| values::offer(session, keys, &mut rows, &mut runs));
+        self.runs = runs;
+        offered.map(|()| rows)
+    }
+
+    fn flush(&mut self, rows: &Rows) -> Result<(), Fault> {
+        self.writes.extend(flush::statements(rows)?);
+        Ok(())
+    }
+
+    fn chains(&mut self) -> Result<Vec<ChainRow>, Fault> {
+        self.with(read::chains)
+    }
+
+    fn add_chain(&mut self, id: &Text, at: Micros) -> Result<(), Fault> {
+        self.writes.push(flush::chain(id, at.0));
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        segment: Option<&NewSegment>,
+        receipts: &[NewReceipt],
+    ) -> Result<(), Fault> {
+        self.writes.extend(flush::append(segment, receipts));
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Fault> {
+        if !self.open {
+            return Err(Fault::Lost("the transaction is gone".to_owned()));
+        }
+        let mut calls = std::mem::take(&mut self.writes);
+        // A write that fails, or does not find its rows, undoes all of them: the commit after it
+        // is then a rollback, and the error is the write's.
+        calls.push(Call::bare("commit", "COMMIT"));
+        if self.at_gate {
+            calls.push(gate("SELECT pg_advisory_unlock_shared($1)"));
+        }
+        let done = self.with(|session| session.all(&calls));
+        match done {
+            Ok(_) => {
+                self.open = false;
+                self.at_gate = false;
+                Ok(())
+            }
+            Err(fault) => {
+                if matches!(fault, Fault::Duplicate(_) | Fault::Guard(_)) {
+                    // Perhaps a value was taken after all: draw elsewhere.
+                    self.runs.clear();
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    fn rollback(&mut self) {
+        self.writes.clear();
+        let script = match (self.open, self.at_gate) {
+            (false, false) => return,
+            (true, false) => "ROLLBACK",
+            (_, true) => "ROLLBACK; SELECT pg_advisory_unlock_all()",
+        };
+        let undone = self.session.as_mut().map(|session| session.script("rollback", script));
+        if !matches!(undone, Some(Ok(()))) {
+            self.drop_session();
+        }
+        self.open = false;
+        self.at_gate = false;
+    }
+
+    fn reconnect(&mut self) -> Result<(), Fault> {
+        if self.session.as_ref().is_some_and(|session| !session.is_closed()) {
+            return Ok(());
+        }
+        self.drop_session();
+        let mut session = Session::connect(&self.config)?;
+        session.settle()?;
+        self.session = Some(session);
+        Ok(())
+    }
+
+    fn clock(&mut self) -> Result<Micros, Fault> {
+        self.with(read::clock)
+    }
+
+    fn number_events(&mut self) -> Result<LogEnds, Fault> {
+        self.with(log::number)
+    }
+
+    fn segments_after(&mut self, cursor: i64, limit: i64) -> Result<Vec<Segment>, Fault> {
+        self.with(|session| log::segments_after(session, cursor, limit))
+    }
+
+    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+        let done = self.read_snapshot(take);
+        self.tidied(done)
+    }
+
+    fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault> {
+        self.with(|session| read::claim(session, key))
+    }
+
+    fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
+        self.with(|session| read::claims_of(session, owner, workload))
+    }
+
+    fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault> {
+        self.with(read::expired_nodes)
+    }
+
+    #[cfg(test)]
+    fn counted(&mut self) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault> {
+        self.with(read::counted)
+    }
+
+    fn drifted(&mut self) -> Result<Drifted, Fault> {
+        self.reading(read::drifted)
+    }
+
+    fn heartbeats_since(&mut self, at: i64) -> Result<Vec<(NodeId, i64)>, Fault> {
+        self.with(|session| read::heartbeats_since(session, at))
+    }
+
+    fn demand(&mut self) -> Result<Vec<UnmetDemand>, Fault> {
+        self.with(read::demand)
+    }
+
+    fn receipts(&mut self, chain: &str, from: i64, limit: i64) -> Result<Vec<ReceiptRow>, Fault> {
+        self.with(|session| read::receipts(session, chain, from, limit))
+    }
+
+    fn forget(&mut self, what: &Forget) -> Result<u64, Fault> {
+        self.with(|session| read::forget(session, what))
+    }
+
+    fn dump(&mut self, take: &mut TakeRow<'_>) -> Result<(), Fault> {
+        self.reading(|session| copy::dump(session, take))
+    }
+
+    fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {
+        let done = self.load_rows(rows);
+        self.tidied(done)
+    }
+}

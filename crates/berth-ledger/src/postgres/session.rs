@@ -1,0 +1,207 @@
+//! One connection: its runtime, its settings and the statements it has prepared.
+//!
+//! Knows no table and never retries: a connection that fails is thrown away by its owner.
+
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use rustc_hash::FxHashMap;
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+
+use super::fault::fault;
+use super::pipeline::{Call, Request, in_order};
+use crate::error::{Fault, LedgerError};
+
+/// How long a connection may take to open, unless the URL says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A peer that says nothing for this long is asked whether it is there, and how often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// What is sent and not acknowledged for this long means that the peer is gone.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+
+/// Settings of every connection.
+///
+/// A commit is durable even where the server's default is not. Nobody waits for ever, and a
+/// client that stopped in mid-transaction loses its locks. All statements look rows up by key, so
+/// one plan serves for ever and must not be made anew from the statistics of an empty table.
+const SETTINGS: &str = "\
+    SELECT CASE current_setting('synchronous_commit') WHEN 'off' \
+        THEN set_config('synchronous_commit', 'on', false) END; \
+    SET statement_timeout = '30s'; \
+    SET lock_timeout = '10s'; \
+    SET idle_in_transaction_session_timeout = '60s'; \
+    SET default_transaction_isolation = 'read committed'; \
+    SET plan_cache_mode = force_generic_plan; \
+    SET enable_seqscan = off; \
+    SET enable_hashjoin = off; \
+    SET enable_mergejoin = off; \
+    SET jit = off; \
+    SET client_min_messages = 'warning'";
+
+/// One connection.
+pub(super) struct Session {
+    // Dropped before the runtime that carries it.
+    client: Client,
+    statements: FxHashMap<String, Statement>,
+    runtime: Runtime,
+    /// Times that somebody waited for an answer.
+    #[cfg(test)]
+    pub(super) round_trips: u32,
+}
+
+/// The settings of a connection, from its URL.
+pub(super) fn configure(url: &str) -> Result<Config, Fault> {
+    let mut config: Config = url
+        .parse()
+        .map_err(|_| Fault::Fatal(LedgerError::InvalidUrl { url: without_password(url) }))?;
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("berth");
+    }
+    if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+        // Of several hosts, the one that can be written to.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(UNACKNOWLEDGED);
+    }
+    config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
+    config.keepalives_interval(KEEPALIVE_INTERVAL).keepalives_retries(KEEPALIVE_RETRIES);
+    Ok(config)
+}
+
+/// A URL that may be shown.
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+impl Session {
+    /// Opens a connection.
+    pub(super) fn connect(config: &Config) -> Result<Self, Fault> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Fault::Lost(format!("no runtime: {error}")))?;
+        let connected = runtime.block_on(config.connect(NoTls));
+        let (client, connection) = connected.map_err(|error| fault("connecting", &error))?;
+        // It moves whenever this thread waits for an answer; its errors reach every waiting call.
+        runtime.spawn(connection);
+        Ok(Self {
+            client,
+            statements: FxHashMap::default(),
+            runtime,
+            #[cfg(test)]
+            round_trips: 0,
+        })
+    }
+
+    /// Applies the settings that every connection has.
+    pub(super) fn settle(&mut self) -> Result<(), Fault> {
+        self.script("settings", SETTINGS)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Notes a round trip, where somebody counts them.
+    #[cfg_attr(not(test), allow(clippy::unused_self, reason = "counted in tests only"))]
+    const fn count(&mut self) {
+        #[cfg(test)]
+        {
+            self.round_trips += 1;
+        }
+    }
+
+    /// Runs statements without values, as one script.
+    pub(super) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
+        self.count();
+        let done = self.runtime.block_on(self.client.batch_execute(sql));
+        done.map_err(|error| fault(what, &error))
+    }
+
+    /// Runs an embedded set of migrations.
+    pub(super) fn migrate(&mut self, runner: &refinery::Runner) -> Result<(), Fault> {
+        let migrated = self.runtime.block_on(runner.run_async(&mut self.client));
+        let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
+        migrated.map(drop).map_err(|error| Fault::Fatal(refused(error)))
+    }
+
+    /// Runs statements in one round trip and returns the rows of each.
+    pub(super) fn all(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Fault> {
+        self.prepare(calls)?;
+        self.count();
+        let parameters: Vec<_> = calls.iter().map(Call::parameters).collect();
+        let mut requests: Vec<Request<'_, _>> = Vec::with_capacity(calls.len());
+        for (call, parameters) in calls.iter().zip(&parameters) {
+            let Some(statement) = self.statements.get(&*call.sql) else {
+                return Err(Fault::corrupt("a statement that was not prepared"));
+            };
+            requests.push(Box::pin(self.client.query(statement, parameters)));
+        }
+        let answers = self.runtime.block_on(in_order(requests));
+        let named = calls.iter().zip(answers);
+        named.map(|(call, rows)| rows.map_err(|error| fault(call.what, &error))).collect()
+    }
+
+    /// Runs one statement and returns its rows.
+    pub(super) fn rows(&mut self, call: Call) -> Result<Vec<Row>, Fault> {
+        Ok(self.all(&[call])?.into_iter().flatten().collect())
+    }
+
+    /// Runs one statement and hands over its rows one by one, as they arrive.
+    pub(super) fn each(
+        &mut self,
+        call: &Call,
+        take: &mut dyn FnMut(&Row) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        self.prepare(std::slice::from_ref(call))?;
+        self.count();
+        let Some(statement) = self.statements.get(&*call.sql) else {
+            return Err(Fault::corrupt("a statement that was not prepared"));
+        };
+        let read = async {
+            let rows = self.client.query_raw(statement, call.parameters()).await;
+            let mut rows = std::pin::pin!(rows.map_err(|error| fault(call.what, &error))?);
+            while let Some(row) = rows.try_next().await.map_err(|error| fault(call.what, &error))? {
+                take(&row)?;
+            }
+            Ok(())
+        };
+        self.runtime.block_on(read)
+    }
+
+    /// Prepares what is not prepared yet, in one round trip.
+    fn prepare(&mut self, calls: &[Call]) -> Result<(), Fault> {
+        let mut missing: Vec<&Call> = Vec::new();
+        for call in calls {
+            let known = self.statements.contains_key(&*call.sql);
+            if !known && !missing.iter().any(|other| other.sql == call.sql) {
+                missing.push(call);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.count();
+        let mut requests: Vec<Request<'_, _>> = Vec::with_capacity(missing.len());
+        for call in &missing {
+            requests.push(Box::pin(self.client.prepare(&call.sql)));
+        }
+        let prepared = self.runtime.block_on(in_order(requests));
+        for (call, statement) in missing.into_iter().zip(prepared) {
+            let statement = statement.map_err(|error| fault(call.what, &error))?;
+            self.statements.insert(call.sql.clone().into_owned(), statement);
+        }
+        Ok(())
+    }
+}

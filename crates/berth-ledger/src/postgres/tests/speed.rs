@@ -1,0 +1,100 @@
+//! What a commit costs: round trips, counted, and time, measured when asked for.
+
+use std::time::{Duration, Instant};
+
+use berth_engine::GroupKind;
+use berth_engine::affinity::Topology;
+use berth_pgtemp::{Options, TempPostgres};
+
+use super::{World, granted, group, new_database, open, raw, request, server};
+use crate::model::{Op, Plan, PlannedClaim};
+use crate::postgres::{Isolation, Postgres};
+use crate::run::{Patience, run};
+
+/// Commits plans in one transaction; returns how many round trips that took.
+fn trips(world: &mut World, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
+    let count = |tables: &Postgres| tables.session.as_ref().unwrap().round_trips;
+    let before = count(tables);
+    let ops: Vec<Op> = plans.into_iter().map(Op::Commit).collect();
+    let patience = Patience(Duration::from_secs(10));
+    let done = run(tables, &mut world.chain, &ops, patience, &mut world.retries).unwrap();
+    for answer in done.answers {
+        let crate::model::Answer::Plan(verdict) = answer else { panic!("{answer:?}") };
+        granted(&verdict);
+    }
+    count(tables) - before
+}
+
+#[test]
+fn a_commit_costs_two_round_trips_and_one_more_to_find_its_group() {
+    let server = server();
+    for isolation in Isolation::ALL {
+        let url = new_database(&server);
+        let mut world = World::postgres(&url, isolation);
+        let mut tables = open(&url, isolation);
+        world.node("n1", "z", "r");
+        let mut grouped = group("g", GroupKind::Apart, Topology::Node);
+        grouped.max_per_domain = Some(9);
+        world.done(Op::PutGroup(grouped));
+        let plan = |world: &mut World, instance: u128, groups: &[&str]| {
+            let mut request = request(instance);
+            request.groups = groups.iter().map(|&group| group.to_owned()).collect();
+            let planned = world.planned(request, "n1", "z", "r");
+            world.plan(vec![planned])
+        };
+        // Twice, so that the chain is begun and the statements are prepared.
+        for round in 0..3 {
+            let plain = vec![plan(&mut world, 10 * round + 1, &[])];
+            let plain = trips(&mut world, &mut tables, plain);
+            let member = vec![plan(&mut world, 10 * round + 2, &["g"])];
+            let member = trips(&mut world, &mut tables, member);
+            if round == 2 {
+                assert_eq!((plain, member), (2, 3), "{isolation}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "measures; run with --release --ignored --nocapture"]
+#[allow(clippy::disallowed_methods, reason = "a stopwatch")]
+fn how_long_a_commit_takes() {
+    const NODES: u128 = 1000;
+    let durable = TempPostgres::start(Options::default()).unwrap();
+    let quick = TempPostgres::start(Options::quick()).unwrap();
+    for (name, server, isolation) in [
+        ("durable", &durable, Isolation::ReadCommitted),
+        ("durable", &durable, Isolation::Serializable),
+        ("without waiting for the disk", &quick, Isolation::ReadCommitted),
+    ] {
+        let url = new_database(server);
+        let mut world = World::postgres(&url, isolation);
+        let mut tables = open(&url, isolation);
+        for node in 0..NODES {
+            world.node(&format!("n{node}"), "z", "r");
+        }
+        raw(&url).script("test", "VACUUM ANALYZE").unwrap();
+        let mut instance = 0u128;
+        for size in [1, 8, 32, 64, 256] {
+            let mut times = Vec::new();
+            for _ in 0..200 {
+                let plans = (0..size)
+                    .map(|_| {
+                        instance += 1;
+                        let mut request = request(instance * 0x1234_5678_9abc_def1);
+                        request.resources = berth_engine::Amounts::new(1, 1);
+                        let node = format!("n{}", instance * 7 % NODES);
+                        let planned: PlannedClaim = world.planned(request, &node, "z", "r");
+                        world.plan(vec![planned])
+                    })
+                    .collect();
+                let start = Instant::now();
+                trips(&mut world, &mut tables, plans);
+                times.push(start.elapsed());
+            }
+            times.sort_unstable();
+            let (half, most) = (times[100], times[197]);
+            println!("{name}, {isolation}: {size:3} claims: p50 {half:?}, p99 {most:?}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Walking the chains of receipts: every decision is there, unaltered, in its place.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::error::{Fault, LedgerError};
+use crate::ledger::Ledger;
+use crate::model::{DecisionRecord, link, unpack_decisions};
+use crate::tables::{ChainRow, ReceiptRow, Tables};
+
+/// Receipts read at once.
+const STEP: i64 = 500;
+
+/// What is wrong with a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "fault", rename_all = "snake_case")]
+pub enum ChainFault {
+    /// A receipt is not there.
+    Missing {
+        /// The chain.
+        chain: String,
+        /// Its number.
+        n: i64,
+    },
+    /// A receipt is not what it was.
+    Altered {
+        /// The chain.
+        chain: String,
+        /// Its number.
+        n: i64,
+    },
+    /// A receipt does not hold as many decisions as it says, or cannot be read.
+    Unreadable {
+        /// The chain.
+        chain: String,
+        /// Its number.
+        n: i64,
+    },
+    /// A chain ends elsewhere than it says.
+    WrongEnd {
+        /// The chain.
+        chain: String,
+    },
+    /// A chain that another names is not there, or is shorter or other than it was.
+    LostChain {
+        /// The chain that is wrong.
+        chain: String,
+        /// The chain that names it.
+        named_by: String,
+    },
+}
+
+impl fmt::Display for ChainFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { chain, n } => write!(f, "receipt {chain}/{n} is missing"),
+            Self::Altered { chain, n } => write!(f, "receipt {chain}/{n} was altered"),
+            Self::Unreadable { chain, n } => write!(f, "receipt {chain}/{n} cannot be read"),
+            Self::WrongEnd { chain } => write!(f, "chain {chain} does not end where it says"),
+            Self::LostChain { chain, named_by } => {
+                write!(f, "chain {chain}, which {named_by} names, is lost or was altered")
+            }
+        }
+    }
+}
+
+/// What a walk over all chains found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verification {
+    /// Chains walked.
+    pub chains: u64,
+    /// Receipts in them.
+    pub receipts: u64,
+    /// Decisions in those.
+    pub decisions: u64,
+    /// What is wrong.
+    pub faults: Vec<ChainFault>,
+    /// The head of every chain, in hexadecimal: kept elsewhere, it proves that nothing was cut off.
+    pub heads: BTreeMap<String, String>,
+}
+
+/// A decision and where it is.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Its id: chain, receipt and place.
+    pub id: String,
+    /// What was decided.
+    pub record: DecisionRecord,
+}
+
+impl Ledger {
+    /// Walks every chain and finds any altered or missing receipt.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn verify(&self) -> Result<Verification, LedgerError> {
+        self.read(|tables| {
+            let mut walk = Walk::default();
+            let chains = tables.chains()?;
+            for chain in &chains {
+                walk.chain(tables, chain)?;
+            }
+            walk.compare(&chains);
+            Ok(walk.found)
+        })
+    }
+
+    /// One decision by its id.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn decision(&self, id: &str) -> Result<Option<Decision>, LedgerError> {
+        let mut parts = id.split('/');
+        let (Some(chain), Some(n), Some(place)) = (parts.next(), parts.next(), parts.next()) else {
+            return Ok(None);
+        };
+        let (Ok(n), Ok(place)) = (n.parse::<i64>(), place.parse::<usize>()) else {
+            return Ok(None);
+        };
+        self.read(|tables| {
+            let receipts = tables.receipts(chain, n, 1)?;
+            let Some(receipt) = receipts.into_iter().find(|receipt| receipt.n == n) else {
+                return Ok(None);
+            };
+            let mut decisions = decisions(&receipt)?;
+            let there = place < decisions.len();
+            Ok(there.then(|| Decision { id: id.to_owned(), record: decisions.swap_remove(place) }))
+        })
+    }
+
+    /// The latest decisions of every chain, newest receipts first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn recent_decisions(&self, most: usize) -> Result<Vec<Decision>, LedgerError> {
+        self.read(|tables| {
+            let mut found = Vec::new();
+            for chain in tables.chains()?.iter().take(16) {
+                let from = (chain.length - i64::try_from(most).unwrap_or(STEP).min(STEP)).max(0);
+                for receipt in tables.receipts(&chain.id, from, STEP)?.iter().rev() {
+                    for (place, record) in decisions(receipt)?.into_iter().enumerate().rev() {
+                        let id = format!("{}/{}/{place}", chain.id, receipt.n);
+                        found.push(Decision { id, record });
+                    }
+                    if found.len() >= most {
+                        break;
+                    }
+                }
+            }
+            found.truncate(most);
+            Ok(found)
+        })
+    }
+}
+
+fn decisions(receipt: &ReceiptRow) -> Result<Vec<DecisionRecord>, Fault> {
+    if receipt.count == 0 { Ok(Vec::new()) } else { Ok(unpack_decisions(&receipt.body)?) }
+}
+
+/// What one chain says of others: their length and head when it began.
+type Named = (String, String, i64, String);
+
+#[derive(Default)]
+struct Walk {
+    found: Verification,
+    named: Vec<Named>,
+    /// Hashes at places that others may name.
+    hashes: BTreeMap<(String, i64), String>,
+}
+
+impl Walk {
+    fn chain(&mut self, tables: &mut dyn Tables, chain: &ChainRow) -> Result<(), Fault> {
+        let (mut next, mut head) = (chain.base, chain.base_hash.clone());
+        let id = chain.id.to_string();
+        self.found.chains += 1;
+        loop {
+            let receipts = tables.receipts(&chain.id, next, STEP)?;
+            if receipts.is_empty() {
+                break;
+            }
+            for receipt in receipts {
+                while next < receipt.n {
+                    self.found.faults.push(ChainFault::Missing { chain: id.clone(), n: next });
+                    next += 1;
+                }
+                let expected = link(&head, &chain.id, receipt.n, &receipt.body);
+                if expected.as_slice() != receipt.hash {
+                    let fault = ChainFault::Altered { chain: id.clone(), n: receipt.n };
+                    self.found.faults.push(fault);
+                }
+                self.count(&id, &receipt);
+                self.hashes.insert((id.clone(), receipt.n + 1), hex(&receipt.hash));
+                // From the stored hash on, so that one fault is told once.
+                head = receipt.hash;
+                next = receipt.n + 1;
+            }
+        }
+        while next < chain.length {
+            self.found.faults.push(ChainFault::Missing { chain: id.clone(), n: next });
+            next += 1;
+        }
+        if head != chain.head || next != chain.length {
+            self.found.faults.push(ChainFault::WrongEnd { chain: id.clone() });
+        }
+        self.found.heads.insert(id, hex(&chain.head));
+        Ok(())
+    }
+
+    fn count(&mut self, chain: &str, receipt: &ReceiptRow) {
+        self.found.receipts += 1;
+        if receipt.n == 0 {
+            self.take_genesis(chain, &receipt.body);
+            return;
+        }
+        let counted = i64::try_from(decisions(receipt).map_or(0, |all| all.len()));
+        if counted != Ok(receipt.count) {
+            let fault = ChainFault::Unreadable { chain: chain.to_owned(), n: receipt.n };
+            self.found.faults.push(fault);
+        }
+        self.found.decisions += u64::try_from(receipt.count).unwrap_or(0);
+    }
+
+    fn take_genesis(&mut self, chain: &str, body: &str) {
+        let parsed: Option<serde_json::Value> = serde_json::from_str(body).ok();
+        let chains = parsed.as_ref().and_then(|body| body.get("chains")?.as_object());
+        for (other, end) in chains.into_iter().flatten() {
+            let length = end.get(0).and_then(serde_json::Value::as_i64).unwrap_or(0);
+            let head = end.get(1).and_then(serde_json::Value::as_str).unwrap_or("");
+            self.named.push((chain.to_owned(), other.clone(), length, head.to_owned()));
+        }
+    }
+
+    /// Compares what chains say of each other with what is there.
+    fn compare(&mut self, chains: &[ChainRow]) {
+        for (named_by, chain, length, head) in &self.named {
+            let row = chains.iter().find(|row| *row.id == **chain);
+            let holds = row.is_some_and(|row| {
+                let same = || self.hashes.get(&(chain.clone(), *length)) == Some(head);
+                // What retention dropped can no longer be compared.
+                row.length >= *length && (*length <= row.base || same())
+            });
+            if !holds {
+                let (chain, named_by) = (chain.clone(), named_by.clone());
+                self.found.faults.push(ChainFault::LostChain { chain, named_by });
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

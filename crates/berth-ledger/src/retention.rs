@@ -1,0 +1,33 @@
+//! What is kept, and for how long.
+
+use crate::model::Micros;
+
+/// How long the ledger remembers what no longer counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Events, in number; older ones are dropped, and a follower that needs them starts anew.
+    pub events: i64,
+    /// Answers that a retry gets again, in seconds.
+    pub answers_s: i64,
+    /// Receipts, in seconds; absent: for ever.
+    pub receipts_s: Option<i64>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { events: 10_000_000, answers_s: 7 * 86_400, receipts_s: None }
+    }
+}
+
+/// What is to be dropped now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forget {
+    /// Segments that end before this event.
+    pub(crate) events_before: i64,
+    /// Answers given before this.
+    pub(crate) answers_before: Micros,
+    /// Receipts made before this.
+    pub(crate) receipts_before: Option<Micros>,
+    /// The database's clock, for values at rest.
+    pub(crate) now: Micros,
+}

@@ -1,0 +1,196 @@
+//! One transaction from beginning to end, and again when others got in the way.
+//!
+//! Everything that is written goes through [`run`]: nothing else begins a transaction that claims.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::error::{Fault, LedgerError};
+use crate::model::{Answer, EventBody, Op, Text, link, pack_decisions, pack_events};
+use crate::tables::{NewReceipt, NewSegment, Tables};
+use crate::work::{Peeked, Work, needs, wants_peek};
+
+/// Attempts at one transaction while others get in the way.
+const TRIES: u32 = 50;
+
+/// How often transactions had to begin again; for metrics and benchmarks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retries {
+    /// Serialization failures, deadlocks and busy databases.
+    pub again: u64,
+    /// Unique keys that were taken, which a second look explains.
+    pub duplicates: u64,
+    /// Guards in the database that did not agree: a defect, if it ever happens.
+    pub guards: u64,
+    /// Connections lost.
+    pub lost: u64,
+}
+
+/// What a transaction did.
+pub(crate) struct Done {
+    /// One answer per operation, in order.
+    pub(crate) answers: Vec<Answer>,
+    /// What happened, in order.
+    pub(crate) events: Vec<EventBody>,
+}
+
+/// A writer's chain of receipts.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    pub(crate) id: Text,
+    /// Receipts so far; the number of the next one.
+    length: i64,
+    head: Vec<u8>,
+    /// Whether it is in the database already.
+    exists: bool,
+}
+
+impl Chain {
+    pub(crate) fn new() -> Self {
+        let id = Text::from(format!("{:016x}", fastrand::u64(..)));
+        Self { id, length: 0, head: Vec::new(), exists: false }
+    }
+}
+
+/// How long a transaction may keep trying while the database cannot be reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience(pub(crate) Duration);
+
+/// Applies operations in one transaction. Each is all or nothing inside it.
+pub(crate) fn run(
+    tables: &mut dyn Tables,
+    chain: &mut Chain,
+    ops: &[Op],
+    patience: Patience,
+    retries: &mut Retries,
+) -> Result<Done, LedgerError> {
+    let (mut careful, mut tries, mut waited) = (false, 0, Duration::ZERO);
+    loop {
+        let mut next = chain.clone();
+        let fault = match attempt(tables, &mut next, ops, careful) {
+            Ok(done) => {
+                *chain = next;
+                return Ok(done);
+            }
+            Err(fault) => fault,
+        };
+        tables.rollback();
+        tries += 1;
+        match &fault {
+            Fault::Fatal(_) | Fault::Full(_) => return Err(fault.into_error(tries)),
+            Fault::Lost(_) => {
+                retries.lost += 1;
+                // Whether the commit happened is not known: look before writing again.
+                careful = true;
+                let pause = Duration::from_millis(50).min(patience.0.saturating_sub(waited));
+                if pause.is_zero() {
+                    return Err(fault.into_error(tries));
+                }
+                thread::sleep(pause);
+                waited += pause;
+                if tables.reconnect().is_ok() {
+                    resume(tables, chain)?;
+                }
+                continue;
+            }
+            Fault::Duplicate(_) => {
+                retries.duplicates += 1;
+                careful = true;
+            }
+            Fault::Again(_) => {
+                retries.again += 1;
+                thread::sleep(Duration::from_micros(fastrand::u64(0..2000)));
+            }
+            Fault::Guard(_) => retries.guards += 1,
+        }
+        if tries >= TRIES {
+            return Err(fault.into_error(tries));
+        }
+    }
+}
+
+/// Finds out how far the chain came before the connection was lost.
+fn resume(tables: &mut dyn Tables, chain: &mut Chain) -> Result<(), LedgerError> {
+    if let Ok(chains) = tables.chains()
+        && let Some(row) = chains.into_iter().find(|row| row.id == chain.id)
+    {
+        chain.exists = true;
+        chain.length = row.length;
+        chain.head = row.head;
+    }
+    Ok(())
+}
+
+fn attempt(
+    tables: &mut dyn Tables,
+    chain: &mut Chain,
+    ops: &[Op],
+    careful: bool,
+) -> Result<Done, Fault> {
+    let wanted = wants_peek(ops, careful);
+    let alone = needs(ops, &Peeked::default(), false).alone;
+    tables.begin(alone)?;
+    let peeked = if wanted.is_empty() { Peeked::default() } else { tables.peek(&wanted)? };
+    let keys = needs(ops, &peeked, careful);
+    let rows = tables.lock(&keys)?;
+    // A chain begins with a receipt of its own, so its first decisions are in the second.
+    let receipt = format!("{}/{}", chain.id, chain.length.max(1));
+    let mut work = Work::new(rows, &keys, receipt);
+    let answers: Vec<Answer> = ops.iter().map(|op| work.apply(op)).collect();
+    if work.must_restart {
+        return Err(Fault::Duplicate("rows changed while they were looked at".to_owned()));
+    }
+    tables.flush(&work.rows)?;
+    record(tables, chain, &mut work)?;
+    tables.commit()?;
+    Ok(Done { answers, events: work.events })
+}
+
+/// Appends the events and receipts of the work.
+fn record(tables: &mut dyn Tables, chain: &mut Chain, work: &mut Work) -> Result<(), Fault> {
+    let at = work.rows.now;
+    let segment = match work.events.len() {
+        0 => None,
+        count => Some(NewSegment {
+            count: i64::try_from(count).unwrap_or(i64::MAX),
+            at,
+            origin: Text::clone(&chain.id),
+            body: pack_events(&mut work.events)?,
+        }),
+    };
+    let mut receipts = Vec::new();
+    if !work.decisions.is_empty() {
+        if !chain.exists {
+            let body = genesis(tables)?;
+            tables.add_chain(&chain.id, at)?;
+            receipts.push(chain.receipt(body, 0, at));
+            chain.exists = true;
+        }
+        let count = i64::try_from(work.decisions.len()).unwrap_or(i64::MAX);
+        receipts.push(chain.receipt(pack_decisions(&mut work.decisions)?, count, at));
+    }
+    if segment.is_some() || !receipts.is_empty() {
+        tables.append(segment.as_ref(), &receipts)?;
+    }
+    Ok(())
+}
+
+/// The first receipt of a chain names the chains before it, so that none can vanish unnoticed.
+fn genesis(tables: &mut dyn Tables) -> Result<String, Fault> {
+    let mut before = serde_json::Map::new();
+    for chain in tables.chains()?.into_iter().take(64) {
+        let head: String = chain.head.iter().map(|byte| format!("{byte:02x}")).collect();
+        before.insert(chain.id.to_string(), serde_json::json!([chain.length, head]));
+    }
+    Ok(serde_json::json!({ "chains": before }).to_string())
+}
+
+impl Chain {
+    fn receipt(&mut self, body: String, count: i64, at: crate::model::Micros) -> NewReceipt {
+        let n = self.length;
+        let hash = link(&self.head, &self.id, n, &body);
+        self.length += 1;
+        self.head = hash.to_vec();
+        NewReceipt { chain: Text::clone(&self.id), n, at, hash, count, body }
+    }
+}

@@ -1,0 +1,323 @@
+//! Reading the rows a transaction works on. `BEGIN IMMEDIATE` has locked all of them already.
+
+use berth_engine::NodeId;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::rows::{
+    CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, pool_from, text,
+};
+use crate::error::Fault;
+use crate::model::{Claim, Micros, Quota, Text, UnmetDemand, Workload};
+use crate::stored;
+use crate::work::{
+    ClassRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows, TenantRow, VolumeRow,
+};
+
+pub(super) fn peek(connection: &Connection, keys: &PeekKeys, now: Micros) -> Result<Peeked, Fault> {
+    let mut peeked = Peeked::default();
+    for &key in &keys.claims {
+        peeked.claims.extend(claim(connection, key)?.map(|claim| (key, claim)));
+    }
+    for id in &keys.groups {
+        let mut statement = connection.prepare_cached("SELECT topology FROM team WHERE id = ?1")?;
+        let name: Option<String> = statement.query_row([&**id], |row| row.get(0)).optional()?;
+        if let Some(name) = name {
+            peeked.topologies.insert(Text::clone(id), stored::topology(&name)?);
+        }
+    }
+    for node in &keys.expired_on {
+        let sql = format!(
+            "SELECT {CLAIM} FROM claim WHERE node = ?1 AND state = 0 AND lease_until <= ?2"
+        );
+        for claim in claims(connection, &sql, (node.as_str(), now.0))? {
+            peeked.claims.insert(claim.key, claim);
+        }
+    }
+    Ok(peeked)
+}
+
+fn claims(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<Vec<Claim>, Fault> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(parameters)?;
+    let mut claims = Vec::new();
+    while let Some(row) = rows.next()? {
+        claims.push(claim_from(row)?);
+    }
+    Ok(claims)
+}
+
+pub(super) fn read(connection: &Connection, keys: &Keys) -> Result<Rows, Fault> {
+    let mut rows = Rows::default();
+    groups(connection, keys, &mut rows)?;
+    nodes(connection, keys, &mut rows)?;
+    tenants(connection, keys, &mut rows)?;
+    pools_and_volumes(connection, keys, &mut rows)?;
+    claims_and_requests(connection, keys, &mut rows)?;
+    rest(connection, keys, &mut rows)?;
+    Ok(rows)
+}
+
+fn groups(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+    for id in &keys.groups {
+        let mut statement = connection.prepare_cached(
+            "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team WHERE id = ?1",
+        )?;
+        let mut found = statement.query([&**id])?;
+        if let Some(row) = found.next()? {
+            rows.groups.load(Text::clone(id), group_from(row)?);
+        }
+    }
+    for key in &keys.domains {
+        let mut statement = connection
+            .prepare_cached("SELECT members FROM team_domain WHERE team = ?1 AND domain = ?2")?;
+        let members: Option<i64> =
+            statement.query_row((&*key.0, &*key.1), |row| row.get(0)).optional()?;
+        if let Some(members) = members {
+            rows.domains.load(key.clone(), members);
+        }
+    }
+    for id in &keys.whole.groups {
+        let mut statement =
+            connection.prepare_cached("SELECT domain, members FROM team_domain WHERE team = ?1")?;
+        let mut found = statement.query([&**id])?;
+        while let Some(row) = found.next()? {
+            rows.domains.load((Text::clone(id), text(row, 0)?), row.get(1)?);
+        }
+        let mut statement =
+            connection.prepare_cached("SELECT instance, role FROM team_member WHERE team = ?1")?;
+        let mut found = statement.query([&**id])?;
+        while let Some(row) = found.next()? {
+            let key = claim_key_from(row, 0)?;
+            rows.members.load((Text::clone(id), key), ());
+            if let Some(claim) = claim(connection, key)? {
+                rows.claims.load(key, claim);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn nodes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+    for id in &keys.nodes {
+        if let Some(row) = node(connection, id)? {
+            rows.nodes.load(id.clone(), row);
+        }
+    }
+    for id in &keys.facts {
+        if let Some(facts) = facts(connection, id)? {
+            rows.facts.load(id.clone(), FactsRow { facts });
+        }
+    }
+    for (id, class) in &keys.classes {
+        let mut statement = connection
+            .prepare_cached("SELECT lim, used FROM node_class WHERE node = ?1 AND class = ?2")?;
+        let row = |row: &rusqlite::Row<'_>| Ok(ClassRow { limit: row.get(0)?, used: row.get(1)? });
+        if let Some(row) = statement.query_row((id.as_str(), &**class), row).optional()? {
+            rows.classes.load((id.clone(), Text::clone(class)), row);
+        }
+    }
+    for id in keys.whole_classes.iter().chain(&keys.whole.nodes) {
+        let mut statement =
+            connection.prepare_cached("SELECT class, lim, used FROM node_class WHERE node = ?1")?;
+        let mut found = statement.query([id.as_str()])?;
+        while let Some(row) = found.next()? {
+            let class = ClassRow { limit: row.get(1)?, used: row.get(2)? };
+            rows.classes.load((id.clone(), text(row, 0)?), class);
+        }
+    }
+    for id in &keys.whole.nodes {
+        let sql = format!("SELECT {CLAIM} FROM claim WHERE node = ?1");
+        for claim in claims(connection, &sql, [id.as_str()])? {
+            rows.claims.load(claim.key, claim);
+        }
+    }
+    Ok(())
+}
+
+fn tenants(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+    for owner in &keys.tenants {
+        let mut statement = connection.prepare_cached(
+            "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, used_memory, \
+             used_disk, used_instances FROM tenant WHERE owner = ?1",
+        )?;
+        let row = |row: &rusqlite::Row<'_>| {
+            Ok(TenantRow {
+                quota: Quota {
+                    cpu_milli: row.get(0)?,
+                    memory_mib: row.get(1)?,
+                    disk_mib: row.get(2)?,
+                    instances: row.get(3)?,
+                },
+                cpu: row.get(4)?,
+                memory: row.get(5)?,
+                disk: row.get(6)?,
+                instances: row.get(7)?,
+            })
+        };
+        if let Some(row) = statement.query_row([&**owner], row).optional()? {
+            rows.tenants.load(Text::clone(owner), row);
+        }
+    }
+    for owner in &keys.whole.tenants {
+        let sql = format!("SELECT {CLAIM} FROM claim WHERE owner = ?1");
+        for claim in claims(connection, &sql, [&**owner])? {
+            rows.claims.load(claim.key, claim);
+        }
+    }
+    Ok(())
+}
+
+fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+    for id in keys.pools.keys() {
+        let mut statement = connection.prepare_cached(
+            "SELECT id, kind, first, last, quarantine_s, next FROM pool WHERE id = ?1",
+        )?;
+        let mut found = statement.query([&**id])?;
+        if let Some(row) = found.next()? {
+            rows.pools.load(Text::clone(id), pool_from(row)?);
+        }
+    }
+    for id in &keys.pools_in_use {
+        let mut statement = connection.prepare_cached(
+            "SELECT 1 FROM pool_value WHERE pool = ?1 AND released_at IS NULL LIMIT 1",
+        )?;
+        if statement.exists([&**id])? {
+            rows.pools_in_use.insert(Text::clone(id));
+        }
+    }
+    for id in &keys.volumes {
+        let mut statement =
+            connection.prepare_cached("SELECT home, attached_to FROM volume WHERE id = ?1")?;
+        let mut found = statement.query([&**id])?;
+        if let Some(row) = found.next()? {
+            let home = NodeId::new(&text(row, 0)?);
+            let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
+            let attached_to = attached_to.map(stored::instance).transpose()?;
+            rows.volumes.load(Text::clone(id), VolumeRow { home, attached_to });
+        }
+    }
+    for key in &keys.slots {
+        let mut statement = connection.prepare_cached(
+            "SELECT instance, role FROM slot \
+             WHERE owner = ?1 AND workload = ?2 AND revision = ?3 AND slot = ?4",
+        )?;
+        let mut found = statement.query((&*key.owner, &*key.workload, key.revision, key.slot))?;
+        if let Some(row) = found.next()? {
+            rows.slots.load(key.clone(), claim_key_from(row, 0)?);
+        }
+    }
+    Ok(())
+}
+
+fn claims_and_requests(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+    for &key in &keys.claims {
+        if let Some(claim) = claim(connection, key)? {
+            memberships(connection, &claim, rows)?;
+            rows.claims.load(key, claim);
+        }
+    }
+    for key in &keys.requests {
+        let mut statement = connection.prepare_cached(
+            "SELECT body_hash, answer, at FROM request WHERE request_id = ?1 AND owner = ?2",
+        )?;
+        let mut found = statement.query((&*key.0, &*key.1))?;
+        if let Some(row) = found.next()? {
+            let hash = row.get_ref(0)?.as_blob().map_err(Fault::corrupt)?;
+            let answer = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
+            let row = RequestRow {
+                body_hash: stored::half_hash(hash)?,
+                answer: serde_json::from_str(answer)?,
+                at: Micros(row.get(2)?),
+            };
+            rows.requests.load(key.clone(), row);
+        }
+    }
+    Ok(())
+}
+
+/// Where a claim is a member, so that it can leave.
+fn memberships(connection: &Connection, claim: &Claim, rows: &mut Rows) -> Result<(), Fault> {
+    for place in claim.ties.iter().flat_map(|ties| &ties.groups) {
+        let mut statement = connection.prepare_cached(
+            "SELECT 1 FROM team_member WHERE team = ?1 AND instance = ?2 AND role = ?3",
+        )?;
+        let (instance, role) = (claim.key.instance.0.as_bytes(), claim.key.role.number());
+        if statement.exists((&*place.group, instance, role))? {
+            rows.members.load((Text::clone(&place.group), claim.key), ());
+        }
+    }
+    Ok(())
+}
+
+fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+    for key in &keys.workloads {
+        let mut statement = connection.prepare_cached(
+            "SELECT owner, name, revision, replicas, body FROM workload WHERE owner = ?1 AND name = ?2",
+        )?;
+        if let Some(row) = statement.query_row((&*key.0, &*key.1), workload_from).optional()? {
+            rows.workloads.load(key.clone(), row);
+        }
+    }
+    for key in &keys.workloads_in_use {
+        let mut statement = connection
+            .prepare_cached("SELECT 1 FROM slot WHERE owner = ?1 AND workload = ?2 LIMIT 1")?;
+        if statement.exists((&*key.0, &*key.1))? {
+            rows.workloads_in_use.insert(key.clone());
+        }
+    }
+    for env in &keys.secrets {
+        let mut statement =
+            connection.prepare_cached("SELECT version FROM env_secrets WHERE env = ?1")?;
+        let mut found = statement.query([&**env])?;
+        if let Some(row) = found.next()? {
+            rows.secrets.load(Text::clone(env), text(row, 0)?);
+        }
+    }
+    if keys.policies {
+        let mut statement =
+            connection.prepare_cached("SELECT hash, name, body, at, active FROM policy")?;
+        let mut found = statement.query([])?;
+        while let Some(row) = found.next()? {
+            let policy = PolicyRow {
+                name: row.get(1)?,
+                body: row.get(2)?,
+                at: Micros(row.get(3)?),
+                active: row.get(4)?,
+            };
+            rows.policies.load(text(row, 0)?, policy);
+        }
+    }
+    for shape in &keys.demand {
+        let sql = "SELECT owner, code, spec, times, first_at, last_at FROM demand WHERE shape = ?1";
+        let mut statement = connection.prepare_cached(sql)?;
+        if let Some(row) = statement.query_row([shape], demand_from).optional()? {
+            rows.demand.load(shape.clone(), row);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn workload_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Workload> {
+    Ok(Workload {
+        owner: row.get(0)?,
+        name: row.get(1)?,
+        revision: row.get(2)?,
+        replicas: row.get(3)?,
+        body: row.get(4)?,
+    })
+}
+
+pub(super) fn demand_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<UnmetDemand> {
+    Ok(UnmetDemand {
+        owner: row.get(0)?,
+        code: row.get(1)?,
+        spec: row.get(2)?,
+        times: row.get(3)?,
+        first_at: row.get(4)?,
+        last_at: row.get(5)?,
+    })
+}

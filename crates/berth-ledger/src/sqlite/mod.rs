@@ -1,0 +1,272 @@
+//! The ledger on SQLite: one file, one writer at a time, durable at every commit.
+//!
+//! Only SQL and its translation: no rule of the ledger is here.
+
+mod flush;
+mod lock;
+mod read;
+mod rows;
+mod values;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension};
+
+use crate::error::{Fault, LedgerError};
+use crate::export::{NextRow, TakeRow};
+use crate::model::{Claim, ClaimKey, Micros, Segment, Text, UnmetDemand};
+use crate::retention::Forget;
+use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
+use crate::work::{Keys, PeekKeys, Peeked, Rows};
+
+mod embedded {
+    refinery::embed_migrations!("migrations/sqlite");
+}
+
+/// How long a writer waits for another process before it gives up.
+const BUSY: Duration = Duration::from_secs(20);
+
+/// Pages that the log may hold before they are copied into the database: 64 MiB.
+const CHECKPOINT_PAGES: u32 = 16_384;
+
+/// One connection to a SQLite ledger.
+pub(crate) struct Sqlite {
+    path: PathBuf,
+    connection: Connection,
+    /// Where this writer draws values of large pools, pool by pool.
+    runs: values::Runs,
+    /// The last time that was read: it never goes back within a process.
+    clock: i64,
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        let text = error.to_string();
+        let rusqlite::Error::SqliteFailure(failure, _) = &error else {
+            return Self::Fatal(LedgerError::Database(text));
+        };
+        match failure.code {
+            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Again(text),
+            ErrorCode::DiskFull => Self::Full(text),
+            // A disk that is full or gone also shows as a failed write.
+            ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => Self::Lost(text),
+            ErrorCode::ConstraintViolation
+                if failure.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_CHECK =>
+            {
+                Self::Guard(text)
+            }
+            ErrorCode::ConstraintViolation => Self::Duplicate(text),
+            _ => Self::Fatal(LedgerError::Database(text)),
+        }
+    }
+}
+
+impl Sqlite {
+    /// Opens a ledger, made or migrated as needed.
+    pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
+        let connection = Self::connect(path)?;
+        let mut ledger =
+            Self { path: path.to_owned(), connection, runs: values::Runs::default(), clock: 0 };
+        ledger.migrate()?;
+        Ok(ledger)
+    }
+
+    fn connect(path: &Path) -> Result<Connection, Fault> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "cache_size", -65_536)?;
+        connection.pragma_update(None, "temp_store", "memory")?;
+        connection.set_prepared_statement_cache_capacity(128);
+        Ok(connection)
+    }
+
+    /// Brings the schema up to date, one process at a time.
+    fn migrate(&mut self) -> Result<(), Fault> {
+        let known = i64::from(newest(embedded::migrations::runner().get_migrations()));
+        // Most starts find the schema as it should be, and need no lock.
+        if self.schema_version()? == Some(known) {
+            return Ok(());
+        }
+        let locked = |error: std::io::Error| Fault::Lost(format!("the migration lock: {error}"));
+        let lock = File::create(self.path.with_extension("migrate.lock")).map_err(locked)?;
+        lock.lock().map_err(locked)?;
+        if let Some(found) = self.schema_version()?.filter(|found| *found > known) {
+            return Err(Fault::Fatal(LedgerError::NewerSchema { found, known }));
+        }
+        let migrated = embedded::migrations::runner().run(&mut self.connection);
+        let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
+        migrated.map_err(|error| Fault::Fatal(refused(error)))?;
+        self.connection.execute(
+            "INSERT INTO ledger (one, id, next_event, first_event) VALUES (1, ?1, 1, 1) \
+             ON CONFLICT DO NOTHING",
+            [new_id()],
+        )?;
+        Ok(())
+    }
+
+    fn schema_version(&self) -> Result<Option<i64>, Fault> {
+        let table = "SELECT 1 FROM sqlite_master WHERE name = 'refinery_schema_history'";
+        if self.connection.query_row(table, [], |_| Ok(())).optional()?.is_none() {
+            return Ok(None);
+        }
+        let newest = "SELECT max(version) FROM refinery_schema_history";
+        Ok(self.connection.query_row(newest, [], |row| row.get(0))?)
+    }
+
+    /// This machine's clock, which is the database's: it is in this process.
+    #[allow(clippy::disallowed_methods, reason = "an embedded database has no other clock")]
+    fn now(&mut self) -> Micros {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let micros = since.map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
+        self.clock = self.clock.max(micros);
+        Micros(self.clock)
+    }
+}
+
+/// A new random id for a ledger.
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::from_u128(fastrand::u128(..)).to_string()
+}
+
+/// The newest version among embedded migrations.
+pub(crate) fn newest(migrations: &[refinery::Migration]) -> i32 {
+    migrations.iter().map(|migration| migration.version()).max().unwrap_or(0)
+}
+
+impl Tables for Sqlite {
+    fn begin(&mut self, _alone: bool) -> Result<(), Fault> {
+        // A second writer waits here, not in the middle.
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        Ok(())
+    }
+
+    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault> {
+        let now = self.now();
+        lock::peek(&self.connection, keys, now)
+    }
+
+    fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
+        let mut rows = lock::read(&self.connection, keys)?;
+        rows.now = self.now();
+        values::offer(&self.connection, keys, &mut rows, &mut self.runs)?;
+        Ok(rows)
+    }
+
+    fn flush(&mut self, rows: &Rows) -> Result<(), Fault> {
+        let written = flush::write(&self.connection, rows);
+        if matches!(written, Err(Fault::Duplicate(_) | Fault::Guard(_))) {
+            // Perhaps a value was taken after all: draw elsewhere.
+            self.runs.clear();
+        }
+        written
+    }
+
+    fn chains(&mut self) -> Result<Vec<ChainRow>, Fault> {
+        read::chains(&self.connection)
+    }
+
+    fn add_chain(&mut self, id: &Text, at: Micros) -> Result<(), Fault> {
+        self.connection.execute(
+            "INSERT INTO chain (id, length, head, base, base_hash, started_at) \
+             VALUES (?1, 0, x'', 0, x'', ?2)",
+            (&**id, at.0),
+        )?;
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        segment: Option<&NewSegment>,
+        receipts: &[NewReceipt],
+    ) -> Result<(), Fault> {
+        flush::append(&self.connection, segment, receipts)
+    }
+
+    fn commit(&mut self) -> Result<(), Fault> {
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    fn rollback(&mut self) {
+        if !self.connection.is_autocommit() {
+            // When even this fails the connection is opened anew before it is used again.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+    }
+
+    fn reconnect(&mut self) -> Result<(), Fault> {
+        self.connection = Self::connect(&self.path)?;
+        Ok(())
+    }
+
+    fn clock(&mut self) -> Result<Micros, Fault> {
+        Ok(self.now())
+    }
+
+    fn number_events(&mut self) -> Result<LogEnds, Fault> {
+        // With one writer, segments have their number from the start.
+        read::log_ends(&self.connection)
+    }
+
+    fn segments_after(&mut self, cursor: i64, limit: i64) -> Result<Vec<Segment>, Fault> {
+        read::segments_after(&self.connection, cursor, limit)
+    }
+
+    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+        let transaction = self.connection.transaction()?;
+        let next = read::log_ends(&transaction)?.next;
+        read::snapshot(&transaction, take)?;
+        Ok(next - 1)
+    }
+
+    fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault> {
+        rows::claim(&self.connection, key)
+    }
+
+    fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
+        read::claims_of(&self.connection, owner, workload)
+    }
+
+    fn expired_nodes(&mut self) -> Result<Vec<berth_engine::NodeId>, Fault> {
+        let now = self.now();
+        read::expired_nodes(&self.connection, now)
+    }
+
+    #[cfg(test)]
+    fn counted(&mut self) -> Result<(Vec<berth_engine::NodeId>, Vec<Text>, Vec<Text>), Fault> {
+        read::counted(&self.connection)
+    }
+
+    fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault> {
+        read::drifted(&mut self.connection)
+    }
+
+    fn heartbeats_since(&mut self, at: i64) -> Result<Vec<(berth_engine::NodeId, i64)>, Fault> {
+        read::heartbeats_since(&self.connection, at)
+    }
+
+    fn demand(&mut self) -> Result<Vec<UnmetDemand>, Fault> {
+        read::demand(&self.connection)
+    }
+
+    fn receipts(&mut self, chain: &str, from: i64, limit: i64) -> Result<Vec<ReceiptRow>, Fault> {
+        read::receipts(&self.connection, chain, from, limit)
+    }
+
+    fn forget(&mut self, what: &Forget) -> Result<u64, Fault> {
+        read::forget(&mut self.connection, what)
+    }
+
+    fn dump(&mut self, take: &mut TakeRow<'_>) -> Result<(), Fault> {
+        read::dump(&mut self.connection, take)
+    }
+
+    fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {
+        read::load(&mut self.connection, rows)
+    }
+}

@@ -1,0 +1,316 @@
+//! Reads beside the claim path: the event log, snapshots, lists, and housekeeping.
+
+use berth_engine::{NodeFacts, NodeId, Timestamp, Volume};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+
+use super::lock::{demand_from, workload_from};
+use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_from, text};
+use crate::drift::{self, Drifted};
+use crate::error::Fault;
+use crate::export::{Cell, NextRow, TABLES, TakeRow};
+#[cfg(test)]
+use crate::model::Text;
+use crate::model::{ClaimKey, Micros, Quota, Segment, UnmetDemand};
+use crate::retention::Forget;
+use crate::stored;
+use crate::tables::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
+
+/// Calls back for each row of a query.
+fn each(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+    mut take: impl FnMut(&Row<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(parameters)?;
+    while let Some(row) = rows.next()? {
+        take(row)?;
+    }
+    Ok(())
+}
+
+pub(super) fn log_ends(connection: &Connection) -> Result<LogEnds, Fault> {
+    let mut statement = connection.prepare_cached("SELECT first_event, next_event FROM ledger")?;
+    Ok(statement.query_row([], |row| Ok(LogEnds { first: row.get(0)?, next: row.get(1)? }))?)
+}
+
+pub(super) fn segments_after(
+    connection: &Connection,
+    cursor: i64,
+    limit: i64,
+) -> Result<Vec<Segment>, Fault> {
+    // The segment that holds the event after the cursor may begin before it.
+    let sql = "SELECT first, count, at, origin, body FROM event_segment WHERE first >= \
+         (SELECT coalesce(max(first), 0) FROM event_segment WHERE first <= ?1 + 1) \
+         AND first + count > ?1 + 1 ORDER BY first";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([cursor])?;
+    let (mut segments, mut events) = (Vec::new(), 0);
+    while let Some(row) = rows.next()? {
+        let count: i64 = row.get(1)?;
+        segments.push(Segment {
+            first: row.get(0)?,
+            count,
+            at: Micros(row.get(2)?),
+            origin: text(row, 3)?,
+            body: row.get(4)?,
+        });
+        events += count;
+        if events >= limit {
+            break;
+        }
+    }
+    Ok(segments)
+}
+
+pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(), Fault> {
+    each(connection, "SELECT name, hash, body FROM policy WHERE active = 1", [], |row| {
+        take(SnapshotItem::Policy(row.get(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    each(connection, "SELECT env, version FROM env_secrets", [], |row| {
+        take(SnapshotItem::Secrets(text(row, 0)?, text(row, 1)?))
+    })?;
+    let groups = "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team";
+    each(connection, groups, [], |row| take(SnapshotItem::Group(group_from(row)?.group)))?;
+    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen \
+         FROM node n JOIN node_room r ON r.node = n.id ORDER BY n.id";
+    each(connection, nodes, [], |row| {
+        let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
+        let mut facts: NodeFacts = serde_json::from_str(facts)?;
+        facts.heartbeat_at = Timestamp(row.get(1)?);
+        take(SnapshotItem::Node(Box::new(facts), row.get(2)?, row.get(3)?))
+    })?;
+    each(connection, "SELECT id, home, attached_to FROM volume", [], |row| {
+        let attached_to = row.get_ref(2)?.as_blob_or_null().map_err(Fault::corrupt)?;
+        take(SnapshotItem::Volume(Volume {
+            id: row.get(0)?,
+            home: NodeId::new(&text(row, 1)?),
+            attached_to: attached_to.map(stored::instance).transpose()?,
+        }))
+    })?;
+    let pools = "SELECT id, kind, first, last, quarantine_s, next FROM pool";
+    each(connection, pools, [], |row| take(SnapshotItem::Pool(pool_from(row)?.pool)))?;
+    let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant";
+    each(connection, quotas, [], |row| {
+        let quota = Quota {
+            cpu_milli: row.get(1)?,
+            memory_mib: row.get(2)?,
+            disk_mib: row.get(3)?,
+            instances: row.get(4)?,
+        };
+        take(SnapshotItem::Quota(text(row, 0)?, quota))
+    })?;
+    let workloads = "SELECT owner, name, revision, replicas, body FROM workload";
+    each(connection, workloads, [], |row| take(SnapshotItem::Workload(workload_from(row)?)))?;
+    each(connection, &format!("SELECT {CLAIM} FROM claim"), [], |row| {
+        take(SnapshotItem::Claim(Box::new(claim_from(row)?)))
+    })
+}
+
+pub(super) fn claims_of(
+    connection: &Connection,
+    owner: &str,
+    workload: Option<&str>,
+) -> Result<Vec<ClaimKey>, Fault> {
+    let sql = "SELECT instance, role FROM claim \
+         WHERE owner = ?1 AND (?2 IS NULL OR workload = ?2) ORDER BY instance, role";
+    let mut keys = Vec::new();
+    each(connection, sql, (owner, workload), |row| {
+        keys.push(claim_key_from(row, 0)?);
+        Ok(())
+    })?;
+    Ok(keys)
+}
+
+pub(super) fn expired_nodes(connection: &Connection, now: Micros) -> Result<Vec<NodeId>, Fault> {
+    let sql = "SELECT DISTINCT node FROM claim WHERE state = 0 AND lease_until <= ?1 ORDER BY node";
+    let mut nodes = Vec::new();
+    each(connection, sql, [now.0], |row| {
+        nodes.push(NodeId::new(&text(row, 0)?));
+        Ok(())
+    })?;
+    Ok(nodes)
+}
+
+#[cfg(test)]
+pub(super) fn counted(
+    connection: &Connection,
+) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault> {
+    let nodes = names(connection, "SELECT node FROM node_room ORDER BY node")?;
+    let groups = names(connection, "SELECT id FROM team ORDER BY id")?;
+    let tenants = names(connection, "SELECT owner FROM tenant ORDER BY owner")?;
+    Ok((nodes, groups, tenants))
+}
+
+pub(super) fn drifted(connection: &mut Connection) -> Result<Drifted, Fault> {
+    let snapshot = connection.transaction()?;
+    let mut drifted = Drifted {
+        nodes: names(&snapshot, drift::NODES)?.into_iter().collect(),
+        tenants: names(&snapshot, drift::TENANTS)?.into_iter().collect(),
+        ..Drifted::default()
+    };
+    let mut tally = drift::Tally::default();
+    each(&snapshot, drift::TIED, [], |row| {
+        let ties = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
+        tally.claim(&text(row, 0)?, &serde_json::from_str(ties)?);
+        Ok(())
+    })?;
+    each(&snapshot, drift::CLASSES, [], |row| {
+        tally.class(&text(row, 0)?, &text(row, 1)?, row.get(2)?);
+        Ok(())
+    })?;
+    each(&snapshot, drift::DOMAINS, [], |row| {
+        tally.domain(&text(row, 0)?, &text(row, 1)?, row.get(2)?);
+        Ok(())
+    })?;
+    tally.report(&mut drifted);
+    Ok(drifted)
+}
+
+pub(super) fn heartbeats_since(
+    connection: &Connection,
+    at: i64,
+) -> Result<Vec<(NodeId, i64)>, Fault> {
+    let mut heard = Vec::new();
+    each(connection, "SELECT id, heartbeat_at FROM node WHERE heartbeat_at >= ?1", [at], |row| {
+        heard.push((NodeId::new(&text(row, 0)?), row.get(1)?));
+        Ok(())
+    })?;
+    Ok(heard)
+}
+
+pub(super) fn demand(connection: &Connection) -> Result<Vec<UnmetDemand>, Fault> {
+    let sql = "SELECT owner, code, spec, times, first_at, last_at FROM demand \
+         ORDER BY last_at DESC, shape";
+    let mut demand = Vec::new();
+    each(connection, sql, [], |row| {
+        demand.push(demand_from(row)?);
+        Ok(())
+    })?;
+    Ok(demand)
+}
+
+pub(super) fn chains(connection: &Connection) -> Result<Vec<ChainRow>, Fault> {
+    let sql = "SELECT id, length, head, base, base_hash FROM chain ORDER BY started_at DESC, id";
+    let mut chains = Vec::new();
+    each(connection, sql, [], |row| {
+        chains.push(ChainRow {
+            id: text(row, 0)?,
+            length: row.get(1)?,
+            head: row.get(2)?,
+            base: row.get(3)?,
+            base_hash: row.get(4)?,
+        });
+        Ok(())
+    })?;
+    Ok(chains)
+}
+
+pub(super) fn receipts(
+    connection: &Connection,
+    chain: &str,
+    from: i64,
+    limit: i64,
+) -> Result<Vec<ReceiptRow>, Fault> {
+    let sql = "SELECT n, hash, count, body FROM receipt \
+         WHERE chain = ?1 AND n >= ?2 ORDER BY n LIMIT ?3";
+    let mut receipts = Vec::new();
+    each(connection, sql, (chain, from, limit), |row| {
+        receipts.push(ReceiptRow {
+            n: row.get(0)?,
+            hash: row.get(1)?,
+            count: row.get(2)?,
+            body: row.get(3)?,
+        });
+        Ok(())
+    })?;
+    Ok(receipts)
+}
+
+pub(super) fn forget(connection: &mut Connection, what: &Forget) -> Result<u64, Fault> {
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let mut gone = 0;
+    gone += transaction
+        .execute("DELETE FROM event_segment WHERE first + count <= ?1", [what.events_before])?;
+    // The oldest event that is really there; segments are kept or dropped whole.
+    transaction.execute(
+        "UPDATE ledger SET first_event = \
+         coalesce((SELECT min(first) FROM event_segment), next_event)",
+        [],
+    )?;
+    gone += transaction.execute("DELETE FROM request WHERE at < ?1", [what.answers_before.0])?;
+    gone += transaction.execute(
+        "DELETE FROM pool_value WHERE released_at IS NOT NULL AND released_at < ?1 - 1000000 * \
+         (SELECT quarantine_s FROM pool WHERE pool.id = pool_value.pool)",
+        [what.now.0],
+    )?;
+    if let Some(before) = what.receipts_before {
+        // The newest receipt of every chain stays: it is what the next one is tied to.
+        transaction.execute(
+            "UPDATE chain SET (base, base_hash) = (SELECT n + 1, hash FROM receipt \
+             WHERE chain = chain.id AND at < ?1 AND n < chain.length - 1 ORDER BY n DESC LIMIT 1) \
+             WHERE EXISTS (SELECT 1 FROM receipt WHERE chain = chain.id AND at < ?1 \
+             AND n < chain.length - 1)",
+            [before.0],
+        )?;
+        gone += transaction.execute(
+            "DELETE FROM receipt WHERE n < (SELECT base FROM chain WHERE chain.id = receipt.chain)",
+            [],
+        )?;
+    }
+    transaction.commit()?;
+    Ok(u64::try_from(gone).unwrap_or(u64::MAX))
+}
+
+fn select_all(table: usize) -> String {
+    let columns: Vec<&str> = TABLES[table].columns.iter().map(|column| column.name()).collect();
+    format!("SELECT {} FROM {} ORDER BY 1, 2", columns.join(", "), TABLES[table].table)
+}
+
+pub(super) fn dump(connection: &mut Connection, take: &mut TakeRow<'_>) -> Result<(), Fault> {
+    let transaction = connection.transaction()?;
+    for (number, shape) in TABLES.iter().enumerate() {
+        each(&transaction, &select_all(number), [], |row| {
+            let mut cells = Vec::with_capacity(shape.columns.len());
+            for column in 0..shape.columns.len() {
+                cells.push(match row.get_ref(column)? {
+                    ValueRef::Null => Cell::Null,
+                    ValueRef::Integer(number) => Cell::Int(number),
+                    ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
+                    ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
+                    ValueRef::Real(_) => return Err(Fault::corrupt("a fraction")),
+                });
+            }
+            take(number, cells)
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) fn load(connection: &mut Connection, next: &mut NextRow<'_>) -> Result<(), Fault> {
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    transaction.execute("DELETE FROM ledger", [])?;
+    while let Some((table, cells)) = next()? {
+        let shape = &TABLES[table];
+        let columns: Vec<&str> = shape.columns.iter().map(|column| column.name()).collect();
+        let places: Vec<String> = (1..=columns.len()).map(|place| format!("?{place}")).collect();
+        let (columns, places) = (columns.join(", "), places.join(", "));
+        let sql = format!("INSERT INTO {} ({columns}) VALUES ({places})", shape.table);
+        let mut statement = transaction.prepare_cached(&sql)?;
+        for (place, cell) in cells.iter().enumerate() {
+            match cell {
+                Cell::Null => statement.raw_bind_parameter(place + 1, rusqlite::types::Null)?,
+                Cell::Int(number) => statement.raw_bind_parameter(place + 1, number)?,
+                Cell::Text(text) => statement.raw_bind_parameter(place + 1, text)?,
+                Cell::Bytes(bytes) => statement.raw_bind_parameter(place + 1, bytes)?,
+            }
+        }
+        statement.raw_execute()?;
+    }
+    transaction.commit()?;
+    Ok(())
+}

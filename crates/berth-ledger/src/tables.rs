@@ -1,0 +1,148 @@
+//! What a database must be able to do: read rows under locks, write what changed, keep the log.
+//!
+//! One implementation per database, each only SQL. Every rule is in `work`; a backend that decided
+//! anything would be a second opinion.
+
+use berth_engine::{Group, NodeFacts, NodeId, Volume};
+
+use crate::error::Fault;
+use crate::model::{Claim, ClaimKey, Micros, Pool, Quota, Segment, Text, UnmetDemand, Workload};
+use crate::work::{Keys, PeekKeys, Peeked, Rows};
+
+/// Events to be appended, as one segment.
+pub(crate) struct NewSegment {
+    pub(crate) count: i64,
+    pub(crate) at: Micros,
+    pub(crate) origin: Text,
+    pub(crate) body: String,
+}
+
+/// A receipt to be appended to its chain.
+pub(crate) struct NewReceipt {
+    pub(crate) chain: Text,
+    pub(crate) n: i64,
+    pub(crate) at: Micros,
+    pub(crate) hash: [u8; 32],
+    pub(crate) count: i64,
+    pub(crate) body: String,
+}
+
+/// A chain as stored.
+#[derive(Clone, Debug)]
+pub(crate) struct ChainRow {
+    pub(crate) id: Text,
+    pub(crate) length: i64,
+    pub(crate) head: Vec<u8>,
+    pub(crate) base: i64,
+    pub(crate) base_hash: Vec<u8>,
+}
+
+/// A receipt as stored.
+pub(crate) struct ReceiptRow {
+    pub(crate) n: i64,
+    pub(crate) hash: Vec<u8>,
+    pub(crate) count: i64,
+    pub(crate) body: String,
+}
+
+/// How far the event log reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogEnds {
+    /// The oldest event that is kept.
+    pub(crate) first: i64,
+    /// The number that the next event gets.
+    pub(crate) next: i64,
+}
+
+/// One thing of a snapshot, in the order in which a fleet can take it in.
+pub enum SnapshotItem {
+    /// The policy in force: name, hash, body.
+    Policy(String, String, String),
+    /// An environment's secrets.
+    Secrets(Text, Text),
+    /// A group.
+    Group(Group),
+    /// A node, the generations of its facts and rules.
+    Node(Box<NodeFacts>, i64, i64),
+    /// A volume.
+    Volume(Volume),
+    /// A pool.
+    Pool(Pool),
+    /// A tenant's limits.
+    Quota(Text, Quota),
+    /// A workload.
+    Workload(Workload),
+    /// A claim.
+    Claim(Box<Claim>),
+}
+
+/// Takes a snapshot's items as they are read.
+pub(crate) type Take<'a> = dyn FnMut(SnapshotItem) -> Result<(), Fault> + 'a;
+
+/// One connection to one database.
+pub(crate) trait Tables: Send {
+    // A write, in this order.
+
+    /// Begins a transaction that will write; `alone` waits until no other writer is under way.
+    fn begin(&mut self, alone: bool) -> Result<(), Fault>;
+    /// Looks at rows without locking them.
+    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault>;
+    /// Locks rows in the one lock order, reads them, then reads the clock.
+    fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault>;
+    /// Writes what changed, each row guarded by what was read.
+    fn flush(&mut self, rows: &Rows) -> Result<(), Fault>;
+    /// The chains that a new one names as its forebears, newest first.
+    fn chains(&mut self) -> Result<Vec<ChainRow>, Fault>;
+    /// Adds a new chain. Its first receipt follows.
+    fn add_chain(&mut self, id: &Text, at: Micros) -> Result<(), Fault>;
+    /// Appends to the event log and to the chains.
+    fn append(
+        &mut self,
+        segment: Option<&NewSegment>,
+        receipts: &[NewReceipt],
+    ) -> Result<(), Fault>;
+    /// Makes all of it durable.
+    fn commit(&mut self) -> Result<(), Fault>;
+    /// Forgets all of it. Never fails: a connection that cannot is dropped.
+    fn rollback(&mut self);
+    /// Opens the connection again if it is gone.
+    fn reconnect(&mut self) -> Result<(), Fault>;
+
+    // Reads, each a transaction of its own.
+
+    /// The database's clock.
+    fn clock(&mut self) -> Result<Micros, Fault>;
+    /// Gives numbers to segments that committed without one. Returns how far the log reaches.
+    fn number_events(&mut self) -> Result<LogEnds, Fault>;
+    /// Segments that hold events after this one, in order; about as many events as asked for.
+    fn segments_after(&mut self, cursor: i64, limit: i64) -> Result<Vec<Segment>, Fault>;
+    /// Everything, as of one moment. Returns the number of the last event that is in it.
+    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault>;
+    /// One claim.
+    fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault>;
+    /// The claims of a tenant, or of one of its workloads.
+    fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault>;
+    /// Nodes that have an expired claim.
+    fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
+    /// Names of all nodes, groups and tenants with counters.
+    #[cfg(test)]
+    fn counted(&mut self) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault>;
+    /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.
+    fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault>;
+    /// Nodes and when they were last heard, for those heard since.
+    fn heartbeats_since(&mut self, at: i64) -> Result<Vec<(NodeId, i64)>, Fault>;
+    /// Unmet demand, most recent first.
+    fn demand(&mut self) -> Result<Vec<UnmetDemand>, Fault>;
+    /// Receipts of a chain from this one on, at most as many as asked for.
+    fn receipts(&mut self, chain: &str, from: i64, limit: i64) -> Result<Vec<ReceiptRow>, Fault>;
+
+    // Housekeeping.
+
+    /// Drops events before this one, answers and resting values older than that, and receipts
+    /// before that time; returns how many rows went.
+    fn forget(&mut self, what: &crate::retention::Forget) -> Result<u64, Fault>;
+    /// All rows of a table, as JSON objects, for an export.
+    fn dump(&mut self, take: &mut crate::export::TakeRow<'_>) -> Result<(), Fault>;
+    /// Puts rows of an export into an empty ledger, as one transaction.
+    fn load(&mut self, rows: &mut crate::export::NextRow<'_>) -> Result<(), Fault>;
+}

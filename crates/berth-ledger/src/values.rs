@@ -1,0 +1,158 @@
+//! Which values of a pool to give out next. Knows no database: it is told which are taken.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Pool, Text};
+
+/// Where a writer draws values of large pools: each pool at a random place of the writer's own, and
+/// upwards from there, so that two writers practically never meet. A value that turns out to be
+/// taken makes it start elsewhere.
+#[derive(Default)]
+pub(crate) struct Runs(BTreeMap<Text, u128>);
+
+impl Runs {
+    /// The next values of a pool.
+    pub(crate) fn draw(&mut self, pool: &Pool, wanted: usize) -> Vec<u128> {
+        let next = self
+            .0
+            .entry(Text::clone(&pool.id))
+            .or_insert_with(|| pool.first + fastrand::u128(0..pool.size()));
+        let mut values = Vec::with_capacity(wanted);
+        for _ in 0..wanted {
+            if *next > pool.last || *next < pool.first {
+                *next = pool.first;
+            }
+            values.push(*next);
+            *next += 1;
+        }
+        values
+    }
+
+    /// Starts elsewhere.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A search for free values in a small pool: from where the last one ended to the end, then from
+/// the start, so that a value that was given back comes round late.
+pub(crate) struct Search {
+    first: u128,
+    last: u128,
+    start: u128,
+    next: u128,
+    wrapped: bool,
+    ended: bool,
+    wanted: usize,
+    rested_before: i64,
+    pub(crate) found: Vec<u128>,
+}
+
+impl Search {
+    pub(crate) fn new(pool: &Pool, start: u128, wanted: usize, now: i64) -> Self {
+        Self {
+            first: pool.first,
+            last: pool.last,
+            start,
+            next: start,
+            wrapped: false,
+            ended: false,
+            wanted,
+            rested_before: now - i64::from(pool.quarantine_s) * 1_000_000,
+            found: Vec::new(),
+        }
+    }
+
+    /// The range to look at next; absent when enough was found or all was looked at.
+    pub(crate) fn range(&mut self) -> Option<(u128, u128)> {
+        if self.found.len() >= self.wanted || self.ended {
+            return None;
+        }
+        let end = if self.wrapped { self.start.checked_sub(1)? } else { self.last };
+        if self.next > end || end < self.first {
+            if self.wrapped || self.start == self.first {
+                return None;
+            }
+            self.wrapped = true;
+            self.next = self.first;
+            return self.range();
+        }
+        Some((self.next, end))
+    }
+
+    /// Takes in the rows of the range, in order: each value with the time it was released, if it
+    /// was. `all` says that there are no more rows in the range.
+    pub(crate) fn step(&mut self, rows: &[(u128, Option<i64>)], all: bool) {
+        let end = if self.wrapped { self.start.saturating_sub(1) } else { self.last };
+        for &(value, released_at) in rows {
+            self.take_until(value);
+            let rested = released_at.is_some_and(|at| at <= self.rested_before);
+            if rested && self.found.len() < self.wanted {
+                self.found.push(value);
+            }
+            self.next = value.saturating_add(1);
+        }
+        if all {
+            self.take_until(end.saturating_add(1));
+            if self.wrapped {
+                self.ended = true;
+            }
+            self.next = end.saturating_add(1);
+        }
+    }
+
+    fn take_until(&mut self, bound: u128) {
+        while self.next < bound && self.found.len() < self.wanted {
+            self.found.push(self.next);
+            self.next += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(taken: &[(u128, Option<i64>)], start: u128, wanted: usize, step: usize) -> Vec<u128> {
+        let mut pool = Pool::parse("p", "10-19").unwrap();
+        pool.quarantine_s = 1;
+        let mut search = Search::new(&pool, start, wanted, 5_000_000);
+        while let Some((from, to)) = search.range() {
+            let rows: Vec<_> =
+                taken.iter().copied().filter(|(v, _)| *v >= from && *v <= to).take(step).collect();
+            let all = rows.len() < step;
+            search.step(&rows, all);
+        }
+        search.found
+    }
+
+    #[test]
+    fn free_values_are_found_after_the_start_then_before_it() {
+        let taken = [(10, None), (12, None), (15, None), (16, None)];
+        for step in [1, 2, 3, 100] {
+            assert_eq!(search(&taken, 14, 99, step), [14, 17, 18, 19, 11, 13], "step {step}");
+            assert_eq!(search(&taken, 14, 3, step), [14, 17, 18], "step {step}");
+            assert_eq!(search(&taken, 10, 2, step), [11, 13], "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_value_at_rest_is_not_given_out_until_it_has_rested() {
+        let all: Vec<_> = (10..20).map(|value| (value, None)).collect();
+        assert_eq!(search(&all, 13, 5, 4), [0u128; 0]);
+        let mut resting = all.clone();
+        resting[2].1 = Some(4_500_000);
+        resting[5].1 = Some(4_000_000);
+        assert_eq!(search(&resting, 13, 5, 4), [15]);
+    }
+
+    #[test]
+    fn a_run_stays_within_its_pool() {
+        let mut pool = Pool::parse("p", "fd00::/104").unwrap();
+        let mut runs = Runs::default();
+        runs.0.insert(Text::clone(&pool.id), pool.last);
+        assert_eq!(runs.draw(&pool, 2), [pool.last, pool.first]);
+        pool.first += 10;
+        assert_eq!(runs.draw(&pool, 1), [pool.first]);
+    }
+}

@@ -1,0 +1,354 @@
+//! What operators and agents state: nodes, groups, volumes, pools, quotas, workloads, policies.
+
+use berth_engine::{Group, NodeFacts, NodeId, NodeState, Room, Volume};
+
+use super::Work;
+use super::rows::{
+    ClassRow, FactsRow, GroupRow, NodeRow, PolicyRow, PoolRow, TenantRow, VolumeRow,
+};
+use crate::model::{EventBody, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
+
+/// The key under which equal unmet demand is counted.
+pub(crate) fn shape(demand: &UnmetDemand) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&demand.owner, &demand.code, &demand.spec] {
+        hasher.update(part.as_bytes());
+        hasher.update(&[0]);
+    }
+    hasher.finalize().to_hex().chars().take(32).collect()
+}
+
+impl Work {
+    pub(super) fn administer(&mut self, op: &Op) -> Outcome {
+        let outcome = match op {
+            Op::PutNode(facts) => self.put_node(facts),
+            Op::SetNodeState { node, state } => self.set_state(node, *state),
+            Op::RemoveNode(node) => self.remove_node(node),
+            Op::Heartbeats(heard) => {
+                self.rows.heartbeats.extend(heard.iter().cloned());
+                Outcome::Done
+            }
+            Op::PutGroup(group) => self.put_group(group),
+            Op::RemoveGroup(group) => self.remove_group(group),
+            Op::PutVolume(volume) => self.put_volume(volume),
+            Op::RemoveVolume(volume) => self.remove_volume(volume),
+            Op::PutPool(pool) => self.put_pool(pool),
+            Op::RemovePool(pool) => self.remove_pool(pool),
+            Op::PutQuota { owner, quota } => self.put_quota(owner, quota),
+            Op::RemoveQuota(owner) => self.remove_quota(owner),
+            Op::PutWorkload(workload) => self.put_workload(workload),
+            Op::RemoveWorkload { owner, name } => self.remove_workload(owner, name),
+            Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
+            Op::ActivatePolicy { name, hash, body } => self.activate_policy(name, hash, body),
+            Op::Record(decisions) => {
+                self.decisions.extend(decisions.iter().cloned());
+                Outcome::Done
+            }
+            Op::Demand(demand) => self.count_demand(demand),
+            _ => Outcome::Unchanged,
+        };
+        match outcome {
+            Outcome::Impossible(_) => self.undo(self.events.len()),
+            Outcome::Done | Outcome::Unchanged => self.keep(),
+        }
+        outcome
+    }
+
+    fn put_node(&mut self, facts: &NodeFacts) -> Outcome {
+        if let Err(invalid) = facts.validate() {
+            return Outcome::Impossible(invalid.to_string());
+        }
+        let old = self.rows.facts.get(&facts.id);
+        let same = old.is_some_and(|old| {
+            let aged = NodeFacts { heartbeat_at: facts.heartbeat_at, ..old.facts.clone() };
+            aged == *facts
+        });
+        self.rows.heartbeats.insert(facts.id.clone(), facts.heartbeat_at.0);
+        if same {
+            return Outcome::Unchanged;
+        }
+        let old = self.rows.nodes.get(&facts.id);
+        if let Some(old) = old
+            && old.room.used.instances > 0
+            && (old.zone.as_deref(), old.rack.as_deref())
+                != (facts.zone.as_deref(), facts.rack.as_deref())
+        {
+            return Outcome::Impossible(format!(
+                "node {} has {} instances that count in its zone and rack; drain it before it moves",
+                facts.id, old.room.used.instances
+            ));
+        }
+        let mut room = Room::of(facts);
+        room.used = old.map(|old| old.room.used).unwrap_or_default();
+        let constraint_gen = old.map_or(1, |old| old.constraint_gen + 1);
+        let row = NodeRow {
+            state: facts.state,
+            known: facts.capacity.is_some(),
+            zone: facts.zone.as_deref().map(Text::from),
+            rack: facts.rack.as_deref().map(Text::from),
+            constraint_gen,
+            rules_gen: old.map_or(0, |old| old.rules_gen),
+            fence: old.map_or(0, |old| old.fence),
+            room,
+        };
+        self.rows.nodes.set(&facts.id, Some(row));
+        self.rows.facts.set(&facts.id, Some(FactsRow { facts: facts.clone() }));
+        self.put_classes(facts);
+        let facts = Box::new(facts.clone());
+        self.events.push(EventBody::NodeChanged { constraint_gen, facts });
+        Outcome::Done
+    }
+
+    /// Classes the facts state, and classes still in use though no longer stated.
+    fn put_classes(&mut self, facts: &NodeFacts) {
+        let on_node = |(key, row): (&(NodeId, Text), &ClassRow)| {
+            (key.0 == facts.id).then(|| (key.clone(), row.used))
+        };
+        let old: Vec<((NodeId, Text), i64)> =
+            self.rows.classes.iter().filter_map(on_node).collect();
+        for (key, used) in &old {
+            if !facts.extra.contains_key(&*key.1) {
+                let row = (*used > 0).then_some(ClassRow { limit: 0, used: *used });
+                self.rows.classes.set(key, row);
+            }
+        }
+        for (class, &limit) in &facts.extra {
+            let key = (facts.id.clone(), Text::from(class.as_str()));
+            let used = self.rows.classes.get(&key).map_or(0, |row| row.used);
+            self.rows.classes.set(&key, Some(ClassRow { limit: limit.into(), used }));
+        }
+    }
+
+    fn set_state(&mut self, node: &NodeId, state: NodeState) -> Outcome {
+        let Some(row) = self.rows.nodes.get(node) else { return unknown("node", node.as_str()) };
+        if row.state == state {
+            return Outcome::Unchanged;
+        }
+        let constraint_gen = row.constraint_gen + 1;
+        self.rows.nodes.edit(node, |row| {
+            row.state = state;
+            row.constraint_gen = constraint_gen;
+        });
+        self.rows.facts.edit(node, |row| row.facts.state = state);
+        let node_id = node.clone();
+        self.events.push(EventBody::NodeState { node_id, state, constraint_gen });
+        Outcome::Done
+    }
+
+    fn remove_node(&mut self, node: &NodeId) -> Outcome {
+        let Some(row) = self.rows.nodes.get(node) else { return Outcome::Unchanged };
+        let instances = row.room.used.instances;
+        if instances > 0 {
+            return Outcome::Impossible(format!(
+                "node {node} still has {instances} instances; drain it or release them first"
+            ));
+        }
+        self.rows.nodes.set(node, None);
+        self.rows.facts.set(node, None);
+        let classes: Vec<(NodeId, Text)> =
+            self.rows.classes.iter().map(|(key, _)| key.clone()).collect();
+        for key in classes.iter().filter(|key| key.0 == *node) {
+            self.rows.classes.set(key, None);
+        }
+        self.events.push(EventBody::NodeRemoved { node_id: node.clone() });
+        Outcome::Done
+    }
+
+    fn put_group(&mut self, group: &Group) -> Outcome {
+        if group.id.is_empty() {
+            return Outcome::Impossible("a group's id is empty; give it a name".to_owned());
+        }
+        if group.max_per_domain == Some(0) {
+            let why = format!("group {}: max_per_domain is 0; give at least 1", group.id);
+            return Outcome::Impossible(why);
+        }
+        let id = Text::from(group.id.as_str());
+        let home = match self.rows.groups.get(&id) {
+            Some(row) if row.group == *group => return Outcome::Unchanged,
+            Some(row) => {
+                let same_shape =
+                    row.group.topology == group.topology && row.group.kind == group.kind;
+                if !same_shape && self.rows.domains.iter().any(|(key, _)| key.0 == id) {
+                    return Outcome::Impossible(format!(
+                        "group {id} has members; kind and topology can change only while it is empty"
+                    ));
+                }
+                row.home.clone()
+            }
+            None => None,
+        };
+        self.rows.groups.set(&id, Some(GroupRow { group: group.clone(), home }));
+        self.events.push(EventBody::GroupChanged { group: group.clone() });
+        Outcome::Done
+    }
+
+    fn remove_group(&mut self, group: &Text) -> Outcome {
+        if self.rows.groups.get(group).is_none() {
+            return Outcome::Unchanged;
+        }
+        if self.rows.members.iter().any(|(key, ())| key.0 == *group) {
+            let why = format!("group {group} has members; release them first");
+            return Outcome::Impossible(why);
+        }
+        self.rows.groups.set(group, None);
+        self.events.push(EventBody::GroupRemoved { group_id: group.clone() });
+        Outcome::Done
+    }
+
+    fn put_volume(&mut self, volume: &Volume) -> Outcome {
+        if volume.id.is_empty() {
+            return Outcome::Impossible("a volume's id is empty; give it a name".to_owned());
+        }
+        let id = Text::from(volume.id.as_str());
+        let row = VolumeRow { home: volume.home.clone(), attached_to: volume.attached_to };
+        match self.rows.volumes.get(&id) {
+            Some(old) if *old == row => return Outcome::Unchanged,
+            Some(VolumeRow { attached_to: Some(by), home }) if *home != row.home => {
+                return Outcome::Impossible(format!(
+                    "volume {id} is used by instance {by} on {home}; release it before the volume moves"
+                ));
+            }
+            // Who uses it is changed by claims alone.
+            Some(old) => {
+                let attached_to = old.attached_to;
+                self.rows.volumes.set(&id, Some(VolumeRow { attached_to, ..row }));
+            }
+            None => self.rows.volumes.set(&id, Some(row)),
+        }
+        self.events.push(EventBody::VolumeChanged { volume: volume.clone() });
+        Outcome::Done
+    }
+
+    fn remove_volume(&mut self, volume: &Text) -> Outcome {
+        let Some(row) = self.rows.volumes.get(volume) else { return Outcome::Unchanged };
+        if let Some(by) = row.attached_to {
+            let why = format!("volume {volume} is used by instance {by}; release it first");
+            return Outcome::Impossible(why);
+        }
+        self.rows.volumes.set(volume, None);
+        self.events.push(EventBody::VolumeRemoved { volume_id: volume.clone() });
+        Outcome::Done
+    }
+
+    fn put_pool(&mut self, pool: &Pool) -> Outcome {
+        let next = match self.rows.pools.get(&pool.id) {
+            Some(old) if old.pool == *pool => return Outcome::Unchanged,
+            Some(old) if old.pool.kind != pool.kind => {
+                let why = format!("pool {} holds {}s; make another", pool.id, old.pool.kind.name());
+                return Outcome::Impossible(why);
+            }
+            Some(old) if pool.first <= old.next && old.next <= pool.last => old.next,
+            Some(_) | None => pool.first,
+        };
+        self.rows.pools.set(&pool.id, Some(PoolRow { pool: pool.clone(), next }));
+        let pool_id = pool.id.clone();
+        self.events.push(EventBody::PoolChanged { pool_id, present: true });
+        Outcome::Done
+    }
+
+    fn remove_pool(&mut self, pool: &Text) -> Outcome {
+        if self.rows.pools.get(pool).is_none() {
+            return Outcome::Unchanged;
+        }
+        if self.rows.pools_in_use.contains(pool) {
+            let why = format!("values of pool {pool} are in use; release their claims first");
+            return Outcome::Impossible(why);
+        }
+        self.rows.pools.set(pool, None);
+        self.events.push(EventBody::PoolChanged { pool_id: pool.clone(), present: false });
+        Outcome::Done
+    }
+
+    fn put_quota(&mut self, owner: &Text, quota: &Quota) -> Outcome {
+        if self.rows.tenants.get(owner).is_some_and(|row| row.quota == *quota) {
+            return Outcome::Unchanged;
+        }
+        let mut row = TenantRow { quota: *quota, ..TenantRow::default() };
+        for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.owner == *owner) {
+            super::charge::count_tenant(&mut row, claim, 1);
+        }
+        self.rows.tenants.set(owner, Some(row));
+        self.events.push(EventBody::QuotaChanged { owner: owner.clone() });
+        Outcome::Done
+    }
+
+    fn remove_quota(&mut self, owner: &Text) -> Outcome {
+        if self.rows.tenants.get(owner).is_none() {
+            return Outcome::Unchanged;
+        }
+        self.rows.tenants.set(owner, None);
+        self.events.push(EventBody::QuotaChanged { owner: owner.clone() });
+        Outcome::Done
+    }
+
+    fn put_workload(&mut self, workload: &Workload) -> Outcome {
+        let (owner, name) = (workload.owner.as_str(), workload.name.as_str());
+        let key = (Text::from(owner), Text::from(name));
+        if self.rows.workloads.get(&key) == Some(workload) {
+            return Outcome::Unchanged;
+        }
+        self.rows.workloads.set(&key, Some(workload.clone()));
+        let (owner, name) = key;
+        let revision = Some(workload.revision);
+        self.events.push(EventBody::WorkloadChanged { owner, name, revision });
+        Outcome::Done
+    }
+
+    fn remove_workload(&mut self, owner: &Text, name: &Text) -> Outcome {
+        let key = (owner.clone(), name.clone());
+        if self.rows.workloads_in_use.contains(&key) {
+            let why = format!("workload {name} of {owner} still has instances; release them first");
+            return Outcome::Impossible(why);
+        }
+        if self.rows.workloads.get(&key).is_none() {
+            return Outcome::Unchanged;
+        }
+        self.rows.workloads.set(&key, None);
+        let (owner, name) = key;
+        self.events.push(EventBody::WorkloadChanged { owner, name, revision: None });
+        Outcome::Done
+    }
+
+    fn put_secrets(&mut self, env: &Text, version: Option<&Text>) -> Outcome {
+        if self.rows.secrets.get(env) == version {
+            return Outcome::Unchanged;
+        }
+        self.rows.secrets.set(env, version.cloned());
+        let (env, version) = (env.clone(), version.cloned());
+        self.events.push(EventBody::SecretsChanged { env, version });
+        Outcome::Done
+    }
+
+    fn activate_policy(&mut self, name: &str, hash: &str, body: &str) -> Outcome {
+        let key = Text::from(hash);
+        if self.rows.policies.get(&key).is_some_and(|row| row.active) {
+            return Outcome::Unchanged;
+        }
+        let others: Vec<Text> = self.rows.policies.iter().map(|(hash, _)| hash.clone()).collect();
+        for other in &others {
+            self.rows.policies.edit(other, |row| row.active = false);
+        }
+        let (name, body) = (name.to_owned(), body.to_owned());
+        let row = PolicyRow { name: name.clone(), body, at: self.rows.now, active: true };
+        self.rows.policies.set(&key, Some(row));
+        self.events.push(EventBody::PolicyChanged { name, hash: hash.to_owned() });
+        Outcome::Done
+    }
+
+    fn count_demand(&mut self, demand: &UnmetDemand) -> Outcome {
+        let (key, now) = (shape(demand), self.rows.now.0);
+        let old = self.rows.demand.get(&key);
+        let row = UnmetDemand {
+            times: old.map_or(0, |old| old.times) + demand.times,
+            first_at: old.map_or(now, |old| old.first_at),
+            last_at: now,
+            ..demand.clone()
+        };
+        self.rows.demand.set(&key, Some(row));
+        Outcome::Done
+    }
+}
+
+fn unknown(what: &str, id: &str) -> Outcome {
+    Outcome::Impossible(format!("{what} {id:?} is not known; register it first"))
+}

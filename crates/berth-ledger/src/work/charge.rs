@@ -1,0 +1,397 @@
+//! Charging a claim to everything it touches, and taking it off again: the only code that changes
+//! a counter, apart from the reconciler.
+
+use berth_engine::{GroupKind, NodeState, class_lack};
+
+use super::Work;
+use super::rows::{NodeRow, TenantRow, ValueRow};
+use crate::model::{
+    Allocated, Claim, ClaimKey, ClaimState, EventBody, GroupPlace, Guard, HeldValue, PlannedClaim,
+    RefusedBy, Text, Ties,
+};
+
+/// Why a claim was not charged.
+pub(super) enum No {
+    /// A guard failed.
+    Guard(Guard),
+    /// Planning again would not help.
+    Refused(RefusedBy),
+}
+
+impl From<Guard> for No {
+    fn from(guard: Guard) -> Self {
+        Self::Guard(guard)
+    }
+}
+
+/// Whether the rules hold, or reality is recorded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Every guard must pass.
+    Guarded,
+    /// What is, is.
+    Recorded,
+}
+
+impl Work {
+    /// Charges a planned claim to its groups, node, classes, tenant, volumes, pools and slot.
+    /// Returns what it holds beside its amounts, and its fence.
+    pub(super) fn charge(
+        &mut self,
+        planned: &PlannedClaim,
+        owner: &Text,
+        mode: Mode,
+    ) -> Result<(Option<Box<Ties>>, i64), No> {
+        let row = self.rows.nodes.get(&planned.node);
+        let row = row.ok_or_else(|| Guard::UnknownNode(planned.node.clone()))?;
+        if mode == Mode::Guarded {
+            check_node(planned, row)?;
+        }
+        let request = &planned.request;
+        let mut ties = Ties::default();
+        for group in &request.groups {
+            ties.groups.push(self.join_group(planned, group, mode)?);
+        }
+        for (class, &wanted) in request.extra.iter().filter(|(_, wanted)| **wanted > 0) {
+            self.charge_class(planned, class, wanted, mode)?;
+            ties.classes.insert(class.clone(), wanted);
+        }
+        self.charge_tenant(planned, owner, mode)?;
+        for volume in &request.volumes {
+            ties.volumes.push(self.attach(planned, volume, mode)?);
+        }
+        if let Some(slot) = &planned.slot {
+            if let Some(by) = self.rows.slots.get(slot).filter(|by| **by != planned.key) {
+                return Err(Guard::SlotTaken { slot: slot.clone(), by: by.instance }.into());
+            }
+            self.rows.slots.set(slot, Some(planned.key));
+            ties.slot = Some(slot.clone());
+        }
+        for pool in &planned.pools {
+            ties.values.push(self.take_value(pool, planned.key)?);
+        }
+        let now = self.rows.now.0;
+        let mut fence = 0;
+        let has_rules = has_hard_rules(planned);
+        self.rows.nodes.edit(&planned.node, |row| {
+            row.room.used.charge(&planned.demand.amounts, planned.demand.capped, 1);
+            // By the clock, so that it rises over nodes too; by one at least, so that it rises.
+            row.fence = now.max(row.fence + 1);
+            row.rules_gen += i64::from(has_rules);
+            fence = row.fence;
+        });
+        Ok(((ties != Ties::default()).then(|| Box::new(ties)), fence))
+    }
+
+    /// Takes a claim off everything it touches, and forgets it.
+    pub(super) fn discharge(&mut self, claim: &Claim, reason: &Text) {
+        self.uncharge(claim);
+        self.rows.claims.set(&claim.key, None);
+        self.events.push(EventBody::Released {
+            instance_id: claim.key.instance,
+            role: claim.key.role,
+            node_id: claim.node.clone(),
+            owner: Text::clone(&claim.owner),
+            fence: claim.fence,
+            reason: Text::clone(reason),
+        });
+    }
+
+    /// Takes a claim off everything it touches.
+    pub(super) fn uncharge(&mut self, claim: &Claim) {
+        self.rows.nodes.edit(&claim.node, |row| {
+            row.room.used.charge(&claim.amounts, claim.capped, -1);
+        });
+        self.rows.tenants.edit(&claim.owner, |tenant| count_tenant(tenant, claim, -1));
+        let Some(ties) = claim.ties.as_deref() else { return };
+        for place in &ties.groups {
+            self.leave_group(place, claim.key);
+        }
+        for (class, &amount) in &ties.classes {
+            let key = (claim.node.clone(), Text::from(class.as_str()));
+            self.rows.classes.edit(&key, |class| class.used -= i64::from(amount));
+        }
+        for volume in &ties.volumes {
+            let other = |key: ClaimKey| self.rows.claims.get(&key).is_some();
+            // While it has a second claim, the instance keeps what only it may use.
+            let keeps =
+                [ClaimKey::primary(claim.key.instance), ClaimKey::target(claim.key.instance)]
+                    .into_iter()
+                    .any(|key| key != claim.key && other(key));
+            self.rows.volumes.edit(volume, |row| {
+                if row.attached_to == Some(claim.key.instance) && !keeps {
+                    row.attached_to = None;
+                }
+            });
+        }
+        if let Some(slot) = &ties.slot
+            && self.rows.slots.get(slot) == Some(&claim.key)
+        {
+            self.rows.slots.set(slot, None);
+        }
+        for held in &ties.values {
+            self.give_back(held, claim.key);
+        }
+    }
+
+    /// The event of a claim that was granted or recorded.
+    pub(super) fn allocated(&self, claim: &Claim, planned: Option<&PlannedClaim>) -> Allocated {
+        let raised = planned.is_some_and(has_hard_rules);
+        let row = self.rows.nodes.get(&claim.node).filter(|_| raised);
+        Allocated {
+            instance_id: claim.key.instance,
+            role: claim.key.role,
+            node_id: claim.node.clone(),
+            fence: claim.fence,
+            state: claim.state,
+            lease_until: claim.lease_until,
+            overlay_ipv6: claim.overlay_ipv6().map(str::to_owned),
+            values: claim.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default(),
+            resources: claim.amounts,
+            release_id: claim.release_id.clone(),
+            secrets_version_id: claim.secrets_version.clone(),
+            spec_hash: claim.spec.digest().to_owned(),
+            name: claim.name.clone(),
+            adopted: false,
+            moved_from: None,
+            rules_gen: row.map(|row| row.rules_gen),
+            spec_no: 0,
+            spec: Some(claim.spec.clone()),
+        }
+    }
+
+    fn join_group(
+        &mut self,
+        planned: &PlannedClaim,
+        group: &str,
+        mode: Mode,
+    ) -> Result<GroupPlace, No> {
+        let group = Text::from(group);
+        let node = self.rows.nodes.get(&planned.node);
+        let Some((row, node)) = self.rows.groups.get(&group).zip(node) else {
+            // Reality may belong to a group that nobody defined; there is nothing to count then.
+            return match mode {
+                Mode::Guarded => Err(Guard::UnknownGroup(group).into()),
+                Mode::Recorded => Ok(GroupPlace { group, domain: None }),
+            };
+        };
+        let domain = node.domain(&planned.node, row.group.topology);
+        let counter = domain.clone().map(|domain| (Text::clone(&group), domain));
+        if let Some(counter) = &counter
+            && !self.locked_groups.contains(&group)
+            && !self.locked_domains.contains(counter)
+        {
+            self.must_restart = true;
+        }
+        let count = |key: &(Text, Text)| self.rows.domains.get(key).copied().unwrap_or(0);
+        let members = counter.as_ref().map_or(0, count);
+        let hard = row.group.strength == berth_engine::affinity::Strength::Hard;
+        let together = row.group.kind == GroupKind::Together;
+        let limit = i64::from(row.group.limit());
+        let at_home = row.home.is_none() || row.home == domain;
+        let fits = members < limit && (!together || (domain.is_some() && at_home));
+        // A node without a rack shares no rack: it counts nowhere and is never too full.
+        let counts_nowhere = domain.is_none() && !together;
+        if hard && mode == Mode::Guarded && !fits && !counts_nowhere {
+            let home = row.home.clone();
+            return Err(Guard::Group { group, domain, members, limit, home }.into());
+        }
+        let seeds = together && row.home.is_none() && domain.is_some();
+        if seeds {
+            let home = domain.clone();
+            self.rows.groups.edit(&group, |row| row.home = home);
+        }
+        if let Some(counter) = counter {
+            self.rows.domains.set(&counter, Some(members + 1));
+        }
+        self.rows.members.set(&(Text::clone(&group), planned.key), Some(()));
+        Ok(GroupPlace { group, domain })
+    }
+
+    fn leave_group(&mut self, place: &GroupPlace, key: ClaimKey) {
+        self.rows.members.set(&(Text::clone(&place.group), key), None);
+        let Some(domain) = &place.domain else { return };
+        let counter = (Text::clone(&place.group), Text::clone(domain));
+        let members = self.rows.domains.get(&counter).copied().unwrap_or(0);
+        self.rows.domains.set(&counter, (members > 1).then(|| members - 1));
+        let emptied = members <= 1;
+        // A group that stays together has all its members in one domain.
+        if emptied && self.rows.groups.get(&place.group).is_some_and(|g| g.home == place.domain) {
+            self.rows.groups.edit(&place.group, |row| row.home = None);
+        }
+    }
+
+    fn charge_class(
+        &mut self,
+        planned: &PlannedClaim,
+        class: &str,
+        wanted: u32,
+        mode: Mode,
+    ) -> Result<(), No> {
+        let key = (planned.node.clone(), Text::from(class));
+        let (limit, used) = self.rows.classes.get(&key).map_or((0, 0), |row| (row.limit, row.used));
+        if mode == Mode::Guarded
+            && let Some(lack) = class_lack(class, wanted, used, limit)
+        {
+            return Err(Guard::Class { node: planned.node.clone(), lack }.into());
+        }
+        let row = super::rows::ClassRow { limit, used: used + i64::from(wanted) };
+        self.rows.classes.set(&key, Some(row));
+        Ok(())
+    }
+
+    fn charge_tenant(
+        &mut self,
+        planned: &PlannedClaim,
+        owner: &Text,
+        mode: Mode,
+    ) -> Result<(), No> {
+        let Some(tenant) = self.rows.tenants.get(owner) else { return Ok(()) };
+        let wanted = &planned.demand.amounts;
+        let quota = &tenant.quota;
+        let limits = [
+            ("instances", tenant.instances, 1, quota.instances),
+            ("memory_mib", tenant.memory, wanted.memory_mib.into(), quota.memory_mib),
+            ("cpu_milli", tenant.cpu, wanted.cpu_milli.into(), quota.cpu_milli),
+            ("disk_mib", tenant.disk, wanted.disk_mib.into(), quota.disk_mib),
+        ];
+        for (resource, used, wanted, limit) in limits {
+            if let Some(limit) = limit
+                && mode == Mode::Guarded
+                && wanted > 0
+                && used + wanted > limit
+            {
+                let owner = Text::clone(owner);
+                return Err(No::Refused(RefusedBy::Quota { owner, resource, used, wanted, limit }));
+            }
+        }
+        self.rows.tenants.edit(owner, |tenant| {
+            tenant.cpu += i64::from(wanted.cpu_milli);
+            tenant.memory += i64::from(wanted.memory_mib);
+            tenant.disk += i64::from(wanted.disk_mib);
+            tenant.instances += 1;
+        });
+        Ok(())
+    }
+
+    fn attach(&mut self, planned: &PlannedClaim, volume: &str, mode: Mode) -> Result<Text, No> {
+        let volume = Text::from(volume);
+        let Some(row) = self.rows.volumes.get(&volume) else {
+            return match mode {
+                Mode::Guarded => Err(Guard::UnknownVolume(volume).into()),
+                Mode::Recorded => Ok(volume),
+            };
+        };
+        let instance = planned.key.instance;
+        if mode == Mode::Guarded {
+            if row.home != planned.node {
+                let home = row.home.clone();
+                return Err(Guard::VolumeHome { volume, home }.into());
+            }
+            if let Some(by) = row.attached_to.filter(|by| *by != instance) {
+                return Err(Guard::VolumeInUse { volume, by }.into());
+            }
+        }
+        self.rows.volumes.edit(&volume, |row| {
+            row.attached_to.get_or_insert(instance);
+        });
+        Ok(volume)
+    }
+
+    fn take_value(&mut self, pool: &Text, key: ClaimKey) -> Result<HeldValue, No> {
+        let Some(row) = self.rows.pools.get(pool) else {
+            return Err(No::Refused(RefusedBy::UnknownPool(Text::clone(pool))));
+        };
+        let kind = row.pool.kind;
+        let free = self.rows.free_values.get_mut(pool).and_then(Vec::pop);
+        let Some(value) = free else {
+            let addresses = kind != crate::model::PoolKind::Number;
+            let pool = Text::clone(pool);
+            return Err(No::Refused(RefusedBy::PoolExhausted { pool, addresses }));
+        };
+        self.taken.push((Text::clone(pool), value));
+        let held = ValueRow { holder: key, released_at: None };
+        self.rows.values.set(&(Text::clone(pool), value), Some(held));
+        let searched = row.pool.is_searched();
+        let (first, last) = (row.pool.first, row.pool.last);
+        if searched {
+            let next = if value >= last { first } else { value + 1 };
+            self.rows.pools.edit(pool, |row| row.next = next);
+        }
+        Ok(HeldValue { pool: Text::clone(pool), value: kind.write(value) })
+    }
+
+    fn give_back(&mut self, held: &HeldValue, key: ClaimKey) {
+        let Some(value) = held.number() else { return };
+        // Rests, so that nobody gets it while caches still point at its last holder.
+        let resting = ValueRow { holder: key, released_at: Some(self.rows.now) };
+        self.rows.values.set(&(Text::clone(&held.pool), value), Some(resting));
+    }
+}
+
+/// What a plan may rest on: the node as it was seen, and room for one more.
+fn check_node(planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
+    let (seen, now) = (&planned.seen, || row.now(&planned.node));
+    if row.constraint_gen != seen.constraint_gen {
+        return Err(Guard::Changed { now: now(), planned_gen: seen.constraint_gen });
+    }
+    let open = match row.state {
+        // Whether a degraded node takes anything is the policy's word, and the planner had it.
+        NodeState::Active | NodeState::Degraded => row.known,
+        NodeState::Joining | NodeState::Cordoned | NodeState::Draining | NodeState::Lost => false,
+    };
+    if !open {
+        return Err(Guard::NotSchedulable(now()));
+    }
+    if row.rules_gen != seen.rules_gen {
+        return Err(Guard::RulesChanged { now: now(), planned_gen: seen.rules_gen });
+    }
+    match row.room.first_lack(&planned.demand) {
+        Some(lack) => Err(Guard::Room { now: now(), lack }),
+        None => Ok(()),
+    }
+}
+
+/// Whether a claim says something about others that must hold.
+pub(super) fn has_hard_rules(planned: &PlannedClaim) -> bool {
+    let request = &planned.request;
+    request.affinity.iter().any(berth_engine::affinity::Rule::is_hard)
+        || (request.locality.strict && !request.locality.is_empty())
+}
+
+/// Adds or takes off one claim of a tenant.
+pub(super) fn count_tenant(tenant: &mut TenantRow, claim: &Claim, sign: i64) {
+    tenant.cpu += sign * i64::from(claim.amounts.cpu_milli);
+    tenant.memory += sign * i64::from(claim.amounts.memory_mib);
+    tenant.disk += sign * i64::from(claim.amounts.disk_mib);
+    tenant.instances += sign;
+}
+
+/// A claim of a plan, charged.
+pub(super) fn claim_of(
+    planned: &PlannedClaim,
+    owner: &Text,
+    request_id: &Text,
+    (ties, fence): (Option<Box<Ties>>, i64),
+    now: crate::model::Micros,
+) -> Claim {
+    Claim {
+        key: planned.key,
+        node: planned.node.clone(),
+        owner: Text::clone(owner),
+        workload: planned.request.workload.as_deref().map(Text::from),
+        state: ClaimState::Held,
+        amounts: planned.demand.amounts,
+        capped: planned.demand.capped,
+        lease_until: None,
+        fence,
+        request_id: Text::clone(request_id),
+        batch: None,
+        name: planned.request.name.as_deref().map(Text::from),
+        spec: planned.spec.clone(),
+        ties,
+        release_id: planned.release_id.clone(),
+        secrets_version: planned.secrets_version.clone(),
+        created_at: now,
+    }
+}

@@ -1,0 +1,131 @@
+//! Granting a plan: all of its claims, or none.
+
+use std::collections::BTreeSet;
+
+use super::Work;
+use super::charge::{Mode, No, claim_of};
+use super::rows::{RequestRow, StoredAnswer};
+use crate::model::{
+    Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim, Guard,
+    PlacedAt, Plan, PlannedClaim, RefusedBy, Text, Verdict,
+};
+
+impl Work {
+    /// Grants a plan, or says why not.
+    pub(super) fn commit(&mut self, plan: &Plan) -> Verdict {
+        let request = (Text::clone(&plan.request_id), Text::clone(&plan.owner));
+        if let Some(row) = self.rows.requests.get(&request) {
+            return match &row.answer {
+                StoredAnswer::Granted(grant) if row.body_hash == plan.body_hash => {
+                    Verdict::Granted(grant.clone())
+                }
+                StoredAnswer::Granted(_) | StoredAnswer::Stands(_) => {
+                    Verdict::Refused(RefusedBy::RequestIdReused { request_id: request.0 })
+                }
+            };
+        }
+        if let Some(refused) = malformed(plan) {
+            return Verdict::Refused(refused);
+        }
+        let events = self.events.len();
+        let mut granted = Vec::with_capacity(plan.claims.len());
+        for planned in &plan.claims {
+            match self.grant(plan, planned) {
+                Ok(claim) => granted.push(claim),
+                Err(no) => {
+                    self.undo(events);
+                    return verdict(planned, no);
+                }
+            }
+        }
+        let decision = format!("{}/{}", self.receipt, self.decisions.len());
+        let grant = Grant { claims: granted, decision };
+        self.decisions.push(record(plan));
+        let row = RequestRow {
+            body_hash: plan.body_hash,
+            answer: StoredAnswer::Granted(grant.clone()),
+            at: self.rows.now,
+        };
+        self.rows.requests.set(&request, Some(row));
+        self.keep();
+        Verdict::Granted(grant)
+    }
+
+    fn grant(&mut self, plan: &Plan, planned: &PlannedClaim) -> Result<GrantedClaim, No> {
+        if let Some(claim) = self.rows.claims.get(&planned.key) {
+            let (key, node) = (planned.key, claim.node.clone());
+            return Err(Guard::AlreadyPlaced { key, node }.into());
+        }
+        let charged = self.charge(planned, &plan.owner, Mode::Guarded)?;
+        let now = self.rows.now;
+        let mut claim = claim_of(planned, &plan.owner, &plan.request_id, charged, now);
+        claim.lease_until = Some(now.plus_seconds(plan.lease_s.into()));
+        claim.batch = plan.batch;
+        let granted = granted(&claim);
+        let allocated = self.allocated(&claim, Some(planned));
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        self.rows.claims.set(&planned.key, Some(claim));
+        Ok(granted)
+    }
+}
+
+fn granted(claim: &Claim) -> GrantedClaim {
+    GrantedClaim {
+        instance: claim.key.instance,
+        role: claim.key.role,
+        node: claim.node.clone(),
+        fence: claim.fence,
+        lease_until: claim.lease_until,
+        values: claim.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default(),
+    }
+}
+
+fn verdict(planned: &PlannedClaim, no: No) -> Verdict {
+    match no {
+        No::Guard(guard) => Verdict::Conflict(Box::new(Conflict {
+            instance: planned.key.instance,
+            node: planned.node.clone(),
+            guard,
+        })),
+        No::Refused(by) => Verdict::Refused(by),
+    }
+}
+
+/// What could never be granted, whatever the fleet.
+fn malformed(plan: &Plan) -> Option<RefusedBy> {
+    let refuse = |why: String| Some(RefusedBy::Malformed(why));
+    if plan.claims.is_empty() {
+        return refuse("the plan has no claims; give at least one".to_owned());
+    }
+    let mut keys = BTreeSet::new();
+    for claim in &plan.claims {
+        if plan.claims.len() > 1 && !keys.insert(claim.key) {
+            return refuse(format!("the plan has instance {} twice; give it once", claim.key));
+        }
+        if claim.demand.amounts.memory_mib == 0 {
+            return refuse(format!("instance {}: memory_mib is 0; give at least 1", claim.key));
+        }
+        if *claim.request.owner != *plan.owner {
+            let (owner, found) = (&plan.owner, &claim.request.owner);
+            let key = claim.key;
+            return refuse(format!("instance {key} belongs to {found:?}, the plan to {owner:?}"));
+        }
+    }
+    None
+}
+
+fn record(plan: &Plan) -> DecisionRecord {
+    let placed = |claim: &PlannedClaim| PlacedAt {
+        instance: claim.key.instance,
+        node: claim.node.clone(),
+        score: claim.score,
+        constraint_gen: claim.seen.constraint_gen,
+    };
+    DecisionRecord::new(
+        Text::clone(&plan.request_id),
+        Text::clone(&plan.owner),
+        plan.basis.clone(),
+        plan.claims.iter().map(|claim| (claim.key.instance, claim.spec.clone())).collect(),
+        DecisionOutcome::Granted(plan.claims.iter().map(placed).collect()),
+    )
+}

@@ -1,0 +1,460 @@
+//! A claim's life after it was granted: renewed, bound, activated, resized, moved, released, reaped.
+//!
+//! Each step is conditional on owner, fence, state and lease, by the database's clock.
+
+use std::sync::Arc;
+
+use berth_engine::{InstanceId, NodeId};
+
+use super::Work;
+use super::charge::{Mode, No, claim_of, count_tenant};
+use super::rows::{RequestKey, RequestRow, StoredAnswer};
+use crate::model::{
+    Adopt, Advance, Claim, ClaimKey, ClaimState, EventBody, Guard, Micros, Move, PlannedClaim,
+    RefusedBy, Rejected, Release, Resize, Role, Seen, Spec, Standing, Step, Text, first_half,
+};
+
+type Stands = Result<Standing, Rejected>;
+
+/// The answer about a claim that a caller named by owner and fence.
+fn holder<'a>(
+    claim: Option<&'a Claim>,
+    key: ClaimKey,
+    owner: Option<&Text>,
+    fence: Option<i64>,
+) -> Result<&'a Claim, Rejected> {
+    let claim = claim.ok_or(Rejected::NoClaim(key))?;
+    if let Some(asked) = owner.filter(|asked| **asked != claim.owner) {
+        return Err(Rejected::NotOwner { key, asked: Text::clone(asked) });
+    }
+    match fence {
+        Some(presented) if presented != claim.fence => {
+            Err(Rejected::StaleFence { key, presented, current: claim.fence })
+        }
+        Some(_) | None => Ok(claim),
+    }
+}
+
+/// A claim as it stands.
+fn standing(claim: &Claim) -> Standing {
+    Standing {
+        instance: claim.key.instance,
+        role: claim.key.role,
+        node: claim.node.clone(),
+        state: Some(claim.state),
+        fence: claim.fence,
+        lease_until: claim.lease_until,
+        amounts: claim.amounts,
+    }
+}
+
+/// A claim that is gone.
+fn gone(claim: &Claim) -> Standing {
+    Standing { state: None, lease_until: None, ..standing(claim) }
+}
+
+/// A hash of what a retry must repeat.
+fn body_hash(parts: &[&[u8]]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&u64::try_from(part.len()).unwrap_or(0).to_be_bytes());
+        hasher.update(part);
+    }
+    first_half(&hasher)
+}
+
+impl Work {
+    /// Renews, binds or activates.
+    pub(super) fn advance(&mut self, advance: &Advance) -> Stands {
+        let now = self.rows.now;
+        let (key, owner) = (advance.key, advance.owner.as_ref());
+        let claim = holder(self.rows.claims.get(&key), key, owner, Some(advance.fence))?;
+        let wrong = |wanted| Rejected::WrongState { key, found: claim.state, wanted };
+        let (state, lease_until) = match (advance.step, claim.state) {
+            (Step::Renew { lease_s }, ClaimState::Held) => {
+                unexpired(claim, now)?;
+                (ClaimState::Held, Some(now.plus_seconds(lease_s.into())))
+            }
+            (Step::Renew { .. }, _) => return Err(wrong("held")),
+            (Step::Bind, ClaimState::Held) => {
+                unexpired(claim, now)?;
+                (ClaimState::Binding, None)
+            }
+            (Step::Activate, ClaimState::Binding) => (ClaimState::Active, None),
+            // Done before: a retry gets the answer again.
+            (Step::Bind, ClaimState::Binding | ClaimState::Active)
+            | (Step::Activate, ClaimState::Active) => return Ok(standing(claim)),
+            (Step::Bind, ClaimState::Releasing) => return Err(wrong("held")),
+            (Step::Activate, ClaimState::Held | ClaimState::Releasing) => {
+                return Err(wrong("binding"));
+            }
+        };
+        self.rows.claims.edit(&key, |claim| {
+            claim.state = state;
+            claim.lease_until = lease_until;
+        });
+        self.tell_state(key);
+        self.keep();
+        self.rows.claims.get(&key).map(standing).ok_or(Rejected::NoClaim(key))
+    }
+
+    fn tell_state(&mut self, key: ClaimKey) {
+        let Some(claim) = self.rows.claims.get(&key) else { return };
+        self.events.push(EventBody::State {
+            instance_id: key.instance,
+            role: key.role,
+            node_id: claim.node.clone(),
+            state: claim.state,
+            fence: claim.fence,
+            lease_until: claim.lease_until,
+        });
+    }
+
+    /// Ends a claim: at once while it is held or when its end is confirmed, else once it is.
+    pub(super) fn release(&mut self, release: &Release) -> Stands {
+        let id = (release.request_id.clone(), release.owner.clone().unwrap_or_default());
+        let confirmed = [u8::from(release.confirmed)];
+        let hash = body_hash(&[b"release", release.key.instance.0.as_bytes(), &confirmed]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        let (key, owner) = (release.key, release.owner.as_ref());
+        let claim = holder(self.rows.claims.get(&key), key, owner, release.fence)?;
+        let claim = claim.clone();
+        self.require_node(&claim.node);
+        let answer = if claim.state == ClaimState::Held || release.confirmed {
+            self.discharge(&claim, &release.reason);
+            gone(&claim)
+        } else {
+            if claim.state != ClaimState::Releasing {
+                self.rows.claims.edit(&key, |claim| claim.state = ClaimState::Releasing);
+                self.tell_state(key);
+            }
+            Standing { state: Some(ClaimState::Releasing), ..standing(&claim) }
+        };
+        self.remember(id, hash, answer.clone());
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Changes what a claim is charged. Growth is guarded, shrinking is not.
+    pub(super) fn resize(&mut self, resize: &Resize) -> Stands {
+        let id = (resize.request_id.clone(), resize.owner.clone().unwrap_or_default());
+        let wanted = resize.amounts.named().map(|(_, value, _)| value.to_be_bytes());
+        let hash = body_hash(&[b"resize", resize.key.instance.0.as_bytes(), &wanted.concat()]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        if resize.amounts.memory_mib == 0 {
+            let why = "memory_mib is 0; give at least 1".to_owned();
+            return Err(Rejected::Refused(RefusedBy::Malformed(why)));
+        }
+        let (key, owner) = (resize.key, resize.owner.as_ref());
+        let claim = holder(self.rows.claims.get(&key), key, owner, resize.fence)?.clone();
+        if claim.state == ClaimState::Held {
+            unexpired(&claim, self.rows.now)?;
+        }
+        if claim.state == ClaimState::Releasing {
+            let (found, wanted) = (claim.state, "held, binding or active");
+            return Err(Rejected::WrongState { key, found, wanted });
+        }
+        self.require_node(&claim.node);
+        if let Err(rejected) = self.check_growth(&claim, resize) {
+            self.undo(self.events.len());
+            return Err(rejected);
+        }
+        let mut resized = claim.clone();
+        resized.amounts = resize.amounts;
+        resized.spec = resized_spec(&claim, resize);
+        self.events.push(EventBody::Resized {
+            instance_id: key.instance,
+            role: key.role,
+            node_id: claim.node.clone(),
+            resources: resize.amounts,
+        });
+        let answer = standing(&resized);
+        self.rows.claims.set(&key, Some(resized));
+        self.remember(id, hash, answer.clone());
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Charges the difference to node and tenant, if there is room for what grows.
+    fn check_growth(&mut self, claim: &Claim, resize: &Resize) -> Result<(), Rejected> {
+        let (old, new) = (claim.amounts, resize.amounts);
+        let row = self.rows.nodes.get(&claim.node);
+        let unknown = || Rejected::Guard(Box::new(Guard::UnknownNode(claim.node.clone())));
+        let row = row.ok_or_else(unknown)?;
+        if let Some(lack) = row.room.lack_of_growth(&old, &new, resize.cpu_hard) {
+            let now = row.now(&claim.node);
+            return Err(Rejected::Guard(Box::new(Guard::Room { now, lack })));
+        }
+        self.rows.nodes.edit(&claim.node, |row| {
+            row.room.used.charge(&old, claim.capped, -1);
+            row.room.used.charge(&new, claim.capped, 1);
+        });
+        self.resize_tenant(claim, resize)
+    }
+
+    fn resize_tenant(&mut self, claim: &Claim, resize: &Resize) -> Result<(), Rejected> {
+        let mut resized = claim.clone();
+        resized.amounts = resize.amounts;
+        self.rows.tenants.edit(&claim.owner, |tenant| {
+            count_tenant(tenant, claim, -1);
+            count_tenant(tenant, &resized, 1);
+        });
+        let Some(tenant) = self.rows.tenants.get(&claim.owner) else { return Ok(()) };
+        let (old, new, quota) = (claim.amounts, resize.amounts, &tenant.quota);
+        let limits = [
+            ("memory_mib", old.memory_mib, new.memory_mib, tenant.memory, quota.memory_mib),
+            ("cpu_milli", old.cpu_milli, new.cpu_milli, tenant.cpu, quota.cpu_milli),
+            ("disk_mib", old.disk_mib, new.disk_mib, tenant.disk, quota.disk_mib),
+        ];
+        for (resource, old, new, used, limit) in limits {
+            let wanted = i64::from(new) - i64::from(old);
+            if let Some(limit) = limit.filter(|limit| wanted > 0 && used > *limit) {
+                let (owner, used) = (claim.owner.clone(), used - wanted);
+                let by = RefusedBy::Quota { owner, resource, used, wanted, limit };
+                return Err(Rejected::Refused(by));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves an instance: off one node and onto the other, or nothing.
+    pub(super) fn relocate(&mut self, to: &Move) -> Stands {
+        let id = (to.request_id.clone(), Text::default());
+        let instance = to.to.key.instance;
+        let node = to.to.node.as_str().as_bytes();
+        let hash = body_hash(&[b"move", instance.0.as_bytes(), node]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        let key = ClaimKey::primary(instance);
+        let source = holder(self.rows.claims.get(&key), key, None, to.fence)?.clone();
+        if source.state == ClaimState::Held {
+            unexpired(&source, self.rows.now)?;
+        }
+        self.require_node(&source.node);
+        let target = self.rows.claims.get(&ClaimKey::target(instance)).cloned();
+        let events = self.events.len();
+        let moved = match target {
+            Some(target) if target.node == to.to.node => Ok(self.promote(&source, &target)),
+            Some(_) | None => self.transfer(&source, &to.to),
+        };
+        match moved {
+            Ok(answer) => {
+                self.remember(id, hash, answer.clone());
+                self.keep();
+                Ok(answer)
+            }
+            Err(rejected) => {
+                self.undo(events);
+                Err(rejected)
+            }
+        }
+    }
+
+    /// The migration target becomes the instance's primary claim.
+    fn promote(&mut self, source: &Claim, target: &Claim) -> Standing {
+        let values = source.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default();
+        let mut leaving = source.clone();
+        let mut slot = None;
+        if let Some(ties) = leaving.ties.as_deref_mut() {
+            // Addresses and the seat go along.
+            ties.values.clear();
+            slot = ties.slot.take();
+        }
+        self.uncharge(&leaving);
+        let mut claim = target.clone();
+        self.rejoin(&claim);
+        claim.key.role = Role::Primary;
+        claim.state = source.state;
+        claim.lease_until = source.lease_until;
+        claim.fence = target.fence.max(source.fence + 1);
+        if !values.is_empty() {
+            claim.ties.get_or_insert_default().values = values;
+        }
+        if slot.is_some() {
+            claim.ties.get_or_insert_default().slot = slot;
+        }
+        self.rows.claims.set(&target.key, None);
+        self.settle(source, claim, None)
+    }
+
+    /// Membership in groups is by role: the target's places become the primary's.
+    fn rejoin(&mut self, target: &Claim) {
+        for place in target.ties.iter().flat_map(|ties| &ties.groups) {
+            self.rows.members.set(&(place.group.clone(), target.key), None);
+            let key = ClaimKey::primary(target.key.instance);
+            self.rows.members.set(&(place.group.clone(), key), Some(()));
+        }
+    }
+
+    fn transfer(&mut self, source: &Claim, to: &PlannedClaim) -> Stands {
+        let values = source.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default();
+        let mut leaving = source.clone();
+        if let Some(ties) = leaving.ties.as_deref_mut() {
+            ties.values.clear();
+        }
+        // Off first: an instance must not be in its own way.
+        self.uncharge(&leaving);
+        self.rows.claims.set(&source.key, None);
+        let mut planned = to.clone();
+        planned.pools.clear();
+        planned.key = source.key;
+        planned.slot = source.ties.as_deref().and_then(|ties| ties.slot.clone());
+        let charged = self.charge(&planned, &source.owner, Mode::Guarded).map_err(rejected)?;
+        let now = self.rows.now;
+        let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
+        claim.state = source.state;
+        claim.lease_until = source.lease_until;
+        claim.batch = source.batch;
+        claim.created_at = source.created_at;
+        claim.fence = claim.fence.max(source.fence + 1);
+        if !values.is_empty() {
+            claim.ties.get_or_insert_default().values = values;
+        }
+        Ok(self.settle(source, claim, Some(&planned)))
+    }
+
+    /// Puts the moved claim in place of the old one, and tells of both.
+    fn settle(&mut self, source: &Claim, claim: Claim, planned: Option<&PlannedClaim>) -> Standing {
+        let fence = claim.fence;
+        self.rows.nodes.edit(&claim.node, |row| row.fence = row.fence.max(fence));
+        self.events.push(EventBody::Released {
+            instance_id: source.key.instance,
+            role: source.key.role,
+            node_id: source.node.clone(),
+            owner: source.owner.clone(),
+            fence: source.fence,
+            reason: Text::from("moved"),
+        });
+        let mut allocated = self.allocated(&claim, planned);
+        allocated.moved_from = Some(source.node.clone());
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let answer = standing(&claim);
+        self.rows.claims.set(&source.key, Some(claim));
+        answer
+    }
+
+    /// Records an instance that an agent found.
+    pub(super) fn adopt(&mut self, adopt: &Adopt) -> Stands {
+        let key = ClaimKey::primary(adopt.request.id);
+        let id = (adopt.request_id.clone(), Text::default());
+        let node = adopt.node.as_str().as_bytes();
+        let hash = body_hash(&[b"adopt", key.instance.0.as_bytes(), node]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        if let Some(claim) = self.rows.claims.get(&key) {
+            if claim.node == adopt.node {
+                return Ok(standing(claim));
+            }
+            let node = claim.node.clone();
+            return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
+        }
+        let planned = PlannedClaim {
+            key,
+            request: Arc::clone(&adopt.request),
+            spec: Spec::of(&adopt.request),
+            demand: adopt.demand,
+            node: adopt.node.clone(),
+            seen: Seen::default(),
+            score: 0,
+            pools: Vec::new(),
+            slot: None,
+            release_id: None,
+            secrets_version: None,
+        };
+        let owner = Text::from(adopt.request.owner.as_str());
+        let charged = self.charge(&planned, &owner, Mode::Recorded).map_err(rejected)?;
+        let now = self.rows.now;
+        let mut claim = claim_of(&planned, &owner, &adopt.request_id, charged, now);
+        claim.state = ClaimState::Active;
+        let mut allocated = self.allocated(&claim, Some(&planned));
+        allocated.adopted = true;
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let answer = standing(&claim);
+        self.rows.claims.set(&key, Some(claim));
+        self.remember(id, hash, answer.clone());
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Ends the claims of a node whose lease has ended.
+    pub(super) fn reap(&mut self, node: &NodeId) -> Vec<InstanceId> {
+        let now = self.rows.now;
+        let expired = |claim: &&Claim| {
+            let ended = claim.lease_until.is_some_and(|until| until <= now);
+            claim.node == *node && claim.state == ClaimState::Held && ended
+        };
+        let claims: Vec<Claim> =
+            self.rows.claims.iter().map(|(_, claim)| claim).filter(expired).cloned().collect();
+        let mut reaped = Vec::with_capacity(claims.len());
+        for claim in claims {
+            self.events.push(EventBody::LeaseExpired {
+                instance_id: claim.key.instance,
+                node_id: claim.node.clone(),
+                expired_at: claim.lease_until.unwrap_or(now),
+            });
+            self.discharge(&claim, &Text::from("lease_expired"));
+            reaped.push(claim.key.instance);
+        }
+        self.keep();
+        reaped.sort_unstable();
+        reaped
+    }
+
+    /// The first answer to this request, if it was made before.
+    fn repeated(&self, id: &RequestKey, hash: [u8; 16]) -> Option<Stands> {
+        let row = self.rows.requests.get(id)?;
+        Some(match &row.answer {
+            StoredAnswer::Stands(standing) if row.body_hash == hash => Ok(standing.clone()),
+            StoredAnswer::Stands(_) | StoredAnswer::Granted(_) => {
+                let request_id = id.0.clone();
+                Err(Rejected::Refused(RefusedBy::RequestIdReused { request_id }))
+            }
+        })
+    }
+
+    fn remember(&mut self, id: RequestKey, body_hash: [u8; 16], answer: Standing) {
+        let answer = StoredAnswer::Stands(answer);
+        let row = RequestRow { body_hash, answer, at: self.rows.now };
+        self.rows.requests.set(&id, Some(row));
+    }
+
+    /// A claim that moved since it was looked at is on a node that was not locked.
+    fn require_node(&mut self, node: &NodeId) {
+        if !self.rows.nodes.is_loaded(node) {
+            self.must_restart = true;
+        }
+    }
+}
+
+fn unexpired(claim: &Claim, now: Micros) -> Result<(), Rejected> {
+    match claim.lease_until {
+        Some(expired_at) if expired_at <= now => {
+            Err(Rejected::LeaseExpired { key: claim.key, expired_at, now })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn rejected(no: No) -> Rejected {
+    match no {
+        No::Guard(guard) => Rejected::Guard(Box::new(guard)),
+        No::Refused(by) => Rejected::Refused(by),
+    }
+}
+
+/// The stored request with its new amounts.
+fn resized_spec(claim: &Claim, resize: &Resize) -> Spec {
+    claim.spec.request().map_or_else(
+        |_| claim.spec.clone(),
+        |mut request| {
+            request.resources = resize.amounts;
+            Spec::of(&request)
+        },
+    )
+}

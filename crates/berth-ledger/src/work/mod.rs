@@ -1,0 +1,109 @@
+//! The work of one transaction: operations applied to rows that are locked, one after the other.
+//!
+//! Pure. Every rule of the ledger is here, once, for all databases: a backend reads the rows that
+//! [`Keys`] name under locks, the work decides, and the backend writes what changed, guarded once
+//! more. Nothing here may read a clock, draw a number or know SQL.
+
+mod admin;
+mod charge;
+mod commit;
+pub(crate) mod delta;
+mod lifecycle;
+mod needs;
+mod reconcile;
+mod rows;
+mod table;
+
+use std::collections::BTreeSet;
+
+use crate::model::{Answer, DecisionRecord, EventBody, Op, Text};
+
+pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
+pub(crate) use rows::{
+    ClassRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows, TenantRow,
+    ValueRow, VolumeRow,
+};
+pub(crate) use table::Change;
+
+/// The work of one transaction.
+pub(crate) struct Work {
+    pub(crate) rows: Rows,
+    /// What happened, in order.
+    pub(crate) events: Vec<EventBody>,
+    /// What was decided, in order.
+    pub(crate) decisions: Vec<DecisionRecord>,
+    /// Rows turned out to be needed that were not locked: begin again.
+    pub(crate) must_restart: bool,
+    /// Group domains that were locked, and groups of which all were.
+    locked_domains: BTreeSet<(Text, Text)>,
+    locked_groups: BTreeSet<Text>,
+    /// The receipt that the decisions will be in, as `chain/number`.
+    receipt: String,
+    /// Values taken since the last mark, to be put back when a plan fails.
+    taken: Vec<(Text, u128)>,
+}
+
+impl Work {
+    /// Work on these rows, whose decisions go into that receipt.
+    pub(crate) fn new(rows: Rows, keys: &Keys, receipt: String) -> Self {
+        Self {
+            rows,
+            events: Vec::new(),
+            decisions: Vec::new(),
+            must_restart: false,
+            locked_domains: keys.domains.clone(),
+            locked_groups: keys.whole.groups.clone(),
+            receipt,
+            taken: Vec::new(),
+        }
+    }
+
+    /// Applies one operation. One that fails changes nothing.
+    pub(crate) fn apply(&mut self, op: &Op) -> Answer {
+        match op {
+            Op::Commit(plan) => Answer::Plan(self.commit(plan)),
+            Op::Advance(advance) => Answer::Claim(self.advance(advance)),
+            Op::Release(release) => Answer::Claim(self.release(release)),
+            Op::Resize(resize) => Answer::Claim(self.resize(resize)),
+            Op::Move(to) => Answer::Claim(self.relocate(to)),
+            Op::Adopt(adopt) => Answer::Claim(self.adopt(adopt)),
+            Op::Reap(node) => Answer::Reaped(self.reap(node)),
+            Op::ReconcileNode(node) => Answer::Drifts(self.reconcile_node(node)),
+            Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
+            Op::ReconcileTenant(owner) => Answer::Drifts(self.reconcile_tenant(owner)),
+            Op::PutNode(_)
+            | Op::SetNodeState { .. }
+            | Op::RemoveNode(_)
+            | Op::Heartbeats(_)
+            | Op::PutGroup(_)
+            | Op::RemoveGroup(_)
+            | Op::PutVolume(_)
+            | Op::RemoveVolume(_)
+            | Op::PutPool(_)
+            | Op::RemovePool(_)
+            | Op::PutQuota { .. }
+            | Op::RemoveQuota(_)
+            | Op::PutWorkload(_)
+            | Op::RemoveWorkload { .. }
+            | Op::PutSecrets { .. }
+            | Op::ActivatePolicy { .. }
+            | Op::Record(_)
+            | Op::Demand(_) => Answer::Outcome(self.administer(op)),
+        }
+    }
+
+    /// Whatever was done so far stays.
+    fn keep(&mut self) {
+        self.rows.keep();
+        self.taken.clear();
+    }
+
+    /// Takes back what was done since the last [`Work::keep`].
+    fn undo(&mut self, events: usize) {
+        self.rows.undo();
+        self.events.truncate(events);
+        while let Some((pool, value)) = self.taken.pop() {
+            self.rows.free_values.entry(pool).or_default().push(value);
+        }
+    }
+}

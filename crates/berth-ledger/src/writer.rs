@@ -1,0 +1,179 @@
+//! Group commit: operations wait while the last transaction is in flight, then share the next one.
+//!
+//! Each lane is a thread with a connection and a chain of its own. A lane never waits for more work
+//! to come: what is there when it is free is what it takes.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::LedgerError;
+use crate::model::{Answer, EventBody, Op};
+use crate::run::{Chain, Done, Patience, Retries, run};
+use crate::tables::Tables;
+
+/// Gets the answer once it is durable, on the thread that made it so. It must be quick.
+pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
+
+/// An operation and who waits for its answer.
+pub struct Job {
+    /// What to do.
+    pub op: Op,
+    /// Who waits.
+    pub reply: Reply,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Job>,
+    closed: bool,
+}
+
+/// How much was written, and how often it had to begin again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteStats {
+    /// Transactions that committed.
+    pub transactions: u64,
+    /// Operations in them.
+    pub operations: u64,
+    /// Attempts that had to begin again.
+    pub retries: Retries,
+}
+
+/// Operations that wait for a lane.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    arrived: Condvar,
+    stats: Mutex<WriteStats>,
+    /// Rises with every commit, for those who wait for events.
+    commits: Mutex<u64>,
+    committed: Condvar,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked left plain data behind, which is still right.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    /// Adds operations in the order given.
+    pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
+        let mut state = held(&self.state);
+        if state.closed {
+            drop(state);
+            jobs.into_iter().for_each(|job| (job.reply)(Err(LedgerError::Closed)));
+            return;
+        }
+        state.waiting.extend(jobs);
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// No more operations are taken; those that wait are still done.
+    pub(crate) fn close(&self) {
+        held(&self.state).closed = true;
+        self.arrived.notify_all();
+    }
+
+    pub(crate) fn stats(&self) -> WriteStats {
+        *held(&self.stats)
+    }
+
+    /// Waits until something was committed here since `seen`, or the time is up.
+    pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
+        let commits = held(&self.commits);
+        let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn next_group(&self, most: usize) -> Option<Vec<Job>> {
+        let mut state = held(&self.state);
+        loop {
+            if !state.waiting.is_empty() {
+                let taken = state.waiting.len().min(most);
+                let group = state.waiting.drain(..taken).collect();
+                let more = !state.waiting.is_empty();
+                drop(state);
+                if more {
+                    self.arrived.notify_one();
+                }
+                return Some(group);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn note(&self, operations: usize, retries: Retries) {
+        let mut stats = held(&self.stats);
+        stats.transactions += 1;
+        stats.operations += u64::try_from(operations).unwrap_or(0);
+        stats.retries.again += retries.again;
+        stats.retries.duplicates += retries.duplicates;
+        stats.retries.guards += retries.guards;
+        stats.retries.lost += retries.lost;
+        drop(stats);
+        *held(&self.commits) += 1;
+        self.committed.notify_all();
+    }
+}
+
+/// How a lane works.
+#[derive(Clone)]
+pub(crate) struct LaneSettings {
+    /// Most operations in one transaction.
+    pub(crate) most: usize,
+    pub(crate) patience: Patience,
+    pub(crate) observer: Option<Observer>,
+}
+
+impl LaneSettings {
+    fn tell(&self, events: Vec<EventBody>) {
+        if let Some(observer) = self.observer.as_ref().filter(|_| !events.is_empty()) {
+            observer(events);
+        }
+    }
+}
+
+/// Told of every commit of this process, with what happened in it, before the answers go out.
+pub type Observer = Arc<dyn Fn(Vec<EventBody>) + Send + Sync>;
+
+/// What one lane does until the queue is closed and empty.
+pub(crate) fn lane(
+    queue: &Arc<Queue>,
+    mut tables: Box<dyn Tables>,
+    mut chain: Chain,
+    settings: &LaneSettings,
+) {
+    let patience = settings.patience;
+    while let Some(group) = queue.next_group(settings.most) {
+        let (ops, replies): (Vec<Op>, Vec<Reply>) =
+            group.into_iter().map(|job| (job.op, job.reply)).unzip();
+        let mut retries = Retries::default();
+        let done = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
+        queue.note(ops.len(), retries);
+        match done {
+            Ok(Done { answers, events }) => {
+                settings.tell(events);
+                replies.into_iter().zip(answers).for_each(|(reply, answer)| reply(Ok(answer)));
+            }
+            // One operation that the database cannot take must not fail those beside it.
+            Err(LedgerError::Database(_) | LedgerError::Corrupt(_)) if ops.len() > 1 => {
+                for (op, reply) in ops.iter().zip(replies) {
+                    let op = std::slice::from_ref(op);
+                    let alone = run(&mut *tables, &mut chain, op, patience, &mut retries);
+                    let answer = alone.and_then(|mut done| {
+                        settings.tell(done.events);
+                        let none = || LedgerError::Corrupt("no answer".to_owned());
+                        done.answers.pop().ok_or_else(none)
+                    });
+                    reply(answer);
+                }
+            }
+            Err(error) => replies.into_iter().for_each(|reply| reply(Err(error.clone()))),
+        }
+    }
+}

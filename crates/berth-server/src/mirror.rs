@@ -1,0 +1,239 @@
+//! The fleet in memory as the ledger's log tells it: a snapshot, then every event in order.
+//!
+//! It repeats what the ledger decided and decides nothing. An event may come twice, once from the
+//! own writer and once from the log: the fence says which of two claims is the newer.
+
+use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
+use berth_ledger::{
+    Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
+};
+use rustc_hash::FxHashMap;
+
+/// What is known of a node's row in the ledger.
+#[derive(Clone, Debug, Default)]
+struct NodeMark {
+    seen: Seen,
+}
+
+/// An engine that follows a ledger.
+pub struct Mirror {
+    engine: Engine,
+    nodes: FxHashMap<NodeId, NodeMark>,
+    /// The fence of every claim that is here, or was lately.
+    fences: FxHashMap<InstanceId, i64>,
+    /// Requests as parsed before, by their stored text: a million claims share a few.
+    specs: FxHashMap<Spec, InstanceRequest>,
+    /// The last event that was taken in.
+    pub cursor: i64,
+}
+
+/// Parsed requests that are kept.
+const SPECS: usize = 4096;
+
+/// The engine's id for a claim. A migration target is a second claim of the same instance, and the
+/// engine knows one claim per id.
+#[must_use]
+pub fn engine_id(key: ClaimKey) -> InstanceId {
+    match key.role {
+        Role::Primary => key.instance,
+        Role::MigrationTarget => InstanceId::from_u128(!key.instance.0.as_u128()),
+    }
+}
+
+impl Mirror {
+    /// An empty mirror.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            engine: Engine::new(policy),
+            nodes: FxHashMap::default(),
+            fences: FxHashMap::default(),
+            specs: FxHashMap::default(),
+            cursor: 0,
+        }
+    }
+
+    /// The engine, to plan with.
+    pub const fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// What a plan on this node rests on.
+    #[must_use]
+    pub fn seen(&self, node: &NodeId) -> Seen {
+        self.nodes.get(node).map(|mark| mark.seen.clone()).unwrap_or_default()
+    }
+
+    /// Takes in one thing of a snapshot.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn load(&mut self, item: SnapshotItem) -> Result<(), LedgerError> {
+        match item {
+            SnapshotItem::Policy(_, _, body) => {
+                let policy = Policy::from_json(&body);
+                self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
+            }
+            SnapshotItem::Secrets(env, _) => self.engine.fleet_mut().set_secrets(&env, true),
+            SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
+            SnapshotItem::Node(facts, constraint_gen, rules_gen) => {
+                self.put_node(&facts, constraint_gen)?;
+                if let Some(mark) = self.nodes.get_mut(&facts.id) {
+                    mark.seen.rules_gen = rules_gen;
+                }
+            }
+            SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
+            SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
+            SnapshotItem::Pool(_) | SnapshotItem::Quota(..) | SnapshotItem::Workload(_) => {}
+        }
+        Ok(())
+    }
+
+    fn load_claim(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        let id = engine_id(claim.key);
+        self.fences.insert(id, claim.fence);
+        let name = claim.name.as_deref();
+        self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))
+    }
+
+    /// Puts an instance on a node in memory.
+    fn place(
+        &mut self,
+        id: InstanceId,
+        name: Option<&str>,
+        spec: &Spec,
+        node: &NodeId,
+        amounts: Option<berth_engine::Amounts>,
+    ) -> Result<(), LedgerError> {
+        if !self.specs.contains_key(spec) {
+            if self.specs.len() >= SPECS {
+                self.specs.clear();
+            }
+            let request = spec.request().map_err(|error| corrupt(&error))?;
+            self.specs.insert(spec.clone(), request);
+        }
+        let Some(request) = self.specs.get_mut(spec) else { return Ok(()) };
+        request.id = id;
+        request.name = name.map(str::to_owned);
+        if let Some(amounts) = amounts {
+            request.resources = amounts;
+        }
+        self.engine.fleet_mut().claim(request, node).map_err(|error| corrupt(&error))
+    }
+
+    fn put_node(
+        &mut self,
+        facts: &berth_engine::NodeFacts,
+        constraint_gen: i64,
+    ) -> Result<(), LedgerError> {
+        self.engine.fleet_mut().add_node(facts).map_err(|error| corrupt(&error))?;
+        let mark = self.nodes.entry(facts.id.clone()).or_default();
+        mark.seen.constraint_gen = constraint_gen;
+        mark.seen.zone = facts.zone.as_deref().map(Text::from);
+        mark.seen.rack = facts.rack.as_deref().map(Text::from);
+        Ok(())
+    }
+
+    /// Takes in what happened. What was taken in before changes nothing.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn apply(&mut self, body: &EventBody) -> Result<(), LedgerError> {
+        match body {
+            EventBody::Allocated(allocated) => self.allocated(allocated)?,
+            EventBody::Released { instance_id, role, fence, .. } => {
+                self.released(ClaimKey { instance: *instance_id, role: *role }, *fence);
+            }
+            EventBody::Resized { instance_id, role, resources, .. } => {
+                self.resized(ClaimKey { instance: *instance_id, role: *role }, *resources);
+            }
+            EventBody::NodeChanged { constraint_gen, facts } => {
+                self.put_node(facts, *constraint_gen)?;
+            }
+            EventBody::NodeState { node_id, state, constraint_gen } => {
+                self.engine.fleet_mut().set_state(node_id, *state);
+                if let Some(mark) = self.nodes.get_mut(node_id) {
+                    mark.seen.constraint_gen = *constraint_gen;
+                }
+            }
+            EventBody::NodeRemoved { node_id } => {
+                self.engine.fleet_mut().remove_node(node_id);
+                self.nodes.remove(node_id);
+            }
+            EventBody::GroupChanged { group } => self.engine.fleet_mut().put_group(group.clone()),
+            EventBody::GroupRemoved { group_id } => {
+                self.engine.fleet_mut().remove_group(group_id);
+            }
+            EventBody::VolumeChanged { volume } => {
+                self.engine.fleet_mut().put_volume(volume.clone());
+            }
+            EventBody::VolumeRemoved { volume_id } => {
+                self.engine.fleet_mut().remove_volume(volume_id);
+            }
+            EventBody::SecretsChanged { env, version } => {
+                self.engine.fleet_mut().set_secrets(env, version.is_some());
+            }
+            EventBody::State { .. }
+            | EventBody::LeaseExpired { .. }
+            | EventBody::PoolChanged { .. }
+            | EventBody::QuotaChanged { .. }
+            | EventBody::WorkloadChanged { .. }
+            | EventBody::PolicyChanged { .. }
+            | EventBody::Drift { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn allocated(&mut self, allocated: &Allocated) -> Result<(), LedgerError> {
+        let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
+        let id = engine_id(key);
+        if self.fences.get(&id).is_some_and(|known| *known >= allocated.fence) {
+            return Ok(());
+        }
+        self.fences.insert(id, allocated.fence);
+        if let Some(mark) = self.nodes.get_mut(&allocated.node_id) {
+            let known = mark.seen.rules_gen;
+            mark.seen.rules_gen = allocated.rules_gen.unwrap_or(known).max(known);
+        }
+        if let Some(at) = self.engine.fleet().node_of(id) {
+            if *at == allocated.node_id {
+                return Ok(());
+            }
+            self.engine.fleet_mut().release(id);
+        }
+        let Some(spec) = &allocated.spec else {
+            return Err(LedgerError::Corrupt("an allocation without its request".to_owned()));
+        };
+        let name = allocated.name.as_deref();
+        self.place(id, name, spec, &allocated.node_id, Some(allocated.resources))
+    }
+
+    fn released(&mut self, key: ClaimKey, fence: i64) {
+        let id = engine_id(key);
+        if self.fences.get(&id).is_some_and(|known| *known > fence) {
+            return;
+        }
+        // The fence stays until the log has passed: an older allocation may yet be read.
+        self.fences.insert(id, fence);
+        self.engine.fleet_mut().release(id);
+    }
+
+    fn resized(&mut self, key: ClaimKey, resources: berth_engine::Amounts) {
+        // The engine forgets what it need not know, so the request comes from what is stored.
+        self.engine.fleet_mut().resize(engine_id(key), resources);
+    }
+
+    /// Notes that an instance was claimed by a plan of our own, before the ledger has said so.
+    pub fn plan(&mut self, request: &InstanceRequest, node: &NodeId) -> bool {
+        self.engine.fleet_mut().claim(request, node).is_ok()
+    }
+
+    /// Takes back a plan that the ledger did not grant.
+    pub fn take_back(&mut self, id: InstanceId) {
+        self.engine.fleet_mut().release(id);
+    }
+}
+
+fn corrupt(error: &dyn std::fmt::Display) -> LedgerError {
+    LedgerError::Corrupt(error.to_string())
+}

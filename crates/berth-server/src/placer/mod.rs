@@ -1,0 +1,209 @@
+//! The claim path: one planner thread owns the fleet in memory and plans requests in the order in
+//! which they come, on the fleet as the ledger told it plus its own plans in flight. The ledger
+//! grants or finds a conflict; a conflict is planned again, on fresh knowledge, a bounded number of
+//! times.
+//!
+//! The planner never waits for the database: plans go out in groups, answers come in as messages.
+
+mod follow;
+mod planner;
+
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use berth_engine::{BatchMode, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp};
+use berth_ledger::{
+    Backend, Conflict, EventBody, Grant, Ledger, LedgerError, Options, RefusedBy, Text, Verdict,
+};
+use thiserror::Error;
+
+use crate::mirror::Mirror;
+use planner::Planner;
+
+/// Where the planner gets the time from.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Instances to be placed together.
+#[derive(Clone, Debug)]
+pub struct PlaceRequest {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The tenant.
+    pub owner: Text,
+    /// The instances.
+    pub instances: Vec<Arc<InstanceRequest>>,
+    /// How many must be placed.
+    pub mode: BatchMode,
+    /// How long the claims may stay unbound.
+    pub lease_s: u32,
+    /// Pools that each instance takes a value from.
+    pub pools: Vec<Text>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum PlaceAnswer {
+    /// Claimed.
+    Granted(Grant),
+    /// No node can take it, or too few instances can be placed; the refusals say why.
+    NoRoom(Vec<Refusal>),
+    /// The ledger refused it for a reason that another node would not change.
+    Refused(RefusedBy),
+    /// Others were faster every time.
+    Contended(Box<Conflict>),
+    /// The request means nothing.
+    Invalid(InvalidRequest),
+    /// The ledger does not know: retry with the same request id.
+    Unknown(LedgerError),
+}
+
+/// A request and who waits for its answer.
+pub struct PlaceJob {
+    /// What to place.
+    pub request: PlaceRequest,
+    /// Called when the answer is durable. It must be quick.
+    pub reply: Box<dyn FnOnce(PlaceAnswer) + Send>,
+}
+
+/// How a placer works.
+#[derive(Clone)]
+pub struct PlacerOptions {
+    /// How the ledger is used.
+    pub ledger: Options,
+    /// The policy until the ledger names one.
+    pub policy: Policy,
+    /// How often other servers' events are looked for.
+    pub follow_every: Duration,
+    /// Where the planner gets the time from.
+    pub clock: Clock,
+}
+
+impl PlacerOptions {
+    /// Options with a policy and this machine's clock.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            ledger: Options::default(),
+            policy,
+            follow_every: Duration::from_millis(50),
+            clock: Arc::new(system_time),
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the server is where time comes in")]
+fn system_time() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
+}
+
+/// What the planner is told.
+enum Message {
+    /// Requests to place.
+    Place(PlaceJob),
+    /// The ledger's answer to a plan of several tries.
+    Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
+    /// What was committed here.
+    Committed(Vec<EventBody>),
+    /// Looks at or changes the mirror between two plans.
+    Inspect(Box<dyn FnOnce(&mut Mirror) + Send>),
+    /// Time to look for others' events.
+    Follow,
+    /// No more.
+    Stop,
+}
+
+/// A placer cannot start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The ledger cannot be opened or read.
+    #[error("the ledger cannot be used")]
+    Ledger(#[from] LedgerError),
+    /// A thread cannot be started.
+    #[error("a thread cannot be started")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The claim path of one server.
+pub struct Placer {
+    ledger: Ledger,
+    inbox: Sender<Message>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Placer {
+    /// Opens the ledger, loads the fleet and starts to plan.
+    ///
+    /// # Errors
+    /// When the ledger cannot be opened or read.
+    pub fn start(backend: Backend, options: &PlacerOptions) -> Result<Self, StartError> {
+        let (inbox, outbox) = mpsc::channel();
+        let committed = Mutex::new(inbox.clone());
+        let observer = move |events| {
+            let inbox = committed.lock().unwrap_or_else(PoisonError::into_inner);
+            // The planner may have stopped first.
+            let _ = inbox.send(Message::Committed(events));
+        };
+        let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
+        let mut mirror = Mirror::new(options.policy.clone());
+        mirror.cursor = ledger.snapshot(|item| mirror.load(item))?;
+        let planner =
+            Planner::new(mirror, ledger.clone(), inbox.clone(), Arc::clone(&options.clock));
+        let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
+        let (ticks, every) = (inbox.clone(), options.follow_every);
+        let following = spawn("follower").spawn(move || {
+            // Ends when the planner is gone and nobody listens.
+            while ticks.send(Message::Follow).is_ok() {
+                std::thread::sleep(every);
+            }
+        })?;
+        drop(following);
+        Ok(Self { ledger, inbox, threads: Mutex::new(vec![planning]) })
+    }
+
+    /// Hands a request over; the answer comes when it is durable.
+    pub fn submit(&self, job: PlaceJob) {
+        if let Err(mpsc::SendError(Message::Place(job))) = self.inbox.send(Message::Place(job)) {
+            (job.reply)(PlaceAnswer::Unknown(LedgerError::Closed));
+        }
+    }
+
+    /// Places and waits for the answer.
+    #[must_use]
+    pub fn place(&self, request: PlaceRequest) -> PlaceAnswer {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        self.submit(PlaceJob { request, reply });
+        receiver.recv().unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed))
+    }
+
+    /// The ledger behind it.
+    #[must_use]
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Looks at the fleet as the planner knows it.
+    pub fn inspect<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Mirror) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let look = Box::new(move |mirror: &mut Mirror| drop(sender.send(look(mirror))));
+        self.inbox.send(Message::Inspect(look)).ok()?;
+        receiver.recv().ok()
+    }
+}
+
+impl Drop for Placer {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Stop);
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

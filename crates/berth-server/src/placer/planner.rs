@@ -1,0 +1,315 @@
+//! The planner's loop: take what waits, plan it, hand the plans over as one group.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use berth_engine::{
+    Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement, Refusal,
+};
+use berth_ledger::{
+    Answer, Basis, DecisionOutcome, DecisionRecord, Job, Ledger, LedgerError, Op, Plan,
+    PlannedClaim, Spec, Text, UnmetDemand, Verdict,
+};
+
+use super::{Clock, Message, PlaceAnswer, PlaceJob};
+use crate::mirror::Mirror;
+
+/// Plans for one request before it is told that others were faster.
+const TRIES: u32 = 16;
+
+/// Messages taken at once, so that plans go out even while requests keep coming.
+const DRAIN: usize = 512;
+
+/// A plan that the ledger has, and whose it is.
+pub(super) struct InFlight {
+    job: PlaceJob,
+    /// The instances that were claimed in memory.
+    claimed: Vec<InstanceId>,
+    tries: u32,
+    /// Nodes that denied the request though the mirror was up to date.
+    denied: Vec<NodeId>,
+}
+
+pub(super) struct Planner {
+    pub(super) mirror: Mirror,
+    pub(super) ledger: Ledger,
+    inbox: Sender<Message>,
+    clock: Clock,
+    /// The stored form of requests, for the classes asked for last.
+    specs: Vec<(Arc<InstanceRequest>, Spec)>,
+    /// Jobs of this round.
+    outgoing: Vec<Job>,
+    /// Whether others write to this ledger too.
+    pub(super) has_company: bool,
+    stopping: bool,
+}
+
+/// Classes whose stored form is kept.
+const SPECS: usize = 64;
+
+/// What planning came to.
+enum Planned {
+    Plan(Plan, Vec<InstanceId>),
+    NoRoom(Vec<Refusal>),
+    Invalid(InvalidRequest),
+}
+
+impl Planner {
+    pub(super) fn new(
+        mirror: Mirror,
+        ledger: Ledger,
+        inbox: Sender<Message>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            mirror,
+            ledger,
+            inbox,
+            clock,
+            specs: Vec::new(),
+            outgoing: Vec::new(),
+            has_company: false,
+            stopping: false,
+        }
+    }
+
+    pub(super) fn run(mut self, outbox: &Receiver<Message>) {
+        while !self.stopping {
+            let Ok(first) = outbox.recv() else { return };
+            self.handle(first);
+            for message in outbox.try_iter().take(DRAIN) {
+                self.handle(message);
+            }
+            self.ledger.submit(self.outgoing.drain(..));
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Place(job) => {
+                self.plan(InFlight { job, claimed: Vec::new(), tries: 0, denied: Vec::new() });
+            }
+            Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
+            Message::Committed(events) => {
+                for event in &events {
+                    // What the ledger just wrote can be read.
+                    let _ = self.mirror.apply(event);
+                }
+            }
+            Message::Inspect(look) => look(&mut self.mirror),
+            Message::Follow => self.follow(),
+            Message::Stop => self.stopping = true,
+        }
+    }
+
+    /// Plans a request, and sends the plan or the refusal on its way.
+    fn plan(&mut self, mut in_flight: InFlight) {
+        in_flight.tries += 1;
+        match self.choose(&in_flight) {
+            Planned::Plan(plan, claimed) => {
+                in_flight.claimed = claimed;
+                self.send(in_flight, plan);
+            }
+            Planned::Invalid(invalid) => {
+                // Perhaps it is a retry of what was granted before: the ledger has the answer.
+                if matches!(invalid, InvalidRequest::AlreadyPlaced { .. }) && in_flight.tries == 1 {
+                    let plan = self.bare_plan(&in_flight);
+                    self.send(in_flight, plan);
+                    return;
+                }
+                (in_flight.job.reply)(PlaceAnswer::Invalid(invalid));
+            }
+            Planned::NoRoom(refusals) => self.refuse(in_flight, refusals),
+        }
+    }
+
+    fn choose(&mut self, in_flight: &InFlight) -> Planned {
+        let now = (self.clock)();
+        let request = &in_flight.job.request;
+        let mut instances: Vec<Arc<InstanceRequest>> = request.instances.clone();
+        for instance in instances.iter_mut().filter(|_| !in_flight.denied.is_empty()) {
+            Arc::make_mut(instance).excluded_nodes.extend(in_flight.denied.iter().cloned());
+        }
+        if let [one] = instances.as_slice() {
+            return match self.mirror.engine().place(one, now) {
+                Ok(placement) => self.planned(in_flight, &instances, &[placement]),
+                Err(PlaceError::Invalid(invalid)) => Planned::Invalid(invalid),
+                Err(PlaceError::Refused(refusal)) => Planned::NoRoom(vec![*refusal]),
+            };
+        }
+        let requests = instances.iter().map(|instance| (**instance).clone()).collect();
+        let batch = Batch::new(requests).with_mode(request.mode);
+        match self.mirror.engine().place_batch(&batch, now) {
+            Ok(outcome) if outcome.placements.is_empty() => {
+                Planned::NoRoom(outcome.refused.into_iter().map(|(_, refusal)| refusal).collect())
+            }
+            Ok(outcome) => self.planned(in_flight, &instances, &outcome.placements),
+            Err(PlaceError::Invalid(invalid)) => Planned::Invalid(invalid),
+            Err(PlaceError::Refused(refusal)) => Planned::NoRoom(vec![*refusal]),
+        }
+    }
+
+    /// Claims placements in memory and makes the plan of them.
+    fn planned(
+        &mut self,
+        in_flight: &InFlight,
+        instances: &[Arc<InstanceRequest>],
+        placements: &[Placement],
+    ) -> Planned {
+        let request = &in_flight.job.request;
+        let mut claims = Vec::with_capacity(placements.len());
+        for placement in placements {
+            let instance = instances.iter().find(|instance| instance.id == placement.instance);
+            let Some(instance) = instance else { continue };
+            self.mirror.plan(instance, &placement.node);
+            let mut claim = self.claim(instance, placement.node.clone());
+            claim.score = placement.score;
+            claim.pools.clone_from(&request.pools);
+            claims.push(claim);
+        }
+        let claimed = placements.iter().map(|placement| placement.instance).collect();
+        Planned::Plan(self.plan_of(in_flight, claims), claimed)
+    }
+
+    fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
+        let spec = self.spec(instance);
+        let seen = self.mirror.seen(&node);
+        let policy = self.mirror.engine().policy();
+        PlannedClaim::with_spec(Arc::clone(instance), spec, policy, node, seen)
+    }
+
+    /// The stored form of a request; requests of one class share it.
+    fn spec(&mut self, instance: &Arc<InstanceRequest>) -> Spec {
+        let same = |kept: &&(Arc<InstanceRequest>, Spec)| kept.0.same_class(instance);
+        if let Some((_, spec)) = self.specs.iter().find(same) {
+            return spec.clone();
+        }
+        let spec = Spec::of(instance);
+        if self.specs.len() >= SPECS {
+            self.specs.remove(0);
+        }
+        self.specs.push((Arc::clone(instance), spec.clone()));
+        spec
+    }
+
+    /// A plan that names no new place: it serves to ask for an earlier answer.
+    fn bare_plan(&mut self, in_flight: &InFlight) -> Plan {
+        let instances = in_flight.job.request.instances.clone();
+        let claims = instances.iter().map(|instance| {
+            let node = self.mirror.engine().fleet().node_of(instance.id).cloned();
+            self.claim(instance, node.unwrap_or_else(|| NodeId::new("")))
+        });
+        let claims = claims.collect();
+        self.plan_of(in_flight, claims)
+    }
+
+    fn plan_of(&mut self, in_flight: &InFlight, claims: Vec<PlannedClaim>) -> Plan {
+        let request = &in_flight.job.request;
+        let mut plan = Plan::new(&request.request_id, &request.owner, claims);
+        plan.lease_s = request.lease_s;
+        plan.basis = self.basis();
+        plan
+    }
+
+    fn basis(&mut self) -> Basis {
+        let policy = self.mirror.engine().policy().hash().to_string();
+        Basis { policy, fleet_version: self.mirror.cursor }
+    }
+
+    fn send(&mut self, in_flight: InFlight, plan: Plan) {
+        let inbox = self.inbox.clone();
+        let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
+            let verdict = answer.map(|answer| match answer {
+                Answer::Plan(verdict) => Ok(verdict),
+                other => Err(LedgerError::Corrupt(format!("{other:?}"))),
+            });
+            match verdict {
+                // Straight to whoever asked: the planner hears of it by the commit.
+                Ok(Ok(Verdict::Granted(grant))) if !in_flight.claimed.is_empty() => {
+                    (in_flight.job.reply)(PlaceAnswer::Granted(grant));
+                }
+                Ok(verdict) => {
+                    let _ = inbox.send(Message::Answered(Box::new(in_flight), verdict));
+                }
+                Err(error) => {
+                    let _ = inbox.send(Message::Answered(Box::new(in_flight), Err(error)));
+                }
+            }
+        });
+        self.outgoing.push(Job { op: Op::Commit(plan), reply });
+    }
+
+    /// A plan that was not granted, or was granted before.
+    fn answered(&mut self, mut in_flight: InFlight, answer: Result<Verdict, LedgerError>) {
+        for id in in_flight.claimed.drain(..) {
+            self.mirror.take_back(id);
+        }
+        match answer {
+            Ok(Verdict::Granted(grant)) => (in_flight.job.reply)(PlaceAnswer::Granted(grant)),
+            Ok(Verdict::Refused(by)) => (in_flight.job.reply)(PlaceAnswer::Refused(by)),
+            Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
+            Ok(Verdict::Conflict(conflict)) => {
+                if in_flight.tries >= TRIES {
+                    (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
+                    return;
+                }
+                // Whoever was faster has committed, so the log tells.
+                let learnt = self.follow_now();
+                if !learnt {
+                    in_flight.denied.push(conflict.node.clone());
+                }
+                self.plan(in_flight);
+            }
+        }
+    }
+
+    /// No room: the refusal is recorded, the demand counted, and the caller told.
+    fn refuse(&mut self, mut in_flight: InFlight, refusals: Vec<Refusal>) {
+        // Others may have made room since: look once before saying no.
+        if in_flight.tries == 1 && self.follow_now() {
+            self.plan(in_flight);
+            return;
+        }
+        // Expired leases hold room that nobody uses.
+        if in_flight.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
+            in_flight.tries = in_flight.tries.max(2);
+            self.follow_now();
+            self.plan(in_flight);
+            return;
+        }
+        let request = &in_flight.job.request;
+        let code = refusals.first().map_or("no_nodes_active", |refusal| refusal.code).to_owned();
+        let instances = request.instances.clone();
+        let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
+        let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
+        let outcome = DecisionOutcome::Refused { code: code.clone(), detail };
+        let (id, owner) = (Text::clone(&request.request_id), Text::clone(&request.owner));
+        let record = DecisionRecord::new(id, owner, self.basis(), asked, outcome);
+        let mut ops = vec![Op::Record(vec![record])];
+        for instance in &instances {
+            ops.push(Op::Demand(UnmetDemand {
+                owner: instance.owner.clone(),
+                code: code.clone(),
+                spec: self.spec(instance).as_str().to_owned(),
+                times: 1,
+                first_at: 0,
+                last_at: 0,
+            }));
+        }
+        let mut reply = Some(in_flight.job.reply);
+        let mut refusals = Some(refusals);
+        let last = ops.len() - 1;
+        for (number, op) in ops.into_iter().enumerate() {
+            // The caller is told when the last of it is durable.
+            let done = if number == last { reply.take().zip(refusals.take()) } else { None };
+            let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
+                if let Some((reply, refusals)) = done {
+                    reply(
+                        answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::NoRoom(refusals)),
+                    );
+                }
+            });
+            self.outgoing.push(Job { op, reply });
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Clients that place one request after the other, each waiting for its answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use berth_engine::{Amounts, BatchMode, CapacityType, InstanceId, InstanceRequest};
+use berth_ledger::{DEFAULT_LEASE_S, Text, WriteStats};
+use berth_server::{PlaceAnswer, PlaceRequest, Placer};
+use uuid::Uuid;
+
+/// Kinds of requests; about as many as a busy minute has.
+const SHAPES: u32 = 16;
+
+/// How the clients behave.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    pub(super) clients: usize,
+    pub(super) batch: usize,
+    pub(super) seconds: u32,
+}
+
+/// What the clients saw.
+pub(super) struct Measured {
+    pub(super) claims: u64,
+    pub(super) elapsed: Duration,
+    pub(super) latencies_us: Vec<u32>,
+    pub(super) writes: WriteStats,
+}
+
+fn shape(number: u32) -> InstanceRequest {
+    let cores = 1 << (number % 4);
+    let owner = format!("owner-{}", number % 10);
+    let wanted = Amounts::new(cores * 100, cores * 64).with_disk(cores * 256);
+    let mut request = InstanceRequest::new(InstanceId::default(), &owner, wanted);
+    request.workload = Some(format!("bench-{number}"));
+    request.image = Some(format!("image-{number}"));
+    request.tags.insert("role".to_owned(), "web".to_owned());
+    request.tags.insert("shape".to_owned(), format!("s{number}"));
+    if number == 3 {
+        request.capacity_type = Some(CapacityType::OnDemand);
+    }
+    request
+}
+
+/// Ids that rise with time, as servers make them.
+fn next_id(client: usize, number: u64) -> Uuid {
+    let client = u64::try_from(client).unwrap_or(0);
+    Uuid::from_u128((u128::from(number) << 64) | u128::from(client) | (7 << 76) | (8 << 60))
+}
+
+#[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+pub(super) fn measure(placer: &Placer, run: Run) -> anyhow::Result<Measured> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = placer.ledger().stats();
+    let started = Instant::now();
+    let outcomes: Vec<anyhow::Result<Vec<u32>>> = std::thread::scope(|scope| {
+        let client = |number| {
+            let stop = Arc::clone(&stop);
+            scope.spawn(move || one_client(placer, number, run, &stop))
+        };
+        let clients: Vec<_> = (0..run.clients).map(client).collect();
+        std::thread::sleep(Duration::from_secs(run.seconds.into()));
+        stop.store(true, Ordering::Relaxed);
+        let joined = clients.into_iter().map(|client| match client.join() {
+            Ok(outcome) => outcome,
+            Err(_) => Err(anyhow::anyhow!("a client panicked")),
+        });
+        joined.collect()
+    });
+    let elapsed = started.elapsed();
+    let mut latencies_us = Vec::new();
+    for outcome in outcomes {
+        latencies_us.extend(outcome?);
+    }
+    latencies_us.sort_unstable();
+    let claims = u64::try_from(latencies_us.len() * run.batch)?;
+    let after = placer.ledger().stats();
+    let mut writes = after;
+    writes.transactions -= before.transactions;
+    writes.operations -= before.operations;
+    Ok(Measured { claims, elapsed, latencies_us, writes })
+}
+
+#[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+fn one_client(
+    placer: &Placer,
+    client: usize,
+    run: Run,
+    stop: &AtomicBool,
+) -> anyhow::Result<Vec<u32>> {
+    let shapes: Vec<InstanceRequest> = (0..SHAPES).map(shape).collect();
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let mut latencies = Vec::with_capacity(100_000);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let place = (client + latencies.len()) % shapes.len();
+        let mut instances = Vec::with_capacity(run.batch);
+        for _ in 0..run.batch {
+            number += 1;
+            let mut instance = shapes[place].clone();
+            instance.id = InstanceId(next_id(client, number));
+            instances.push(Arc::new(instance));
+        }
+        let request = PlaceRequest {
+            request_id: Text::from(next_id(client, number).to_string()),
+            owner: Text::from(shapes[place].owner.as_str()),
+            instances,
+            mode: BatchMode::AllOrNothing,
+            lease_s: DEFAULT_LEASE_S,
+            pools: Vec::new(),
+        };
+        let asked = Instant::now();
+        let sender = sender.clone();
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        placer.submit(berth_server::PlaceJob { request, reply });
+        match receiver.recv()? {
+            PlaceAnswer::Granted(_) => {
+                latencies.push(u32::try_from(asked.elapsed().as_micros()).unwrap_or(u32::MAX));
+            }
+            other => bail!("a claim was not granted: {other:?}"),
+        }
+    }
+    Ok(latencies)
+}
