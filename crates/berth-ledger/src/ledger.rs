@@ -186,6 +186,7 @@ impl Ledger {
     pub fn commit(&self, plan: Plan) -> Result<Verdict, LedgerError> {
         match self.call(Op::Commit(plan))? {
             Answer::Plan(verdict) => Ok(verdict),
+            Answer::Repeated(grant) => Ok(Verdict::Granted(grant)),
             other => Err(unexpected(&other)),
         }
     }

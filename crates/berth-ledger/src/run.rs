@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::{Fault, LedgerError};
-use crate::model::{Answer, EventBody, Op, Text, link, pack_decisions, pack_events};
+use crate::model::{
+    Answer, EventBody, Op, Text, Verdict, link, pack_decisions, pack_events,
+};
 use crate::tables::{NewReceipt, NewSegment, Tables};
 use crate::work::{Peeked, Work, needs, wants_peek};
 
@@ -43,12 +45,15 @@ pub(crate) struct Chain {
     head: Vec<u8>,
     /// Whether it is in the database already.
     exists: bool,
+    /// Whether a commit may have happened whose answer was lost. It stays so until somebody has
+    /// looked: whoever waited for that commit may have given up before the database was back.
+    unsure: bool,
 }
 
 impl Chain {
     pub(crate) fn new() -> Self {
         let id = Text::from(format!("{:016x}", fastrand::u64(..)));
-        Self { id, length: 0, head: Vec::new(), exists: false }
+        Self { id, length: 0, head: Vec::new(), exists: false, unsure: false }
     }
 }
 
@@ -57,6 +62,9 @@ impl Chain {
 pub(crate) struct Patience(pub(crate) Duration);
 
 /// Applies operations in one transaction. Each is all or nothing inside it.
+///
+/// A plan that was turned away is looked at once more, with care: perhaps it is a retry of one that
+/// was granted, and stands in its own way. Most plans are granted, and cost no second look.
 pub(crate) fn run(
     tables: &mut dyn Tables,
     chain: &mut Chain,
@@ -64,13 +72,49 @@ pub(crate) fn run(
     patience: Patience,
     retries: &mut Retries,
 ) -> Result<Done, LedgerError> {
-    let (mut careful, mut tries, mut waited) = (false, 0, Duration::ZERO);
+    let (mut done, careful) = transact(tables, chain, ops, patience, retries, false)?;
+    let turned_away = |answer: &Answer| {
+        matches!(answer, Answer::Plan(Verdict::Conflict(_) | Verdict::Refused(_)))
+    };
+    let places: Vec<usize> =
+        (0..ops.len()).filter(|&place| !careful && turned_away(&done.answers[place])).collect();
+    if places.is_empty() {
+        return Ok(done);
+    }
+    let again: Vec<Op> = places.iter().map(|&place| ops[place].clone()).collect();
+    match transact(tables, chain, &again, patience, retries, true) {
+        Ok((second, _)) => {
+            for (place, answer) in places.into_iter().zip(second.answers) {
+                done.answers[place] = answer;
+            }
+            done.events.extend(second.events);
+            Ok(done)
+        }
+        // What was committed must be told; the others plan again, and are looked at again.
+        Err(_) if !done.events.is_empty() => Ok(done),
+        Err(error) => Err(error),
+    }
+}
+
+/// One transaction, tried until it commits. Returns whether it looked for earlier answers.
+fn transact(
+    tables: &mut dyn Tables,
+    chain: &mut Chain,
+    ops: &[Op],
+    patience: Patience,
+    retries: &mut Retries,
+    mut careful: bool,
+) -> Result<(Done, bool), LedgerError> {
+    let (mut tries, mut waited) = (0, Duration::ZERO);
     loop {
-        let mut next = chain.clone();
-        let fault = match attempt(tables, &mut next, ops, careful) {
-            Ok(done) => {
+        let attempted = resume(tables, chain).and_then(|()| {
+            let mut next = chain.clone();
+            attempt(tables, &mut next, ops, careful).map(|done| (done, next))
+        });
+        let fault = match attempted {
+            Ok((done, next)) => {
                 *chain = next;
-                return Ok(done);
+                return Ok((done, careful));
             }
             Err(fault) => fault,
         };
@@ -82,19 +126,21 @@ pub(crate) fn run(
                 retries.lost += 1;
                 // Whether the commit happened is not known: look before writing again.
                 careful = true;
+                chain.unsure = true;
                 let pause = Duration::from_millis(50).min(patience.0.saturating_sub(waited));
                 if pause.is_zero() {
                     return Err(fault.into_error(tries));
                 }
                 thread::sleep(pause);
                 waited += pause;
-                if tables.reconnect().is_ok() {
-                    resume(tables, chain)?;
-                }
+                // If it fails, so does the next attempt.
+                let _ = tables.reconnect();
                 continue;
             }
             Fault::Duplicate(_) => {
                 retries.duplicates += 1;
+                // A second one may be the chain's: a commit that was slow to be seen.
+                chain.unsure |= careful;
                 careful = true;
             }
             Fault::Again(_) => {
@@ -109,15 +155,17 @@ pub(crate) fn run(
     }
 }
 
-/// Finds out how far the chain came before the connection was lost.
-fn resume(tables: &mut dyn Tables, chain: &mut Chain) -> Result<(), LedgerError> {
-    if let Ok(chains) = tables.chains()
-        && let Some(row) = chains.into_iter().find(|row| row.id == chain.id)
-    {
+/// Finds out how far the chain came, where that is not known.
+fn resume(tables: &mut dyn Tables, chain: &mut Chain) -> Result<(), Fault> {
+    if !chain.unsure {
+        return Ok(());
+    }
+    if let Some(row) = tables.chains()?.into_iter().find(|row| row.id == chain.id) {
         chain.exists = true;
         chain.length = row.length;
         chain.head = row.head;
     }
+    chain.unsure = false;
     Ok(())
 }
 
@@ -167,7 +215,7 @@ fn record(tables: &mut dyn Tables, chain: &mut Chain, work: &mut Work) -> Result
             chain.exists = true;
         }
         let count = i64::try_from(work.decisions.len()).unwrap_or(i64::MAX);
-        receipts.push(chain.receipt(pack_decisions(&mut work.decisions)?, count, at));
+        receipts.push(chain.receipt(pack_decisions(&mut work.decisions), count, at));
     }
     if segment.is_some() || !receipts.is_empty() {
         tables.append(segment.as_ref(), &receipts)?;

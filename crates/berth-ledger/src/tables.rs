@@ -124,9 +124,6 @@ pub(crate) trait Tables: Send {
     fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault>;
     /// Nodes that have an expired claim.
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
-    /// Names of all nodes, groups and tenants with counters.
-    #[cfg(test)]
-    fn counted(&mut self) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault>;
     /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.
     fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault>;
     /// Nodes and when they were last heard, for those heard since.

@@ -4,7 +4,7 @@
 //! to come: what is there when it is free is what it takes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::error::LedgerError;
@@ -130,16 +130,30 @@ pub(crate) struct LaneSettings {
     pub(crate) observer: Option<Observer>,
 }
 
-impl LaneSettings {
-    fn tell(&self, events: Vec<EventBody>) {
-        if let Some(observer) = self.observer.as_ref().filter(|_| !events.is_empty()) {
-            observer(events);
-        }
-    }
-}
-
 /// Told of every commit of this process, with what happened in it, before the answers go out.
 pub type Observer = Arc<dyn Fn(Vec<EventBody>) + Send + Sync>;
+
+/// What is left to do once a transaction is durable. It is done on another thread, so that the lane
+/// can go on with the next transaction.
+struct Finished {
+    ops: Vec<Op>,
+    replies: Vec<Reply>,
+    outcome: Result<Done, LedgerError>,
+}
+
+fn finish(finished: Finished, observer: Option<&Observer>) {
+    let Finished { ops, replies, outcome } = finished;
+    match outcome {
+        Ok(Done { answers, events }) => {
+            if let Some(observer) = observer.filter(|_| !events.is_empty()) {
+                observer(events);
+            }
+            replies.into_iter().zip(answers).for_each(|(reply, answer)| reply(Ok(answer)));
+        }
+        Err(error) => replies.into_iter().for_each(|reply| reply(Err(error.clone()))),
+    }
+    drop(ops);
+}
 
 /// What one lane does until the queue is closed and empty.
 pub(crate) fn lane(
@@ -149,31 +163,32 @@ pub(crate) fn lane(
     settings: &LaneSettings,
 ) {
     let patience = settings.patience;
-    while let Some(group) = queue.next_group(settings.most) {
-        let (ops, replies): (Vec<Op>, Vec<Reply>) =
-            group.into_iter().map(|job| (job.op, job.reply)).unzip();
-        let mut retries = Retries::default();
-        let done = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
-        queue.note(ops.len(), retries);
-        match done {
-            Ok(Done { answers, events }) => {
-                settings.tell(events);
-                replies.into_iter().zip(answers).for_each(|(reply, answer)| reply(Ok(answer)));
+    let (finished, to_finish) = mpsc::channel::<Finished>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for finished in to_finish {
+                finish(finished, settings.observer.as_ref());
             }
+        });
+        while let Some(group) = queue.next_group(settings.most) {
+            let (ops, replies): (Vec<Op>, Vec<Reply>) =
+                group.into_iter().map(|job| (job.op, job.reply)).unzip();
+            let mut retries = Retries::default();
+            let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
+            queue.note(ops.len(), retries);
             // One operation that the database cannot take must not fail those beside it.
-            Err(LedgerError::Database(_) | LedgerError::Corrupt(_)) if ops.len() > 1 => {
-                for (op, reply) in ops.iter().zip(replies) {
-                    let op = std::slice::from_ref(op);
-                    let alone = run(&mut *tables, &mut chain, op, patience, &mut retries);
-                    let answer = alone.and_then(|mut done| {
-                        settings.tell(done.events);
-                        let none = || LedgerError::Corrupt("no answer".to_owned());
-                        done.answers.pop().ok_or_else(none)
-                    });
-                    reply(answer);
-                }
-            }
-            Err(error) => replies.into_iter().for_each(|reply| reply(Err(error.clone()))),
+            let poisoned =
+                matches!(outcome, Err(LedgerError::Database(_) | LedgerError::Corrupt(_)));
+            let _ = if poisoned && ops.len() > 1 {
+                ops.into_iter().zip(replies).try_for_each(|(op, reply)| {
+                    let ops = vec![op];
+                    let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
+                    finished.send(Finished { ops, replies: vec![reply], outcome })
+                })
+            } else {
+                finished.send(Finished { ops, replies, outcome })
+            };
         }
-    }
+        drop(finished);
+    });
 }

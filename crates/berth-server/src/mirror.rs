@@ -7,7 +7,7 @@ use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
     Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What is known of a node's row in the ledger.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Mirror {
     nodes: FxHashMap<NodeId, NodeMark>,
     /// The fence of every claim that is here, or was lately.
     fences: FxHashMap<InstanceId, i64>,
+    /// Claims of our own plans that the ledger has not granted yet.
+    planned: FxHashSet<InstanceId>,
     /// Requests as parsed before, by their stored text: a million claims share a few.
     specs: FxHashMap<Spec, InstanceRequest>,
     /// The last event that was taken in.
@@ -33,7 +35,7 @@ const SPECS: usize = 4096;
 /// The engine's id for a claim. A migration target is a second claim of the same instance, and the
 /// engine knows one claim per id.
 #[must_use]
-pub fn engine_id(key: ClaimKey) -> InstanceId {
+pub(crate) fn engine_id(key: ClaimKey) -> InstanceId {
     match key.role {
         Role::Primary => key.instance,
         Role::MigrationTarget => InstanceId::from_u128(!key.instance.0.as_u128()),
@@ -48,6 +50,7 @@ impl Mirror {
             engine: Engine::new(policy),
             nodes: FxHashMap::default(),
             fences: FxHashMap::default(),
+            planned: FxHashSet::default(),
             specs: FxHashMap::default(),
             cursor: 0,
         }
@@ -191,6 +194,7 @@ impl Mirror {
             return Ok(());
         }
         self.fences.insert(id, allocated.fence);
+        self.planned.remove(&id);
         if let Some(mark) = self.nodes.get_mut(&allocated.node_id) {
             let known = mark.seen.rules_gen;
             mark.seen.rules_gen = allocated.rules_gen.unwrap_or(known).max(known);
@@ -225,12 +229,32 @@ impl Mirror {
 
     /// Notes that an instance was claimed by a plan of our own, before the ledger has said so.
     pub fn plan(&mut self, request: &InstanceRequest, node: &NodeId) -> bool {
-        self.engine.fleet_mut().claim(request, node).is_ok()
+        let claimed = self.engine.fleet_mut().claim(request, node).is_ok();
+        if claimed {
+            self.planned.insert(request.id);
+        }
+        claimed
     }
 
-    /// Takes back a plan that the ledger did not grant.
+    /// Takes back a plan that the ledger did not grant. What the log has told of meanwhile stays.
     pub fn take_back(&mut self, id: InstanceId) {
+        if self.planned.remove(&id) {
+            self.engine.fleet_mut().release(id);
+        }
+    }
+
+    /// Takes in a claim as the ledger has it, unless something newer is known.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn learn(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        let id = engine_id(claim.key);
+        if self.fences.get(&id).is_some_and(|known| *known >= claim.fence) {
+            return Ok(());
+        }
+        self.planned.remove(&id);
         self.engine.fleet_mut().release(id);
+        self.load_claim(claim)
     }
 }
 

@@ -2,8 +2,13 @@
 
 mod bench;
 mod demo;
+mod transfer;
 
 use std::process::ExitCode;
+
+/// A claim is made on one thread and freed on another, which the system's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use clap::{Parser, Subcommand};
 
@@ -22,12 +27,27 @@ enum Command {
     Bench(bench::Bench),
     /// Place a batch on a simulated fleet, get one refused, and see why.
     Demo(demo::Demo),
+    /// Write a whole ledger to a file, for a backup or to move it to another database.
+    ///
+    /// Example: berth export --database-url berth.db --out ledger.jsonl
+    Export(transfer::Export),
+    /// Read an export into an empty ledger: all of it, or nothing.
+    ///
+    /// Example: berth import --database-url postgres://berth@localhost/berth ledger.jsonl
+    Import(transfer::Import),
+    /// Walk the chain of receipts and find any altered or missing decision.
+    ///
+    /// Example: berth verify --database-url berth.db
+    Verify(transfer::Verify),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Bench(bench) => bench.run(),
         Command::Demo(demo) => demo.run(),
+        Command::Export(export) => export.run(),
+        Command::Import(import) => import.run(),
+        Command::Verify(verify) => verify.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -74,7 +74,7 @@ CREATE TABLE claim (
     secrets_version TEXT,
     created_at      INTEGER NOT NULL,
     PRIMARY KEY (instance, role)
-) WITHOUT ROWID;
+);  -- with a rowid: rows are added at the end, where SQLite is quickest
 
 -- Only claims that can expire. Leases end in about the order in which they were given, so new
 -- entries go to the end of it. There is no index by node on purpose: it would make every claim
@@ -89,7 +89,7 @@ CREATE TABLE request (
     answer     TEXT    NOT NULL,
     at         INTEGER NOT NULL,
     PRIMARY KEY (request_id, owner)
-) WITHOUT ROWID;
+);
 
 -- "group" is a keyword everywhere.
 CREATE TABLE team (
@@ -235,3 +235,6 @@ CREATE TABLE receipt (
     body  TEXT    NOT NULL,
     PRIMARY KEY (chain, n)
 ) WITHOUT ROWID;
+
+INSERT INTO ledger (one, id, next_event, first_event)
+VALUES (1, lower(hex(randomblob(16))), 1, 1);

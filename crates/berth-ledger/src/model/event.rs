@@ -324,17 +324,19 @@ impl SpecList {
 /// Stores events as one segment's body.
 pub(crate) fn pack(events: &mut [EventBody]) -> Result<String, serde_json::Error> {
     let mut specs = SpecList::default();
-    let mut items = Vec::with_capacity(events.len() * 256);
+    let mut items = String::with_capacity(events.len() * 384);
     for event in events.iter_mut() {
-        if let EventBody::Allocated(allocated) = event
-            && let Some(spec) = &allocated.spec
-        {
-            allocated.spec_no = specs.number(spec);
-        }
         if !items.is_empty() {
-            items.push(b',');
+            items.push(',');
         }
-        serde_json::to_writer(&mut items, event)?;
+        if let EventBody::Allocated(allocated) = event {
+            if let Some(spec) = &allocated.spec {
+                allocated.spec_no = specs.number(spec);
+            }
+            super::json::allocated(&mut items, allocated);
+        } else {
+            items.push_str(&serde_json::to_string(event)?);
+        }
     }
-    Ok(specs.beside("events", &String::from_utf8_lossy(&items)))
+    Ok(specs.beside("events", &items))
 }

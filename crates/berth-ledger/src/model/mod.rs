@@ -5,6 +5,7 @@
 mod answer;
 mod claim;
 mod event;
+mod json;
 mod op;
 mod plan;
 mod pool;
@@ -18,6 +19,7 @@ pub use claim::{
 };
 pub(crate) use event::pack as pack_events;
 pub use event::{Allocated, Event, EventBody, Page, Segment};
+pub(crate) use json::granted_answer;
 pub use op::{
     Adopt, Advance, Answer, Drift, Move, Op, Outcome, Quota, Release, Resize, Step, UnmetDemand,
     Workload,

@@ -8,7 +8,7 @@ use berth_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Rejected, Standing, Verdict};
+use super::answer::{Grant, Rejected, Standing, Verdict};
 use super::claim::{ClaimKey, Text};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
@@ -260,6 +260,8 @@ pub enum Outcome {
 pub enum Answer {
     /// Of a plan.
     Plan(Verdict),
+    /// Of a plan that was granted before: the first answer. Its claims may be gone by now.
+    Repeated(Grant),
     /// Of a step in a claim's life.
     Claim(Result<Standing, Rejected>),
     /// Instances whose lease had ended.

@@ -77,19 +77,19 @@ impl DecisionRecord {
 }
 
 /// Stores decisions as one receipt's body.
-pub(crate) fn pack(decisions: &mut [DecisionRecord]) -> Result<String, serde_json::Error> {
+pub(crate) fn pack(decisions: &mut [DecisionRecord]) -> String {
     let mut list = SpecList::default();
-    let mut items = Vec::with_capacity(decisions.len() * 256);
+    let mut items = String::with_capacity(decisions.len() * 384);
     for decision in decisions.iter_mut() {
         for ((_, number), spec) in decision.asked.iter_mut().zip(&decision.specs) {
             *number = list.number(spec);
         }
         if !items.is_empty() {
-            items.push(b',');
+            items.push(',');
         }
-        serde_json::to_writer(&mut items, decision)?;
+        super::json::decision(&mut items, decision);
     }
-    Ok(list.beside("decisions", &String::from_utf8_lossy(&items)))
+    list.beside("decisions", &items)
 }
 
 #[derive(Deserialize)]

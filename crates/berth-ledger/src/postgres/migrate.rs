@@ -4,7 +4,7 @@ use super::pipeline::Call;
 use super::rows::get;
 use super::session::Session;
 use crate::error::{Fault, LedgerError};
-use crate::sqlite::{new_id, newest};
+use crate::sqlite::newest;
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -17,7 +17,7 @@ const MIGRATION: i64 = 0x62_6572_7468_0003;
 pub(super) fn run(session: &mut Session) -> Result<(), Fault> {
     let known = i64::from(newest(embedded::migrations::runner().get_migrations()));
     // Most starts find the schema as it should be, and need no lock.
-    if version(session)? == Some(known) && has_ledger(session)? {
+    if version(session)? == Some(known) {
         return Ok(());
     }
     session.rows(lock("SELECT pg_advisory_lock($1)"))?;
@@ -34,15 +34,7 @@ fn locked(session: &mut Session, known: i64) -> Result<(), Fault> {
     if let Some(found) = version(session)?.filter(|found| *found > known) {
         return Err(Fault::Fatal(LedgerError::NewerSchema { found, known }));
     }
-    session.migrate(&embedded::migrations::runner())?;
-    let sql = "INSERT INTO ledger (one, id, next_event, first_event) VALUES (1, $1, 1, 1) \
-         ON CONFLICT DO NOTHING";
-    session.rows(Call::new("ledger", sql, vec![Box::new(new_id())]))?;
-    Ok(())
-}
-
-fn has_ledger(session: &mut Session) -> Result<bool, Fault> {
-    Ok(!session.rows(Call::bare("ledger", "SELECT 1 FROM ledger"))?.is_empty())
+    session.migrate(&embedded::migrations::runner())
 }
 
 /// The newest version that was applied; none in a new database.

@@ -360,11 +360,6 @@ impl Tables for Postgres {
         self.with(read::expired_nodes)
     }
 
-    #[cfg(test)]
-    fn counted(&mut self) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault> {
-        self.with(read::counted)
-    }
-
     fn drifted(&mut self) -> Result<Drifted, Fault> {
         self.reading(read::drifted)
     }

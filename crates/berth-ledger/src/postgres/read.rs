@@ -9,8 +9,6 @@ use super::rows::{CLAIM, DEMAND, claim_from, claim_key_from, demand_from, get, n
 use super::session::Session;
 use crate::drift::{self, Drifted};
 use crate::error::Fault;
-#[cfg(test)]
-use crate::model::Text;
 use crate::model::{Claim, ClaimKey, Micros, UnmetDemand};
 use crate::retention::Forget;
 use crate::tables::{ChainRow, ReceiptRow};
@@ -56,19 +54,6 @@ pub(super) fn expired_nodes(session: &mut Session) -> Result<Vec<NodeId>, Fault>
 }
 
 /// Names of all nodes, groups and tenants with counters.
-#[cfg(test)]
-#[allow(clippy::type_complexity, reason = "as the trait has it")]
-pub(super) fn counted(session: &mut Session) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault> {
-    let nodes = Call::bare("node_room", "SELECT node FROM node_room ORDER BY node COLLATE \"C\"");
-    let groups = Call::bare("team", "SELECT id FROM team ORDER BY id COLLATE \"C\"");
-    let tenants = Call::bare("tenant", "SELECT owner FROM tenant ORDER BY owner COLLATE \"C\"");
-    Ok((
-        list(session, nodes, |row| node_id(row, 0))?,
-        list(session, groups, |row| text(row, 0))?,
-        list(session, tenants, |row| text(row, 0))?,
-    ))
-}
-
 /// Counters that are not the sum of their claims. The transaction, of one moment, is the caller's.
 pub(super) fn drifted(session: &mut Session) -> Result<Drifted, Fault> {
     let nodes = list(session, Call::bare("node_room", drift::NODES), |row| node_id(row, 0))?;

@@ -334,8 +334,11 @@ fn value(connection: &Connection, key: &(Text, u128), row: &ValueRow) -> Result<
             one(connection, sql, (pool, value, holder.0, holder.1), what)
         }
         Some(at) => {
-            let sql = "UPDATE pool_value SET instance = NULL, role = NULL, released_at = ?5 \
-                 WHERE pool = ?1 AND value = ?2 AND instance = ?3 AND role = ?4";
+            // A value that was taken and given back in one transaction has no row yet.
+            let sql = "INSERT INTO pool_value (pool, value, instance, role, released_at) \
+                 VALUES (?1, ?2, NULL, NULL, ?5) ON CONFLICT (pool, value) DO UPDATE SET \
+                 instance = NULL, role = NULL, released_at = ?5 \
+                 WHERE pool_value.instance = ?3 AND pool_value.role = ?4";
             one(connection, sql, (pool, value, holder.0, holder.1, at.0), what)
         }
     }
@@ -346,7 +349,7 @@ fn claims(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         match (change.before, change.now) {
             (None, Some(claim)) => insert_claim(connection, claim)?,
             (Some(before), Some(claim)) => {
-                if before.node == claim.node && before.spec == claim.spec {
+                if only_steps(before, claim) {
                     step_claim(connection, before, claim)?;
                 } else {
                     delete_claim(connection, change.key)?;
@@ -357,6 +360,18 @@ fn claims(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Whether two states of a claim differ in nothing but what a step of its life changes.
+fn only_steps(before: &Claim, now: &Claim) -> bool {
+    let stepped = Claim {
+        state: now.state,
+        lease_until: now.lease_until,
+        fence: now.fence,
+        ties: now.ties.clone(),
+        ..before.clone()
+    };
+    stepped == *now
 }
 
 fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
@@ -421,7 +436,7 @@ fn requests(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         let Some(row) = change.now else { continue };
         let sql = "INSERT INTO request (request_id, owner, body_hash, answer, at) \
              VALUES (?1, ?2, ?3, ?4, ?5)";
-        let answer = serde_json::to_string(&row.answer)?;
+        let answer = row.answer.text()?;
         let values = (&*change.key.0, &*change.key.1, row.body_hash, answer, row.at.0);
         connection.prepare_cached(sql)?.execute(values)?;
     }

@@ -3,6 +3,7 @@
 use berth_engine::NodeId;
 use rusqlite::{Connection, OptionalExtension};
 
+use super::cache::NodeCache;
 use super::rows::{
     CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, pool_from, text,
 };
@@ -50,10 +51,14 @@ fn claims(
     Ok(claims)
 }
 
-pub(super) fn read(connection: &Connection, keys: &Keys) -> Result<Rows, Fault> {
+pub(super) fn read(
+    connection: &Connection,
+    keys: &Keys,
+    cache: &mut NodeCache,
+) -> Result<Rows, Fault> {
     let mut rows = Rows::default();
     groups(connection, keys, &mut rows)?;
-    nodes(connection, keys, &mut rows)?;
+    nodes(connection, keys, &mut rows, cache)?;
     tenants(connection, keys, &mut rows)?;
     pools_and_volumes(connection, keys, &mut rows)?;
     claims_and_requests(connection, keys, &mut rows)?;
@@ -101,9 +106,17 @@ fn groups(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), F
     Ok(())
 }
 
-fn nodes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
+fn nodes(
+    connection: &Connection,
+    keys: &Keys,
+    rows: &mut Rows,
+    cache: &mut NodeCache,
+) -> Result<(), Fault> {
     for id in &keys.nodes {
-        if let Some(row) = node(connection, id)? {
+        if let Some(row) = cache.get(id) {
+            rows.nodes.load(id.clone(), row.clone());
+        } else if let Some(row) = node(connection, id)? {
+            cache.put(id, &row);
             rows.nodes.load(id.clone(), row);
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Only SQL and its translation: no rule of the ledger is here.
 
+mod cache;
 mod flush;
 mod lock;
 mod read;
@@ -20,6 +21,7 @@ use crate::model::{Claim, ClaimKey, Micros, Segment, Text, UnmetDemand};
 use crate::retention::Forget;
 use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
 use crate::work::{Keys, PeekKeys, Peeked, Rows};
+use cache::NodeCache;
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -39,6 +41,8 @@ pub(crate) struct Sqlite {
     runs: values::Runs,
     /// The last time that was read: it never goes back within a process.
     clock: i64,
+    /// Counters of nodes as this connection last saw or wrote them.
+    nodes: NodeCache,
 }
 
 impl From<rusqlite::Error> for Fault {
@@ -67,8 +71,13 @@ impl Sqlite {
     /// Opens a ledger, made or migrated as needed.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let connection = Self::connect(path)?;
-        let mut ledger =
-            Self { path: path.to_owned(), connection, runs: values::Runs::default(), clock: 0 };
+        let mut ledger = Self {
+            path: path.to_owned(),
+            connection,
+            runs: values::Runs::default(),
+            clock: 0,
+            nodes: NodeCache::default(),
+        };
         ledger.migrate()?;
         Ok(ledger)
     }
@@ -101,11 +110,6 @@ impl Sqlite {
         let migrated = embedded::migrations::runner().run(&mut self.connection);
         let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
         migrated.map_err(|error| Fault::Fatal(refused(error)))?;
-        self.connection.execute(
-            "INSERT INTO ledger (one, id, next_event, first_event) VALUES (1, ?1, 1, 1) \
-             ON CONFLICT DO NOTHING",
-            [new_id()],
-        )?;
         Ok(())
     }
 
@@ -128,11 +132,6 @@ impl Sqlite {
     }
 }
 
-/// A new random id for a ledger.
-pub(crate) fn new_id() -> String {
-    uuid::Uuid::from_u128(fastrand::u128(..)).to_string()
-}
-
 /// The newest version among embedded migrations.
 pub(crate) fn newest(migrations: &[refinery::Migration]) -> i32 {
     migrations.iter().map(|migration| migration.version()).max().unwrap_or(0)
@@ -142,6 +141,8 @@ impl Tables for Sqlite {
     fn begin(&mut self, _alone: bool) -> Result<(), Fault> {
         // A second writer waits here, not in the middle.
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let mut version = self.connection.prepare_cached("PRAGMA data_version")?;
+        self.nodes.begin(version.query_row([], |row| row.get(0))?);
         Ok(())
     }
 
@@ -151,7 +152,7 @@ impl Tables for Sqlite {
     }
 
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
-        let mut rows = lock::read(&self.connection, keys)?;
+        let mut rows = lock::read(&self.connection, keys, &mut self.nodes)?;
         rows.now = self.now();
         values::offer(&self.connection, keys, &mut rows, &mut self.runs)?;
         Ok(rows)
@@ -159,6 +160,7 @@ impl Tables for Sqlite {
 
     fn flush(&mut self, rows: &Rows) -> Result<(), Fault> {
         let written = flush::write(&self.connection, rows);
+        self.nodes.write(rows);
         if matches!(written, Err(Fault::Duplicate(_) | Fault::Guard(_))) {
             // Perhaps a value was taken after all: draw elsewhere.
             self.runs.clear();
@@ -189,10 +191,12 @@ impl Tables for Sqlite {
 
     fn commit(&mut self) -> Result<(), Fault> {
         self.connection.prepare_cached("COMMIT")?.execute([])?;
+        self.nodes.commit();
         Ok(())
     }
 
     fn rollback(&mut self) {
+        self.nodes.clear();
         if !self.connection.is_autocommit() {
             // When even this fails the connection is opened anew before it is used again.
             let _ = self.connection.execute_batch("ROLLBACK");
@@ -200,6 +204,7 @@ impl Tables for Sqlite {
     }
 
     fn reconnect(&mut self) -> Result<(), Fault> {
+        self.nodes.clear();
         self.connection = Self::connect(&self.path)?;
         Ok(())
     }
@@ -235,11 +240,6 @@ impl Tables for Sqlite {
     fn expired_nodes(&mut self) -> Result<Vec<berth_engine::NodeId>, Fault> {
         let now = self.now();
         read::expired_nodes(&self.connection, now)
-    }
-
-    #[cfg(test)]
-    fn counted(&mut self) -> Result<(Vec<berth_engine::NodeId>, Vec<Text>, Vec<Text>), Fault> {
-        read::counted(&self.connection)
     }
 
     fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault> {

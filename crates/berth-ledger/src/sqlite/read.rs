@@ -9,8 +9,6 @@ use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_fro
 use crate::drift::{self, Drifted};
 use crate::error::Fault;
 use crate::export::{Cell, NextRow, TABLES, TakeRow};
-#[cfg(test)]
-use crate::model::Text;
 use crate::model::{ClaimKey, Micros, Quota, Segment, UnmetDemand};
 use crate::retention::Forget;
 use crate::stored;
@@ -132,16 +130,6 @@ pub(super) fn expired_nodes(connection: &Connection, now: Micros) -> Result<Vec<
         Ok(())
     })?;
     Ok(nodes)
-}
-
-#[cfg(test)]
-pub(super) fn counted(
-    connection: &Connection,
-) -> Result<(Vec<NodeId>, Vec<Text>, Vec<Text>), Fault> {
-    let nodes = names(connection, "SELECT node FROM node_room ORDER BY node")?;
-    let groups = names(connection, "SELECT id FROM team ORDER BY id")?;
-    let tenants = names(connection, "SELECT owner FROM tenant ORDER BY owner")?;
-    Ok((nodes, groups, tenants))
 }
 
 pub(super) fn drifted(connection: &mut Connection) -> Result<Drifted, Fault> {

@@ -20,6 +20,9 @@ pub(crate) fn shape(demand: &UnmetDemand) -> String {
 
 impl Work {
     pub(super) fn administer(&mut self, op: &Op) -> Outcome {
+        if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
+            return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
+        }
         let outcome = match op {
             Op::PutNode(facts) => self.put_node(facts),
             Op::SetNodeState { node, state } => self.set_state(node, *state),
@@ -346,6 +349,20 @@ impl Work {
         };
         self.rows.demand.set(&key, Some(row));
         Outcome::Done
+    }
+}
+
+/// The name that an operation gives to something new.
+fn name_of(op: &Op) -> Option<&str> {
+    match op {
+        Op::PutNode(facts) => Some(facts.id.as_str()),
+        Op::PutGroup(group) => Some(&group.id),
+        Op::PutVolume(volume) => Some(&volume.id),
+        Op::PutPool(pool) => Some(&pool.id),
+        Op::PutQuota { owner, .. } => Some(owner),
+        Op::PutWorkload(workload) => Some(&workload.name),
+        Op::PutSecrets { env, .. } => Some(env),
+        _ => None,
     }
 }
 

@@ -4,26 +4,29 @@ use std::collections::BTreeSet;
 
 use super::Work;
 use super::charge::{Mode, No, claim_of};
-use super::rows::{RequestRow, StoredAnswer};
+use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
-    Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim, Guard,
+    Answer, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim, Guard,
     PlacedAt, Plan, PlannedClaim, RefusedBy, Text, Verdict,
 };
 
 impl Work {
-    /// Grants a plan, or says why not.
-    pub(super) fn commit(&mut self, plan: &Plan) -> Verdict {
+    /// Grants a plan, or says why not; or repeats what was said before.
+    pub(super) fn commit(&mut self, plan: &Plan) -> Answer {
         let request = (Text::clone(&plan.request_id), Text::clone(&plan.owner));
-        if let Some(row) = self.rows.requests.get(&request) {
-            return match &row.answer {
-                StoredAnswer::Granted(grant) if row.body_hash == plan.body_hash => {
-                    Verdict::Granted(grant.clone())
-                }
-                StoredAnswer::Granted(_) | StoredAnswer::Stands(_) => {
-                    Verdict::Refused(RefusedBy::RequestIdReused { request_id: request.0 })
-                }
-            };
+        match self.rows.requests.get(&request).map(|row| (&row.answer, row.body_hash)) {
+            None => Answer::Plan(self.decide(plan, request)),
+            Some((StoredAnswer::Granted(grant), hash)) if hash == plan.body_hash => {
+                Answer::Repeated(grant.clone())
+            }
+            Some((StoredAnswer::Granted(_) | StoredAnswer::Stands(_), _)) => {
+                let request_id = request.0;
+                Answer::Plan(Verdict::Refused(RefusedBy::RequestIdReused { request_id }))
+            }
         }
+    }
+
+    fn decide(&mut self, plan: &Plan, request: RequestKey) -> Verdict {
         if let Some(refused) = malformed(plan) {
             return Verdict::Refused(refused);
         }
@@ -96,6 +99,16 @@ fn malformed(plan: &Plan) -> Option<RefusedBy> {
     let refuse = |why: String| Some(RefusedBy::Malformed(why));
     if plan.claims.is_empty() {
         return refuse("the plan has no claims; give at least one".to_owned());
+    }
+    let names = [&plan.request_id, &plan.owner].into_iter().map(|text| &**text);
+    let texts = plan.claims.iter().flat_map(|claim| {
+        let request = &claim.request;
+        let lists = request.groups.iter().chain(&request.volumes).chain(request.extra.keys());
+        let single = request.name.iter().chain(&request.workload);
+        lists.chain(single).map(String::as_str)
+    });
+    if let Some(text) = names.chain(texts).find(|text| text.contains('\0')) {
+        return refuse(format!("{text:?} contains a NUL character; leave it out"));
     }
     let mut keys = BTreeSet::new();
     for claim in &plan.claims {

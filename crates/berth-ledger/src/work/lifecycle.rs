@@ -387,7 +387,8 @@ impl Work {
         let now = self.rows.now;
         let expired = |claim: &&Claim| {
             let ended = claim.lease_until.is_some_and(|until| until <= now);
-            claim.node == *node && claim.state == ClaimState::Held && ended
+            let known = self.looked_at.contains(&claim.key);
+            claim.node == *node && claim.state == ClaimState::Held && ended && known
         };
         let claims: Vec<Claim> =
             self.rows.claims.iter().map(|(_, claim)| claim).filter(expired).cloned().collect();

@@ -16,7 +16,7 @@ mod table;
 
 use std::collections::BTreeSet;
 
-use crate::model::{Answer, DecisionRecord, EventBody, Op, Text};
+use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
 
 pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
 pub(crate) use rows::{
@@ -37,6 +37,8 @@ pub(crate) struct Work {
     /// Group domains that were locked, and groups of which all were.
     locked_domains: BTreeSet<(Text, Text)>,
     locked_groups: BTreeSet<Text>,
+    /// Claims that were looked at before locking, so that all they touch is locked.
+    looked_at: BTreeSet<ClaimKey>,
     /// The receipt that the decisions will be in, as `chain/number`.
     receipt: String,
     /// Values taken since the last mark, to be put back when a plan fails.
@@ -53,6 +55,7 @@ impl Work {
             must_restart: false,
             locked_domains: keys.domains.clone(),
             locked_groups: keys.whole.groups.clone(),
+            looked_at: keys.looked_at.clone(),
             receipt,
             taken: Vec::new(),
         }
@@ -61,7 +64,7 @@ impl Work {
     /// Applies one operation. One that fails changes nothing.
     pub(crate) fn apply(&mut self, op: &Op) -> Answer {
         match op {
-            Op::Commit(plan) => Answer::Plan(self.commit(plan)),
+            Op::Commit(plan) => self.commit(plan),
             Op::Advance(advance) => Answer::Claim(self.advance(advance)),
             Op::Release(release) => Answer::Claim(self.release(release)),
             Op::Resize(resize) => Answer::Claim(self.resize(resize)),

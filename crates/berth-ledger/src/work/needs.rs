@@ -209,6 +209,7 @@ impl Keys {
     /// Everything that an existing claim touches.
     fn add_claim(&mut self, claim: &Claim) {
         self.claims.insert(claim.key);
+        self.looked_at.insert(claim.key);
         self.nodes.insert(claim.node.clone());
         self.tenants.insert(claim.owner.clone());
         let Some(ties) = claim.ties.as_deref() else { return };

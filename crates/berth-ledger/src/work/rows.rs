@@ -116,6 +116,16 @@ pub(crate) enum StoredAnswer {
     Stands(Standing),
 }
 
+impl StoredAnswer {
+    /// The answer as stored.
+    pub(crate) fn text(&self) -> Result<String, serde_json::Error> {
+        match self {
+            Self::Granted(grant) => Ok(crate::model::granted_answer(grant)),
+            Self::Stands(_) => serde_json::to_string(self),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestRow {
     pub(crate) body_hash: [u8; 16],
@@ -276,6 +286,8 @@ pub(crate) struct Keys {
     pub(crate) volumes: BTreeSet<Text>,
     pub(crate) slots: BTreeSet<SlotKey>,
     pub(crate) claims: BTreeSet<ClaimKey>,
+    /// Claims that were looked at before locking.
+    pub(crate) looked_at: BTreeSet<ClaimKey>,
     pub(crate) requests: BTreeSet<RequestKey>,
     pub(crate) workloads: BTreeSet<(Text, Text)>,
     pub(crate) secrets: BTreeSet<Text>,

@@ -3,6 +3,9 @@
 //! A server alone on its ledger has nothing to follow: what it committed itself it knows. Once
 //! another writer's events were seen, every event is taken in, the own ones too, since only their
 //! order says which of two is the newer.
+//!
+//! When a connection was lost, a commit may have happened that nobody was told of, neither the
+//! planner nor whoever asked for it. Then the fleet is loaded anew.
 
 use berth_ledger::{LedgerError, Text};
 
@@ -14,7 +17,12 @@ const PAGE: usize = 5000;
 impl Planner {
     /// Looks for others' events; errors wait for the next time.
     pub(super) fn follow(&mut self) {
-        self.follow_now();
+        let lost = self.ledger.stats().retries.lost;
+        if lost == self.lost {
+            self.follow_now();
+        } else if self.start_anew() {
+            self.lost = lost;
+        }
     }
 
     /// Takes in all events there are. Returns whether others' were among them.
@@ -55,13 +63,14 @@ impl Planner {
         Ok(Some(others))
     }
 
-    /// The log does not reach back to where we were: load everything anew.
-    fn start_anew(&mut self) {
+    /// The log does not reach back to where we were, or does not tell what we missed: load
+    /// everything anew. Returns whether it could be read.
+    fn start_anew(&mut self) -> bool {
         let policy = self.mirror.engine().policy().clone();
         let mut fresh = crate::mirror::Mirror::new(policy);
-        if let Ok(cursor) = self.ledger.snapshot(|item| fresh.load(item)) {
-            fresh.cursor = cursor;
-            self.mirror = fresh;
-        }
+        let Ok(cursor) = self.ledger.snapshot(|item| fresh.load(item)) else { return false };
+        fresh.cursor = cursor;
+        self.mirror = fresh;
+        true
     }
 }

@@ -7,7 +7,7 @@ use berth_engine::{
     Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement, Refusal,
 };
 use berth_ledger::{
-    Answer, Basis, DecisionOutcome, DecisionRecord, Job, Ledger, LedgerError, Op, Plan,
+    Answer, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError, Op, Plan,
     PlannedClaim, Spec, Text, UnmetDemand, Verdict,
 };
 
@@ -20,14 +20,27 @@ const TRIES: u32 = 16;
 /// Messages taken at once, so that plans go out even while requests keep coming.
 const DRAIN: usize = 512;
 
+/// Plans handed over at once.
+const CHUNK: usize = 16;
+
 /// A plan that the ledger has, and whose it is.
 pub(super) struct InFlight {
     job: PlaceJob,
     /// The instances that were claimed in memory.
     claimed: Vec<InstanceId>,
     tries: u32,
+    /// The last event that was known when it was planned.
+    planned_at: i64,
+    /// Whether the ledger was asked for an earlier answer to this request.
+    asked: bool,
     /// Nodes that denied the request though the mirror was up to date.
     denied: Vec<NodeId>,
+}
+
+impl InFlight {
+    const fn new(job: PlaceJob) -> Self {
+        Self { job, claimed: Vec::new(), tries: 0, planned_at: 0, asked: false, denied: Vec::new() }
+    }
 }
 
 pub(super) struct Planner {
@@ -41,6 +54,8 @@ pub(super) struct Planner {
     outgoing: Vec<Job>,
     /// Whether others write to this ledger too.
     pub(super) has_company: bool,
+    /// Connections that had been lost when the fleet was last known to be whole.
+    pub(super) lost: u64,
     stopping: bool,
 }
 
@@ -69,6 +84,7 @@ impl Planner {
             specs: Vec::new(),
             outgoing: Vec::new(),
             has_company: false,
+            lost: 0,
             stopping: false,
         }
     }
@@ -79,6 +95,10 @@ impl Planner {
             self.handle(first);
             for message in outbox.try_iter().take(DRAIN) {
                 self.handle(message);
+                // The ledger starts on the first plans while the rest are still being made.
+                if self.outgoing.len() >= CHUNK {
+                    self.ledger.submit(self.outgoing.drain(..));
+                }
             }
             self.ledger.submit(self.outgoing.drain(..));
         }
@@ -86,9 +106,7 @@ impl Planner {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Place(job) => {
-                self.plan(InFlight { job, claimed: Vec::new(), tries: 0, denied: Vec::new() });
-            }
+            Message::Place(job) => self.plan(InFlight::new(job)),
             Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
             Message::Committed(events) => {
                 for event in &events {
@@ -105,16 +123,15 @@ impl Planner {
     /// Plans a request, and sends the plan or the refusal on its way.
     fn plan(&mut self, mut in_flight: InFlight) {
         in_flight.tries += 1;
+        in_flight.planned_at = self.mirror.cursor;
         match self.choose(&in_flight) {
             Planned::Plan(plan, claimed) => {
                 in_flight.claimed = claimed;
                 self.send(in_flight, plan);
             }
             Planned::Invalid(invalid) => {
-                // Perhaps it is a retry of what was granted before: the ledger has the answer.
-                if matches!(invalid, InvalidRequest::AlreadyPlaced { .. }) && in_flight.tries == 1 {
-                    let plan = self.bare_plan(&in_flight);
-                    self.send(in_flight, plan);
+                if matches!(invalid, InvalidRequest::AlreadyPlaced { .. }) && !in_flight.asked {
+                    self.ask(in_flight);
                     return;
                 }
                 (in_flight.job.reply)(PlaceAnswer::Invalid(invalid));
@@ -192,6 +209,13 @@ impl Planner {
         spec
     }
 
+    /// Perhaps it is a retry of what was granted before: the ledger has the answer.
+    fn ask(&mut self, mut in_flight: InFlight) {
+        in_flight.asked = true;
+        let plan = self.bare_plan(&in_flight);
+        self.send(in_flight, plan);
+    }
+
     /// A plan that names no new place: it serves to ask for an earlier answer.
     fn bare_plan(&mut self, in_flight: &InFlight) -> Plan {
         let instances = in_flight.job.request.instances.clone();
@@ -220,15 +244,17 @@ impl Planner {
         let inbox = self.inbox.clone();
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
             let verdict = answer.map(|answer| match answer {
-                Answer::Plan(verdict) => Ok(verdict),
+                Answer::Plan(verdict) => Ok((verdict, false)),
+                Answer::Repeated(grant) => Ok((Verdict::Granted(grant), true)),
                 other => Err(LedgerError::Corrupt(format!("{other:?}"))),
             });
             match verdict {
                 // Straight to whoever asked: the planner hears of it by the commit.
-                Ok(Ok(Verdict::Granted(grant))) if !in_flight.claimed.is_empty() => {
+                Ok(Ok((Verdict::Granted(grant), false))) => {
                     (in_flight.job.reply)(PlaceAnswer::Granted(grant));
                 }
                 Ok(verdict) => {
+                    let verdict = verdict.map(|(verdict, _)| verdict);
                     let _ = inbox.send(Message::Answered(Box::new(in_flight), verdict));
                 }
                 Err(error) => {
@@ -245,7 +271,10 @@ impl Planner {
             self.mirror.take_back(id);
         }
         match answer {
-            Ok(Verdict::Granted(grant)) => (in_flight.job.reply)(PlaceAnswer::Granted(grant)),
+            Ok(Verdict::Granted(grant)) => {
+                self.learn(&grant);
+                (in_flight.job.reply)(PlaceAnswer::Granted(grant));
+            }
             Ok(Verdict::Refused(by)) => (in_flight.job.reply)(PlaceAnswer::Refused(by)),
             Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
             Ok(Verdict::Conflict(conflict)) => {
@@ -253,12 +282,25 @@ impl Planner {
                     (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
                     return;
                 }
-                // Whoever was faster has committed, so the log tells.
-                let learnt = self.follow_now();
-                if !learnt {
+                // Whoever was faster has committed, so the log tells, or has told meanwhile. A node
+                // that denies a plan made on all there is to know is not asked again.
+                self.follow_now();
+                if self.mirror.cursor == in_flight.planned_at {
                     in_flight.denied.push(conflict.node.clone());
                 }
                 self.plan(in_flight);
+            }
+        }
+    }
+
+    /// A grant of an earlier time: its claims may be gone or elsewhere, and if the answer to our
+    /// own commit was lost, nobody has told us of them.
+    fn learn(&mut self, grant: &Grant) {
+        for claim in &grant.claims {
+            let key = ClaimKey { instance: claim.instance, role: claim.role };
+            if let Ok(Some(claim)) = self.ledger.claim(key) {
+                // What the ledger just read can be read.
+                let _ = self.mirror.learn(&claim);
             }
         }
     }
@@ -275,6 +317,11 @@ impl Planner {
             in_flight.tries = in_flight.tries.max(2);
             self.follow_now();
             self.plan(in_flight);
+            return;
+        }
+        // What was granted once is never refused later, though it may be gone and its room taken.
+        if !in_flight.asked {
+            self.ask(in_flight);
             return;
         }
         let request = &in_flight.job.request;

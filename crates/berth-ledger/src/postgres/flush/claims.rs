@@ -115,7 +115,7 @@ pub(super) fn requests(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> 
     let mut added = Batch::of("request");
     for change in rows.requests.changes() {
         let Some(row) = change.now else { continue };
-        let answer = serde_json::to_string(&row.answer)?;
+        let answer = row.answer.text()?;
         let (id, owner) = (&*change.key.0, &*change.key.1);
         added.push(cells![id, owner, row.body_hash, answer, row.at.0])?;
     }

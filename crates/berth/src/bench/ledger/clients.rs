@@ -1,13 +1,13 @@
 //! Clients that place one request after the other, each waiting for its answer.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use berth_engine::{Amounts, BatchMode, CapacityType, InstanceId, InstanceRequest};
 use berth_ledger::{DEFAULT_LEASE_S, Text, WriteStats};
 use berth_server::{PlaceAnswer, PlaceRequest, Placer};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 /// Kinds of requests; about as many as a busy minute has.
@@ -50,51 +50,44 @@ fn next_id(client: usize, number: u64) -> Uuid {
     Uuid::from_u128((u128::from(number) << 64) | u128::from(client) | (7 << 76) | (8 << 60))
 }
 
+/// Runs all clients as tasks of one thread, as a server runs its connections.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-pub(super) fn measure(placer: &Placer, run: Run) -> anyhow::Result<Measured> {
-    let stop = Arc::new(AtomicBool::new(false));
+pub(super) fn measure(placer: &Arc<Placer>, run: Run) -> anyhow::Result<Measured> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let before = placer.ledger().stats();
     let started = Instant::now();
-    let outcomes: Vec<anyhow::Result<Vec<u32>>> = std::thread::scope(|scope| {
-        let client = |number| {
-            let stop = Arc::clone(&stop);
-            scope.spawn(move || one_client(placer, number, run, &stop))
-        };
-        let clients: Vec<_> = (0..run.clients).map(client).collect();
-        std::thread::sleep(Duration::from_secs(run.seconds.into()));
-        stop.store(true, Ordering::Relaxed);
-        let joined = clients.into_iter().map(|client| match client.join() {
-            Ok(outcome) => outcome,
-            Err(_) => Err(anyhow::anyhow!("a client panicked")),
-        });
-        joined.collect()
-    });
+    let mut latencies_us = runtime.block_on(async {
+        let until = started + Duration::from_secs(run.seconds.into());
+        let mut clients = tokio::task::JoinSet::new();
+        for number in 0..run.clients {
+            clients.spawn(one_client(Arc::clone(placer), number, run, until));
+        }
+        let mut latencies = Vec::new();
+        while let Some(outcome) = clients.join_next().await {
+            latencies.extend(outcome??);
+        }
+        anyhow::Ok(latencies)
+    })?;
     let elapsed = started.elapsed();
-    let mut latencies_us = Vec::new();
-    for outcome in outcomes {
-        latencies_us.extend(outcome?);
-    }
     latencies_us.sort_unstable();
     let claims = u64::try_from(latencies_us.len() * run.batch)?;
-    let after = placer.ledger().stats();
-    let mut writes = after;
+    let mut writes = placer.ledger().stats();
     writes.transactions -= before.transactions;
     writes.operations -= before.operations;
     Ok(Measured { claims, elapsed, latencies_us, writes })
 }
 
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-fn one_client(
-    placer: &Placer,
+async fn one_client(
+    placer: Arc<Placer>,
     client: usize,
     run: Run,
-    stop: &AtomicBool,
+    until: Instant,
 ) -> anyhow::Result<Vec<u32>> {
     let shapes: Vec<InstanceRequest> = (0..SHAPES).map(shape).collect();
-    let (sender, receiver) = mpsc::sync_channel(1);
     let mut latencies = Vec::with_capacity(100_000);
     let mut number = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while Instant::now() < until {
         let place = (client + latencies.len()) % shapes.len();
         let mut instances = Vec::with_capacity(run.batch);
         for _ in 0..run.batch {
@@ -112,10 +105,10 @@ fn one_client(
             pools: Vec::new(),
         };
         let asked = Instant::now();
-        let sender = sender.clone();
+        let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         placer.submit(berth_server::PlaceJob { request, reply });
-        match receiver.recv()? {
+        match receiver.await? {
             PlaceAnswer::Granted(_) => {
                 latencies.push(u32::try_from(asked.elapsed().as_micros()).unwrap_or(u32::MAX));
             }

@@ -121,13 +121,10 @@ async fn postgres(url: &str, floor: &Floor) -> anyhow::Result<Floors> {
     for table in TABLES {
         client.batch_execute(table).await?;
     }
-    let fill = "INSERT INTO floor_node SELECT n, 0, $2, 0, $2, 0, $2 FROM generate_series(0, $1) n";
+    let fill = "INSERT INTO floor_node SELECT n, 0, $2::bigint, 0, $2, 0, $2 FROM generate_series(0::bigint, $1::bigint) n";
     client.execute(fill, &[&i64::try_from(floor.nodes.saturating_sub(1))?, &MOST]).await?;
-    client
-        .batch_execute(
-            "ALTER TABLE floor_node SET (fillfactor = 50); VACUUM FULL ANALYZE floor_node",
-        )
-        .await?;
+    client.batch_execute("ALTER TABLE floor_node SET (fillfactor = 50)").await?;
+    client.batch_execute("VACUUM FULL ANALYZE floor_node").await?;
     let grouped_per_s = clients(url, floor, floor.lanes, floor.group).await?;
     let single_per_s = clients(url, floor, floor.clients, 1).await?;
     Ok(Floors { grouped_per_s, single_per_s })

@@ -131,7 +131,7 @@ impl LedgerBench {
             let ledger = berth_ledger::Ledger::open(stage.backend.clone(), options.ledger)?;
             self.add_nodes(&ledger)?;
         }
-        let placer = Placer::start(stage.backend.clone(), &options)?;
+        let placer = Arc::new(Placer::start(stage.backend.clone(), &options)?);
         let run = clients::Run {
             clients: usize::from(self.clients),
             batch: usize::from(self.batch),

@@ -1,0 +1,167 @@
+//! Worker processes that start together.
+//!
+//! Every worker is a process of its own with its own connections, as servers are. None outlives
+//! its crew.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::protocol::{GO, READY, Report, Settings, Task};
+
+/// How long a worker may stay silent before it counts as stuck.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct Worker {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("a worker cannot be started")?;
+        let stdin = child.stdin.take().context("no way to talk to a worker")?;
+        let stdout = child.stdout.take().context("no way to hear a worker")?;
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, stdin, lines })
+    }
+
+    fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        self.stdin.write_all(format!("{line}\n").as_bytes()).context("a worker does not listen")?;
+        Ok(self.stdin.flush()?)
+    }
+
+    fn hear(&self) -> anyhow::Result<String> {
+        self.lines.recv_timeout(PATIENCE).context("a worker ended, or is stuck")
+    }
+
+    fn expect_ready(&self) -> anyhow::Result<()> {
+        let line = self.hear()?;
+        if line != READY {
+            bail!("a worker said {line:?} instead of {READY:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Workers on one stage. Dropping the crew ends them.
+pub struct Crew(Vec<Worker>);
+
+impl Crew {
+    /// Starts workers, all alike, and waits until each has opened its ledger.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub fn start(program: &Path, settings: &Settings, count: usize) -> anyhow::Result<Self> {
+        Self::start_with(count, |_| Ok((Command::new(program), settings.clone())))
+    }
+
+    /// Starts workers, each by a command and with settings of its own.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub fn start_with(
+        count: usize,
+        how: impl Fn(usize) -> anyhow::Result<(Command, Settings)>,
+    ) -> anyhow::Result<Self> {
+        let mut crew = Self(Vec::with_capacity(count));
+        for number in 0..count {
+            let (mut command, settings) = how(number)?;
+            command.arg(serde_json::to_string(&settings)?);
+            crew.0.push(Worker::start(command)?);
+        }
+        for worker in &crew.0 {
+            worker.expect_ready()?;
+        }
+        Ok(crew)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One round: every worker reads its task, then all begin at once. Workers without a task rest.
+    ///
+    /// # Errors
+    /// When a worker ends or is stuck.
+    pub fn round(&mut self, tasks: Vec<Task>) -> anyhow::Result<Vec<Report>> {
+        self.begin(tasks)?;
+        self.reports()
+    }
+
+    /// Begins a round without waiting for its end.
+    ///
+    /// # Errors
+    /// When a worker ends or is stuck.
+    pub fn begin(&mut self, tasks: Vec<Task>) -> anyhow::Result<()> {
+        if tasks.len() > self.0.len() {
+            bail!("{} tasks for {} workers", tasks.len(), self.0.len());
+        }
+        let idle = std::iter::repeat(Task::Idle);
+        for (worker, task) in self.0.iter_mut().zip(tasks.into_iter().chain(idle)) {
+            worker.say(&serde_json::to_string(&task)?)?;
+        }
+        for worker in &self.0 {
+            worker.expect_ready()?;
+        }
+        for worker in &mut self.0 {
+            worker.say(GO)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a round.
+    ///
+    /// # Errors
+    /// When a worker ends or is stuck.
+    pub fn reports(&mut self) -> anyhow::Result<Vec<Report>> {
+        let mut reports = Vec::with_capacity(self.0.len());
+        for worker in &self.0 {
+            let line = worker.hear()?;
+            reports.push(serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?);
+        }
+        Ok(reports)
+    }
+
+    /// Kills a worker as `kill -9` does.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub fn kill(&mut self, number: usize) -> anyhow::Result<()> {
+        let mut worker = self.0.remove(number);
+        worker.child.kill()?;
+        worker.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for worker in &mut self.0 {
+            // One that has ended already is what is wanted.
+            let _ = worker.child.kill();
+            let _ = worker.child.wait();
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! One database at one level of isolation, and everything a scenario does to it before and after.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+
+use anyhow::{Context, bail};
+use berth_engine::{Amounts, Group, NodeFacts, Timestamp};
+use berth_ledger::{
+    Backend, ClaimKey, EventBody, Isolation, Job, Ledger, Op, Options, Outcome, Release, Text,
+};
+use berth_pgtemp::TempPostgres;
+use tempfile::TempDir;
+
+use crate::books::Books;
+use crate::hand::Hand;
+use crate::judge::{Fault, Kind};
+use crate::naive;
+use crate::protocol::{Claimant, Settings};
+use crate::timing::wall_clock_s;
+
+/// One server for all tests of this process; it goes with the last of them.
+static SERVER: Mutex<Weak<TempPostgres>> = Mutex::new(Weak::new());
+
+/// Databases made so far.
+static DATABASES: AtomicU32 = AtomicU32::new(0);
+
+/// Which database, at which level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// SQLite, which has one writer and so one level.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres(Isolation),
+}
+
+/// A database of its own for one scenario. Dropping it leaves nothing behind.
+pub struct Stage {
+    /// Which database, at which level.
+    pub engine: Engine,
+    /// Who makes the claims.
+    pub claimant: Claimant,
+    url: String,
+    ledger: Option<Ledger>,
+    hand: Hand,
+    _folder: Option<TempDir>,
+    server: Option<Arc<TempPostgres>>,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.claimant {
+            Claimant::Placer => {}
+            Claimant::Naive => f.write_str("naive claims on ")?,
+        }
+        match self.engine {
+            Engine::Sqlite => f.write_str("SQLite"),
+            Engine::Postgres(isolation) => write!(f, "PostgreSQL at {isolation}"),
+        }
+    }
+}
+
+fn server() -> anyhow::Result<Arc<TempPostgres>> {
+    let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(server) = shared.upgrade() {
+        return Ok(server);
+    }
+    let mut options = berth_pgtemp::Options::quick();
+    options.settings.push(("shared_buffers".to_owned(), "32MB".to_owned()));
+    let server = Arc::new(TempPostgres::start(options)?);
+    *shared = Arc::downgrade(&server);
+    Ok(server)
+}
+
+impl Stage {
+    /// An empty ledger.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(engine: Engine) -> anyhow::Result<Self> {
+        match engine {
+            Engine::Sqlite => {
+                let folder = tempfile::tempdir()?;
+                let path: PathBuf = folder.path().join("ledger.db");
+                let url = format!("sqlite:{}", path.display());
+                let ledger = Ledger::open(Backend::Sqlite(path.clone()), Options::default())?;
+                Ok(Self {
+                    engine,
+                    claimant: Claimant::Placer,
+                    url,
+                    ledger: Some(ledger),
+                    hand: Hand::sqlite(&path)?,
+                    _folder: Some(folder),
+                    server: None,
+                })
+            }
+            Engine::Postgres(isolation) => {
+                let (server, url) = Self::database()?;
+                let options = Options { isolation, ..Options::default() };
+                let ledger = Ledger::open(Backend::Postgres(url.clone()), options)?;
+                Ok(Self {
+                    engine,
+                    claimant: Claimant::Placer,
+                    hand: Hand::postgres(&url)?,
+                    url,
+                    ledger: Some(ledger),
+                    _folder: None,
+                    server: Some(server),
+                })
+            }
+        }
+    }
+
+    /// Empty naive tables on PostgreSQL.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn naive(isolation: Isolation) -> anyhow::Result<Self> {
+        let (server, url) = Self::database()?;
+        let hand = Hand::postgres(&url)?;
+        hand.run(naive::TABLES)?;
+        Ok(Self {
+            engine: Engine::Postgres(isolation),
+            claimant: Claimant::Naive,
+            url,
+            ledger: None,
+            hand,
+            _folder: None,
+            server: Some(server),
+        })
+    }
+
+    fn database() -> anyhow::Result<(Arc<TempPostgres>, String)> {
+        let server = server()?;
+        let number = DATABASES.fetch_add(1, Ordering::Relaxed);
+        let url = server.create_database(&format!("stage_{number}"))?;
+        Ok((server, url))
+    }
+
+    /// How a worker on this stage is set up.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let isolation = match self.engine {
+            Engine::Sqlite => Isolation::default(),
+            Engine::Postgres(isolation) => isolation,
+        };
+        Settings {
+            url: self.url.clone(),
+            isolation: isolation.to_string(),
+            claimant: self.claimant,
+            policy: "pack".to_owned(),
+            clock_offset_s: 0,
+            follow_every_ms: 50,
+        }
+    }
+
+    /// The test's own handle to the ledger.
+    ///
+    /// # Errors
+    /// When the stage has none.
+    pub fn ledger(&self) -> anyhow::Result<&Ledger> {
+        self.ledger.as_ref().context("naive tables are no ledger")
+    }
+
+    /// A hand in the database.
+    #[must_use]
+    pub const fn hand(&self) -> &Hand {
+        &self.hand
+    }
+
+    /// Ends every connection of others to this database. SQLite has no connections to lose.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub fn drop_connections(&self) -> anyhow::Result<()> {
+        if self.server.is_some() {
+            self.hand.rows(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A node with this much CPU and memory, no overhead, plenty of disk, in a rack.
+    #[must_use]
+    pub fn facts(name: &str, cpu_milli: u32, memory_mib: u32, rack: &str) -> NodeFacts {
+        let capacity = Amounts::new(cpu_milli, memory_mib).with_disk(1_000_000);
+        let mut facts = NodeFacts::new(name, capacity);
+        facts.vmm_overhead_mib = 0;
+        facts.instance_limit = 10_000;
+        facts.ratios.cpu_permille = 1000;
+        facts.zone = Some("zone".to_owned());
+        facts.rack = Some(rack.to_owned());
+        // Fresh for an hour to come, also to planners whose clock is off.
+        facts.heartbeat_at = Timestamp(wall_clock_s() + 3600);
+        facts
+    }
+
+    /// Adds a node, or changes what is known of it.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn put_node(&self, facts: NodeFacts) -> anyhow::Result<()> {
+        match self.claimant {
+            Claimant::Placer => self.administer(Op::PutNode(Box::new(facts))),
+            Claimant::Naive => {
+                let memory = facts.capacity.unwrap_or_default().memory_mib;
+                let id = facts.id;
+                self.hand.run(&format!("INSERT INTO naive_node VALUES ('{id}', {memory})"))
+            }
+        }
+    }
+
+    /// Defines a group.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn put_group(&self, group: Group) -> anyhow::Result<()> {
+        match self.claimant {
+            Claimant::Placer => self.administer(Op::PutGroup(group)),
+            Claimant::Naive => {
+                let kind = serde_json::to_value(group.kind)?;
+                let (id, kind) = (group.id, kind.as_str().unwrap_or_default().to_owned());
+                self.hand.run(&format!("INSERT INTO naive_team VALUES ('{id}', '{kind}')"))
+            }
+        }
+    }
+
+    /// Does an administrative operation.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    pub fn administer(&self, op: Op) -> anyhow::Result<()> {
+        match self.ledger()?.administer(op)? {
+            Outcome::Done | Outcome::Unchanged => Ok(()),
+            Outcome::Impossible(why) => bail!("{self}: {why}"),
+        }
+    }
+
+    /// The books as they stand.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn books(&self) -> anyhow::Result<Books> {
+        match self.claimant {
+            Claimant::Placer => Books::of_ledger(&self.hand),
+            Claimant::Naive => Books::of_naive(&self.hand),
+        }
+    }
+
+    /// Every broken promise, by the books and by the ledger's own reconciler.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn faults(&self) -> anyhow::Result<Vec<Fault>> {
+        let mut faults = self.books()?.faults();
+        if let Some(ledger) = &self.ledger {
+            for drift in ledger.reconcile()? {
+                faults.push(Fault::new(Kind::Drift, format!("reconcile found {drift:?}")));
+            }
+        }
+        Ok(faults)
+    }
+
+    /// Ends every claim, in one go.
+    ///
+    /// # Errors
+    /// When one cannot be ended.
+    pub fn clear(&self) -> anyhow::Result<()> {
+        let Some(ledger) = &self.ledger else { return self.hand.run("DELETE FROM naive_claim") };
+        static CLEARED: AtomicU32 = AtomicU32::new(0);
+        let (sender, answers) = mpsc::channel();
+        let mut jobs = Vec::new();
+        for claim in self.books()?.claims {
+            let instance = u128::from_str_radix(&claim.instance, 16)?;
+            let instance = berth_engine::InstanceId::from_u128(instance);
+            let key = match claim.role {
+                0 => ClaimKey::primary(instance),
+                _ => ClaimKey::target(instance),
+            };
+            let number = CLEARED.fetch_add(1, Ordering::Relaxed);
+            let release = Release {
+                request_id: Text::from(format!("clear-{number}")),
+                key,
+                owner: None,
+                fence: None,
+                confirmed: true,
+                reason: Text::from("the next round"),
+            };
+            let sender = sender.clone();
+            let reply = Box::new(move |answer| drop(sender.send(answer)));
+            jobs.push(Job { op: Op::Release(release), reply });
+        }
+        drop(sender);
+        ledger.submit(jobs);
+        for answer in answers {
+            answer?;
+        }
+        Ok(())
+    }
+
+    /// Every event, in order; their numbers must be without gaps.
+    ///
+    /// # Errors
+    /// When they cannot be read, or a number is missing.
+    pub fn events(&self) -> anyhow::Result<Vec<berth_ledger::Event>> {
+        let (ledger, mut cursor, mut events) = (self.ledger()?, 0, Vec::new());
+        loop {
+            let page = ledger.events_after(cursor, 5000)?;
+            for event in &page.events {
+                if event.seq != cursor + 1 {
+                    bail!("{self}: event {} follows event {cursor}", event.seq);
+                }
+                cursor = event.seq;
+            }
+            if page.events.is_empty() {
+                return Ok(events);
+            }
+            events.extend(page.events);
+        }
+    }
+
+    /// Broken promises of the log: replayed from the first event, it must give the claims.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn log_faults(&self) -> anyhow::Result<Vec<Fault>> {
+        let mut replayed = BTreeMap::new();
+        for event in self.events()? {
+            match event.body {
+                EventBody::Allocated(allocated) => {
+                    let key = (hex(allocated.instance_id), allocated.role.number());
+                    replayed.insert(key, (allocated.node_id.to_string(), allocated.fence));
+                }
+                EventBody::Released { instance_id, role, .. } => {
+                    replayed.remove(&(hex(instance_id), role.number()));
+                }
+                _ => {}
+            }
+        }
+        let mut stored = BTreeMap::new();
+        for claim in self.books()?.claims {
+            stored.insert((claim.instance, claim.role), (claim.node, claim.fence));
+        }
+        let differs = replayed != stored;
+        let text = format!("the log gives {} claims, the table {}", replayed.len(), stored.len());
+        Ok(differs.then(|| Fault::new(Kind::Drift, text)).into_iter().collect())
+    }
+}
+
+/// An instance's id as the books have it.
+fn hex(instance: berth_engine::InstanceId) -> String {
+    format!("{:032x}", instance.0.as_u128())
+}

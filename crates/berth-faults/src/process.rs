@@ -1,0 +1,110 @@
+//! A worker in a process of its own, which is killed without warning.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::book::Book;
+use crate::deed::Message;
+
+/// How long a worker may take until it has something to tell.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A running worker. Killed when dropped.
+pub struct Worker {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    /// Starts a program and listens to what it prints.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(program: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("the worker cannot be started")?;
+        let output = child.stdout.take().context("the worker has no output")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let mut output = BufReader::new(output);
+            loop {
+                let mut line = String::new();
+                match output.read_line(&mut line) {
+                    // A line without its end was cut off: nobody can have relied on it.
+                    Ok(1..) if line.ends_with('\n') => drop(sender.send(line)),
+                    _ => return,
+                }
+            }
+        });
+        Ok(Self { child, lines })
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// When the worker ended, or says nothing for a minute.
+    pub fn line(&mut self) -> anyhow::Result<String> {
+        match self.lines.recv_timeout(SILENCE) {
+            Ok(line) => Ok(line.trim_end().to_owned()),
+            Err(_) => bail!("the worker says nothing; it ended: {:?}", self.child.try_wait()),
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Takes down what the worker tells until its first answer is there.
+    ///
+    /// # Errors
+    /// When it ended before.
+    pub fn wait_for_answer(&mut self, round: u32, book: &mut Book) -> anyhow::Result<()> {
+        let before = book.done;
+        while book.done == before {
+            let line = self.line()?;
+            book.note(round, serde_json::from_str(&line)?);
+        }
+        Ok(())
+    }
+
+    /// Kills it with no chance to tidy up, and returns what it had printed until then.
+    ///
+    /// # Errors
+    /// When it had ended by itself, which it must not.
+    pub fn kill(mut self) -> anyhow::Result<Vec<String>> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the worker ended by itself: {status}");
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(self.lines.iter().collect())
+    }
+
+    /// Kills it and takes down what it had told until then.
+    ///
+    /// # Errors
+    /// As [`Worker::kill`], or when what it told cannot be read.
+    pub fn kill_and_note(self, round: u32, book: &mut Book) -> anyhow::Result<()> {
+        for line in self.kill()? {
+            let message: Message = serde_json::from_str(&line).with_context(|| line.clone())?;
+            book.note(round, message);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,161 @@
+//! The worst moment to lose a connection: the commit is done and its answer is lost. Then the
+//! database stays away for longer than the writer waits, and nobody asks until it is back.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Timestamp};
+use berth_faults::{
+    Book, Deed, Message, Proxy, Reply, Stage, Stopwatch, Wanted, finish, set_up, wait_until,
+};
+use berth_ledger::{Backend, ClaimKey, Ledger, Options, Text};
+use berth_pgtemp::Options as ServerOptions;
+use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
+use fastrand::Rng;
+
+const SEED: u64 = 20_260_704;
+
+/// Answers that must have been lost after their commit before a test ends, and tries for it.
+const LOST: u32 = 3;
+const TRIES: u32 = 60;
+
+fn through_a_proxy(stage: &Stage) -> (Proxy, Backend) {
+    let url = stage.url();
+    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap();
+    let port: u16 = port.parse().unwrap();
+    let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
+    (proxy, Backend::Postgres(through))
+}
+
+fn impatient() -> Options {
+    Options { lanes: 1, patience: Duration::from_millis(100), ..Options::default() }
+}
+
+/// Some moment in the later part of something that takes as long: that is when it commits.
+fn moment(random: &mut Rng, takes: Duration) -> Duration {
+    takes * random.u32(40..110) / 100
+}
+
+/// Does something while the wire is cut, and mends the wire when there is an answer.
+fn cut_during<T: Send>(proxy: &Proxy, after: Duration, act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        scope.spawn(move || sender.send(act()).unwrap());
+        std::thread::sleep(after);
+        proxy.swallow_answers();
+        std::thread::sleep(Duration::from_millis(60));
+        proxy.cut();
+        let answer = receiver.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        proxy.mend();
+        answer
+    })
+}
+
+fn count(stage: &Stage, request: &str) -> String {
+    let sql = format!("SELECT count(*) FROM request WHERE request_id = '{request}'");
+    stage.rows(&sql).unwrap().remove(0).remove(0)
+}
+
+#[test]
+fn a_writer_that_lost_an_answer_and_waited_no_longer_goes_on() {
+    let stage = Stage::postgres(ServerOptions::default()).unwrap();
+    let (proxy, backend) = through_a_proxy(&stage);
+    let ledger = Ledger::open(backend, impatient()).unwrap();
+    let nodes = set_up(&ledger).unwrap();
+    let (mut book, mut random, mut lost) = (Book::default(), Rng::with_seed(SEED), 0);
+    let mut takes = Duration::from_millis(4);
+    for number in 1..=TRIES {
+        let deed = |part: u32| {
+            let instance = InstanceId::from_u128(u128::from(number * 2 + part));
+            let node = usize::try_from(number % 7).unwrap();
+            let claims = vec![Wanted { instance, node, cpu_milli: 100, memory_mib: 128 }];
+            Deed::Commit { request: format!("{number}-{part}"), claims }
+        };
+        let (cut, next) = (deed(0), deed(1));
+        book.note(1, Message::Begun { thread: 0, deed: cut.clone() });
+        let answer =
+            cut_during(&proxy, moment(&mut random, takes), || cut.perform(&ledger, &nodes));
+        match answer {
+            Reply::Failed { .. } => lost += u32::from(count(&stage, &format!("{number}-0")) == "1"),
+            Reply::Done(_) => {}
+            Reply::Refused(why) => panic!("{why}"),
+        }
+        for deed in [&cut, &next] {
+            book.note(1, Message::Begun { thread: 0, deed: deed.clone() });
+            let watch = Stopwatch::start();
+            let answer = deed.perform(&ledger, &nodes);
+            takes = watch.elapsed();
+            assert!(matches!(answer, Reply::Done(_)), "try {number}, {lost} lost: {answer:?}");
+            book.note(1, Message::Done { thread: 0 });
+        }
+        if lost == LOST {
+            break;
+        }
+    }
+    assert_eq!(lost, LOST, "too few answers were lost after their commit");
+    assert_eq!(finish(&stage, &mut book).unwrap(), [""; 0]);
+}
+
+fn place(number: u128) -> PlaceRequest {
+    let instance = InstanceId::from_u128(number);
+    let request = InstanceRequest::new(instance, "acme", Amounts::new(100, 128));
+    PlaceRequest {
+        request_id: Text::from(format!("{number}")),
+        owner: Text::from("acme"),
+        instances: vec![Arc::new(request)],
+        mode: BatchMode::AllOrNothing,
+        lease_s: 3600,
+        pools: Vec::new(),
+    }
+}
+
+/// Whether the placer's fleet has an instance where the ledger has it.
+fn agree(placer: &Placer, instance: InstanceId) -> Result<(), String> {
+    let stored = placer.ledger().claim(ClaimKey::primary(instance)).unwrap();
+    let stored = stored.map(|claim| claim.node);
+    let look =
+        move |mirror: &mut berth_server::Mirror| mirror.engine().fleet().node_of(instance).cloned();
+    let known = placer.inspect(look).unwrap();
+    if known == stored { Ok(()) } else { Err(format!("ledger {stored:?}, fleet {known:?}")) }
+}
+
+#[test]
+fn a_placer_that_lost_an_answer_knows_its_fleet_again() {
+    let stage = Stage::postgres(ServerOptions::default()).unwrap();
+    let (proxy, backend) = through_a_proxy(&stage);
+    drop(set_up(&Ledger::open(stage.backend(), Options::default()).unwrap()).unwrap());
+    let mut options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
+    options.clock = Arc::new(|| Timestamp(2));
+    options.ledger = impatient();
+    let placer = Placer::start(backend, &options).unwrap();
+    let (mut random, mut lost) = (Rng::with_seed(SEED), [0, 0]);
+    for number in 1..=u128::from(TRIES) {
+        let watch = Stopwatch::start();
+        let answer = placer.place(place(number | 1 << 64));
+        assert!(matches!(answer, PlaceAnswer::Granted(_)), "try {number}: {answer:?}");
+        let after = moment(&mut random, watch.elapsed());
+        let answer = cut_during(&proxy, after, || placer.place(place(number)));
+        let was_lost = match answer {
+            PlaceAnswer::Granted(_) => false,
+            PlaceAnswer::Unknown(_) => count(&stage, &number.to_string()) == "1",
+            other => panic!("{other:?}"),
+        };
+        // Some are sent again; the others must be learnt of all the same.
+        let sends_again = lost[1] < lost[0];
+        lost[usize::from(sends_again)] += u32::from(was_lost);
+        if sends_again {
+            let answer = placer.place(place(number));
+            assert!(matches!(answer, PlaceAnswer::Granted(_)), "try {number}: {answer:?}");
+        }
+        let id = InstanceId::from_u128(number);
+        let agreed = wait_until(Duration::from_secs(5), || agree(&placer, id).is_ok());
+        assert!(agreed, "try {number}, lost {was_lost}: {:?}", agree(&placer, id));
+        if lost == [2, 2] {
+            break;
+        }
+    }
+    assert_eq!(lost, [2, 2], "too few answers were lost after their commit");
+}

@@ -1,0 +1,74 @@
+//! A fresh process on a large ledger, after the one before it was killed in the middle of writing,
+//! decides soon. How soon is printed and not asserted; `SPECIFICATION.md` has the promise.
+
+use std::path::Path;
+use std::time::Duration;
+
+use berth_faults::{Size, Stage, Worker, setting};
+
+const SMALL: Size = Size { nodes: 2_000, claims: 20_000 };
+const LARGE: Size = Size { nodes: 100_000, claims: 1_000_000 };
+
+fn restart(stage: &Stage, size: Size) {
+    let program = Path::new(env!("CARGO_BIN_EXE_fault-worker"));
+    let url = stage.url();
+    let arguments = ["fill", &url, &size.nodes.to_string(), &size.claims.to_string()];
+    let mut worker = Worker::start(program, &arguments).unwrap();
+    loop {
+        match worker.line() {
+            Ok(line) if line == "filled" => break,
+            Ok(line) => panic!("{line}"),
+            Err(_) if worker.runs() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // Kill it while it writes.
+    worker.line().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let told = worker.kill().unwrap();
+    assert!(told.len() > 10, "it wrote while it was killed");
+    for _ in 0..3 {
+        let mut fresh = Worker::start(program, &["decide", &url]).unwrap();
+        let line = fresh.line().unwrap();
+        let (started, decided) = line.split_once(' ').unwrap();
+        println!(
+            "{} claims on {} nodes: started after {started} ms, first decision after {decided} ms",
+            size.claims, size.nodes
+        );
+    }
+    let claims = stage.rows("SELECT count(*) FROM claim").unwrap();
+    let claims: u64 = claims[0][0].parse().unwrap();
+    assert!(claims >= size.claims + 3, "{claims}");
+}
+
+#[test]
+fn a_small_ledger_restarts_on_sqlite() {
+    restart(&Stage::sqlite().unwrap(), SMALL);
+}
+
+#[test]
+fn a_small_ledger_restarts_on_postgres() {
+    restart(&Stage::postgres(berth_pgtemp::Options::default()).unwrap(), SMALL);
+}
+
+fn wants_large() -> bool {
+    let wanted = setting("BERTH_LARGE").is_some();
+    if !wanted {
+        println!("SKIPPED, nothing was checked: set BERTH_LARGE for a million claims");
+    }
+    wanted
+}
+
+#[test]
+fn a_large_ledger_restarts_on_sqlite() {
+    if wants_large() {
+        restart(&Stage::sqlite().unwrap(), LARGE);
+    }
+}
+
+#[test]
+fn a_large_ledger_restarts_on_postgres() {
+    if wants_large() {
+        restart(&Stage::postgres(berth_pgtemp::Options::default()).unwrap(), LARGE);
+    }
+}
