@@ -119,11 +119,10 @@ pub fn set_up(ledger: &Ledger) -> anyhow::Result<Nodes> {
     }
     let mut seen = vec![Seen::default(); NODES];
     let mut take = |item: SnapshotItem| -> Result<(), LedgerError> {
-        if let SnapshotItem::Node(facts, constraint_gen, rules_gen) = item {
+        if let SnapshotItem::Node(facts, known) = item {
             let place = facts.id.as_str().strip_prefix("node-").and_then(|text| text.parse().ok());
             if let Some(slot) = place.and_then(|place: usize| seen.get_mut(place)) {
-                let (zone, rack) = (facts.zone.map(Text::from), facts.rack.map(Text::from));
-                *slot = Seen { constraint_gen, rules_gen, zone, rack };
+                *slot = known;
             }
         }
         Ok(())

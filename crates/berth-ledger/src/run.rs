@@ -6,9 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::{Fault, LedgerError};
-use crate::model::{
-    Answer, EventBody, Op, Text, Verdict, link, pack_decisions, pack_events,
-};
+use crate::model::{Answer, EventBody, Op, Text, Verdict, link, pack_decisions, pack_events};
 use crate::tables::{NewReceipt, NewSegment, Tables};
 use crate::work::{Peeked, Work, needs, wants_peek};
 

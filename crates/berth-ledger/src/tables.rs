@@ -6,7 +6,9 @@
 use berth_engine::{Group, NodeFacts, NodeId, Volume};
 
 use crate::error::Fault;
-use crate::model::{Claim, ClaimKey, Micros, Pool, Quota, Segment, Text, UnmetDemand, Workload};
+use crate::model::{
+    Claim, ClaimKey, Micros, Pool, Quota, Seen, Segment, Text, UnmetDemand, Workload,
+};
 use crate::work::{Keys, PeekKeys, Peeked, Rows};
 
 /// Events to be appended, as one segment.
@@ -62,8 +64,8 @@ pub enum SnapshotItem {
     Secrets(Text, Text),
     /// A group.
     Group(Group),
-    /// A node, the generations of its facts and rules.
-    Node(Box<NodeFacts>, i64, i64),
+    /// A node, and what a plan on it would rest on.
+    Node(Box<NodeFacts>, Seen),
     /// A volume.
     Volume(Volume),
     /// A pool.

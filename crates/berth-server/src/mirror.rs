@@ -3,6 +3,7 @@
 //! It repeats what the ledger decided and decides nothing. An event may come twice, once from the
 //! own writer and once from the log: the fence says which of two claims is the newer.
 
+use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
     Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
@@ -67,6 +68,27 @@ impl Mirror {
         self.nodes.get(node).map(|mark| mark.seen.clone()).unwrap_or_default()
     }
 
+    /// The other nodes that an instance's hard rules about racks and zones are about, if it goes
+    /// to this node, each with the highest fence that is known there.
+    #[must_use]
+    pub fn neighbours(&self, request: &InstanceRequest, node: &NodeId) -> Vec<(NodeId, i64)> {
+        let hard = request.affinity.iter().filter(|rule| rule.is_hard());
+        let widest = hard.map(Rule::scope).max_by_key(|scope| match scope {
+            Topology::Node => 0,
+            Topology::Rack => 1,
+            Topology::Zone => 2,
+        });
+        let Some(scope) = widest else { return Vec::new() };
+        let others = self.engine.fleet().neighbours(node, scope);
+        others
+            .into_iter()
+            .map(|other| {
+                let fence = self.nodes.get(&other).map_or(0, |mark| mark.seen.fence);
+                (other, fence)
+            })
+            .collect()
+    }
+
     /// Takes in one thing of a snapshot.
     ///
     /// # Errors
@@ -79,11 +101,9 @@ impl Mirror {
             }
             SnapshotItem::Secrets(env, _) => self.engine.fleet_mut().set_secrets(&env, true),
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
-            SnapshotItem::Node(facts, constraint_gen, rules_gen) => {
-                self.put_node(&facts, constraint_gen)?;
-                if let Some(mark) = self.nodes.get_mut(&facts.id) {
-                    mark.seen.rules_gen = rules_gen;
-                }
+            SnapshotItem::Node(facts, seen) => {
+                self.put_node(&facts, seen.constraint_gen)?;
+                self.nodes.insert(facts.id, NodeMark { seen });
             }
             SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
             SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
@@ -196,8 +216,12 @@ impl Mirror {
         self.fences.insert(id, allocated.fence);
         self.planned.remove(&id);
         if let Some(mark) = self.nodes.get_mut(&allocated.node_id) {
-            let known = mark.seen.rules_gen;
-            mark.seen.rules_gen = allocated.rules_gen.unwrap_or(known).max(known);
+            mark.seen.fence = mark.seen.fence.max(allocated.fence);
+        }
+        for (node, rules_gen) in &allocated.rules {
+            if let Some(mark) = self.nodes.get_mut(node) {
+                mark.seen.rules_gen = mark.seen.rules_gen.max(*rules_gen);
+            }
         }
         if let Some(at) = self.engine.fleet().node_of(id) {
             if *at == allocated.node_id {
@@ -234,6 +258,16 @@ impl Mirror {
             self.planned.insert(request.id);
         }
         claimed
+    }
+
+    /// Expects that a claim with a hard rule raises the rules of these nodes; or, with -1, that it
+    /// does not after all.
+    pub fn expect_rules<'a>(&mut self, nodes: impl Iterator<Item = &'a NodeId>, by: i64) {
+        for node in nodes {
+            if let Some(mark) = self.nodes.get_mut(node) {
+                mark.seen.rules_gen += by;
+            }
+        }
     }
 
     /// Takes back a plan that the ledger did not grant. What the log has told of meanwhile stays.

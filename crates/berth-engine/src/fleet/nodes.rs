@@ -13,7 +13,8 @@ use super::changes::{Change, What};
 use super::columns::{Column, LANES, Slot};
 use super::index::Place;
 use super::rows::{ExtraClass, NodeRow, Profile};
-use super::{Fleet, Symbol};
+use super::{Fleet, NO_DOMAIN, Symbol};
+use crate::affinity::Topology;
 use crate::model::{
     BootOutcome, InstanceId, InvalidNode, Limits, NodeFacts, NodeId, NodeState, Timestamp, Used,
 };
@@ -155,6 +156,19 @@ impl Fleet {
     #[must_use]
     pub fn constraint_gen(&self, id: &NodeId) -> Option<u64> {
         self.row(self.slot_of(id)?).map(|row| row.constraint_gen)
+    }
+
+    /// The other nodes in a node's rack or zone, in order of id; none where it is in no such domain.
+    #[must_use]
+    pub fn neighbours(&self, id: &NodeId, topology: Topology) -> Vec<NodeId> {
+        let Some(slot) = self.slot_of(id) else { return Vec::new() };
+        let domain = self.domain(slot, topology);
+        if topology == Topology::Node || domain == NO_DOMAIN {
+            return Vec::new();
+        }
+        let same =
+            |other: &(&NodeId, Slot)| other.1 != slot && self.domain(other.1, topology) == domain;
+        self.slots_in_order().filter(same).map(|(id, _)| id.clone()).collect()
     }
 
     /// Removes an empty node. Returns whether it was there and is gone.

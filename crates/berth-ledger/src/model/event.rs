@@ -211,9 +211,9 @@ pub struct Allocated {
     /// The node it came from, when it was moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_from: Option<NodeId>,
-    /// The generation of the node's hard rules about others, where this claim raised it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rules_gen: Option<i64>,
+    /// Nodes whose generation of hard rules this claim raised, and to what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<(NodeId, i64)>,
     /// Which of the segment's requests it is.
     pub(crate) spec_no: u32,
     /// What it asked for; filled in when a segment is read.

@@ -2,8 +2,6 @@
 //!
 //! What is written here reads back with serde; tests compare the two. Only the hot few are here.
 
-use std::fmt::Write;
-
 use berth_engine::{Amounts, InstanceId};
 
 use super::answer::{Grant, GrantedClaim};
@@ -97,8 +95,9 @@ pub(super) fn allocated(out: &mut String, event: &Allocated) {
         out.push_str(",\"adopted\":true");
     }
     optional_text(out, ",\"moved_from\":", event.moved_from.as_ref().map(|node| node.as_str()));
-    if let Some(rules_gen) = event.rules_gen {
-        let _ = write!(out, ",\"rules_gen\":{rules_gen}");
+    if !event.rules.is_empty() {
+        out.push_str(",\"rules\":");
+        out.push_str(&serde_json::to_string(&event.rules).unwrap_or_default());
     }
     out.push_str(",\"spec_no\":");
     number(out, event.spec_no);
@@ -212,7 +211,7 @@ mod tests {
             name: some("web"),
             adopted: full,
             moved_from: full.then(|| NodeId::new("old")),
-            rules_gen: full.then_some(3),
+            rules: if full { vec![(NodeId::new("n"), 3)] } else { Vec::new() },
             spec_no: 7,
             spec: None,
         }

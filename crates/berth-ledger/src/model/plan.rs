@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_engine::{Demand, InstanceRequest, NodeId, Policy};
+use berth_engine::affinity::Rule;
+use berth_engine::{Demand, InstanceRequest, NodeFacts, NodeId, Policy};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -18,10 +19,22 @@ pub struct Seen {
     pub constraint_gen: i64,
     /// Generation of the hard rules of the instances there.
     pub rules_gen: i64,
+    /// The highest fence given out there: it tells whether anyone has landed since.
+    pub fence: i64,
     /// Its zone.
     pub zone: Option<Text>,
     /// Its rack.
     pub rack: Option<Text>,
+}
+
+impl Seen {
+    /// What is known of a node with these facts and generations.
+    #[must_use]
+    pub fn of(facts: &NodeFacts, constraint_gen: i64, rules_gen: i64, fence: i64) -> Self {
+        let (zone, rack) = (facts.zone.as_deref(), facts.rack.as_deref());
+        let (zone, rack) = (zone.map(Text::from), rack.map(Text::from));
+        Self { constraint_gen, rules_gen, fence, zone, rack }
+    }
 }
 
 /// One claim to be granted.
@@ -39,6 +52,9 @@ pub struct PlannedClaim {
     pub node: NodeId,
     /// What the planner knew of the node.
     pub seen: Seen,
+    /// For an instance with a hard rule about its rack or zone: the other nodes there, each with
+    /// the highest fence that the planner knew of.
+    pub neighbours: Vec<(NodeId, i64)>,
     /// The node's total.
     pub score: i64,
     /// Pools it takes a value from.
@@ -75,12 +91,23 @@ impl PlannedClaim {
             request,
             node,
             seen,
+            neighbours: Vec::new(),
             score: 0,
             pools: Vec::new(),
             slot: None,
             release_id: None,
             secrets_version: None,
         }
+    }
+}
+
+impl PlannedClaim {
+    /// Whether the instance says something about others that must hold.
+    #[must_use]
+    pub fn has_hard_rules(&self) -> bool {
+        let request = &self.request;
+        request.affinity.iter().any(Rule::is_hard)
+            || (request.locality.strict && !request.locality.is_empty())
     }
 }
 

@@ -19,7 +19,7 @@ use super::rows::{
 };
 use super::session::Session;
 use crate::error::Fault;
-use crate::model::{Micros, Segment};
+use crate::model::{Micros, Seen, Segment};
 use crate::stored;
 use crate::tables::{LogEnds, SnapshotItem, Take};
 
@@ -111,12 +111,13 @@ pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(),
     each("team", format!("SELECT {TEAM} FROM team"), |row| {
         Ok(SnapshotItem::Group(group_from(row)?.group))
     })?;
-    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen \
+    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, r.fence \
          FROM node AS n JOIN node_room AS r ON r.node = n.id ORDER BY n.id COLLATE \"C\"";
     each("node", nodes.to_owned(), |row| {
         let mut facts: NodeFacts = serde_json::from_str(get(row, 0)?)?;
         facts.heartbeat_at = Timestamp(get(row, 1)?);
-        Ok(SnapshotItem::Node(Box::new(facts), get(row, 2)?, get(row, 3)?))
+        let seen = Seen::of(&facts, get(row, 2)?, get(row, 3)?, get(row, 4)?);
+        Ok(SnapshotItem::Node(Box::new(facts), seen))
     })?;
     each("volume", "SELECT id, home, attached_to FROM volume".to_owned(), |row| {
         let attached_to: Option<&[u8]> = get(row, 2)?;

@@ -9,7 +9,7 @@ use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_fro
 use crate::drift::{self, Drifted};
 use crate::error::Fault;
 use crate::export::{Cell, NextRow, TABLES, TakeRow};
-use crate::model::{ClaimKey, Micros, Quota, Segment, UnmetDemand};
+use crate::model::{ClaimKey, Micros, Quota, Seen, Segment, UnmetDemand};
 use crate::retention::Forget;
 use crate::stored;
 use crate::tables::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
@@ -72,13 +72,14 @@ pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(
     })?;
     let groups = "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team";
     each(connection, groups, [], |row| take(SnapshotItem::Group(group_from(row)?.group)))?;
-    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen \
+    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, r.fence \
          FROM node n JOIN node_room r ON r.node = n.id ORDER BY n.id";
     each(connection, nodes, [], |row| {
         let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
         let mut facts: NodeFacts = serde_json::from_str(facts)?;
         facts.heartbeat_at = Timestamp(row.get(1)?);
-        take(SnapshotItem::Node(Box::new(facts), row.get(2)?, row.get(3)?))
+        let seen = Seen::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
+        take(SnapshotItem::Node(Box::new(facts), seen))
     })?;
     each(connection, "SELECT id, home, attached_to FROM volume", [], |row| {
         let attached_to = row.get_ref(2)?.as_blob_or_null().map_err(Fault::corrupt)?;

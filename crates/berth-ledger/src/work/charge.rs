@@ -1,7 +1,7 @@
 //! Charging a claim to everything it touches, and taking it off again: the only code that changes
 //! a counter, apart from the reconciler.
 
-use berth_engine::{GroupKind, NodeState, class_lack};
+use berth_engine::{GroupKind, NodeId, NodeState, class_lack};
 
 use super::Work;
 use super::rows::{NodeRow, TenantRow, ValueRow};
@@ -46,6 +46,8 @@ impl Work {
         let row = row.ok_or_else(|| Guard::UnknownNode(planned.node.clone()))?;
         if mode == Mode::Guarded {
             check_node(planned, row)?;
+            self.check_rules(planned, row)?;
+            self.check_neighbours(planned)?;
         }
         let request = &planned.request;
         let mut ties = Ties::default();
@@ -70,9 +72,16 @@ impl Work {
         for pool in &planned.pools {
             ties.values.push(self.take_value(pool, planned.key)?);
         }
+        let neighbours = planned.neighbours.iter().map(|(node, _)| node);
+        for node in std::iter::once(&planned.node).chain(neighbours) {
+            if let Some(row) = self.rows.nodes.get(node) {
+                let before = (row.fence, row.rules_gen);
+                self.untouched.entry(node.clone()).or_insert(before);
+            }
+        }
         let now = self.rows.now.0;
         let mut fence = 0;
-        let has_rules = has_hard_rules(planned);
+        let has_rules = planned.has_hard_rules();
         self.rows.nodes.edit(&planned.node, |row| {
             row.room.used.charge(&planned.demand.amounts, planned.demand.capped, 1);
             // By the clock, so that it rises over nodes too; by one at least, so that it rises.
@@ -80,6 +89,9 @@ impl Work {
             row.rules_gen += i64::from(has_rules);
             fence = row.fence;
         });
+        for (neighbour, _) in planned.neighbours.iter().filter(|_| has_rules) {
+            self.rows.nodes.edit(neighbour, |row| row.rules_gen += 1);
+        }
         Ok(((ties != Ties::default()).then(|| Box::new(ties)), fence))
     }
 
@@ -136,8 +148,12 @@ impl Work {
 
     /// The event of a claim that was granted or recorded.
     pub(super) fn allocated(&self, claim: &Claim, planned: Option<&PlannedClaim>) -> Allocated {
-        let raised = planned.is_some_and(has_hard_rules);
-        let row = self.rows.nodes.get(&claim.node).filter(|_| raised);
+        let raised = planned.filter(|planned| planned.has_hard_rules());
+        let nodes = raised.into_iter().flat_map(|planned| {
+            std::iter::once(&planned.node).chain(planned.neighbours.iter().map(|(node, _)| node))
+        });
+        let rules =
+            nodes.filter_map(|node| Some((node.clone(), self.rows.nodes.get(node)?.rules_gen)));
         Allocated {
             instance_id: claim.key.instance,
             role: claim.key.role,
@@ -154,10 +170,44 @@ impl Work {
             name: claim.name.clone(),
             adopted: false,
             moved_from: None,
-            rules_gen: row.map(|row| row.rules_gen),
+            rules: rules.collect(),
             spec_no: 0,
             spec: Some(claim.spec.clone()),
         }
+    }
+
+    /// Fence and generation of rules of a node before the operation under way touched it.
+    fn before_this(&self, node: &NodeId, row: &NodeRow) -> (i64, i64) {
+        self.untouched.get(node).copied().unwrap_or((row.fence, row.rules_gen))
+    }
+
+    /// Nobody with a hard rule about others has landed here since the plan was made.
+    fn check_rules(&self, planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
+        let planned_gen = planned.seen.rules_gen;
+        if self.before_this(&planned.node, row).1 == planned_gen {
+            return Ok(());
+        }
+        Err(Guard::RulesChanged { now: row.now(&planned.node), planned_gen })
+    }
+
+    /// A hard rule about others holds only if nobody has landed since it was looked at. Whoever
+    /// lands later finds the rules of the node raised, and looks again.
+    fn check_neighbours(&self, planned: &PlannedClaim) -> Result<(), No> {
+        if !planned.has_hard_rules() {
+            return Ok(());
+        }
+        let own = std::iter::once((&planned.node, planned.seen.fence));
+        let others = planned.neighbours.iter().map(|(node, fence)| (node, *fence));
+        for (node, fence) in own.chain(others) {
+            let Some(row) = self.rows.nodes.get(node) else {
+                return Err(Guard::UnknownNode(node.clone()).into());
+            };
+            if self.before_this(node, row).0 != fence {
+                let now = row.now(node);
+                return Err(Guard::RulesChanged { now, planned_gen: planned.seen.rules_gen }.into());
+            }
+        }
+        Ok(())
     }
 
     fn join_group(
@@ -343,20 +393,10 @@ fn check_node(planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
     if !open {
         return Err(Guard::NotSchedulable(now()));
     }
-    if row.rules_gen != seen.rules_gen {
-        return Err(Guard::RulesChanged { now: now(), planned_gen: seen.rules_gen });
-    }
     match row.room.first_lack(&planned.demand) {
         Some(lack) => Err(Guard::Room { now: now(), lack }),
         None => Ok(()),
     }
-}
-
-/// Whether a claim says something about others that must hold.
-pub(super) fn has_hard_rules(planned: &PlannedClaim) -> bool {
-    let request = &planned.request;
-    request.affinity.iter().any(berth_engine::affinity::Rule::is_hard)
-        || (request.locality.strict && !request.locality.is_empty())
 }
 
 /// Adds or takes off one claim of a tenant.

@@ -6,8 +6,8 @@ use super::Work;
 use super::charge::{Mode, No, claim_of};
 use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
-    Answer, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim, Guard,
-    PlacedAt, Plan, PlannedClaim, RefusedBy, Text, Verdict,
+    Answer, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim,
+    Guard, PlacedAt, Plan, PlannedClaim, RefusedBy, Text, Verdict,
 };
 
 impl Work {

@@ -361,6 +361,7 @@ impl Work {
             demand: adopt.demand,
             node: adopt.node.clone(),
             seen: Seen::default(),
+            neighbours: Vec::new(),
             score: 0,
             pools: Vec::new(),
             slot: None,

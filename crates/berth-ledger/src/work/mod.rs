@@ -16,6 +16,9 @@ mod table;
 
 use std::collections::BTreeSet;
 
+use berth_engine::NodeId;
+use rustc_hash::FxHashMap;
+
 use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
 
 pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
@@ -41,6 +44,9 @@ pub(crate) struct Work {
     looked_at: BTreeSet<ClaimKey>,
     /// The receipt that the decisions will be in, as `chain/number`.
     receipt: String,
+    /// Fence and generation of rules of the nodes that the operation under way has touched, as they
+    /// were before it: the claims of one plan do not stand in each other's way.
+    untouched: FxHashMap<NodeId, (i64, i64)>,
     /// Values taken since the last mark, to be put back when a plan fails.
     taken: Vec<(Text, u128)>,
 }
@@ -57,6 +63,7 @@ impl Work {
             locked_groups: keys.whole.groups.clone(),
             looked_at: keys.looked_at.clone(),
             receipt,
+            untouched: FxHashMap::default(),
             taken: Vec::new(),
         }
     }
@@ -99,11 +106,13 @@ impl Work {
     fn keep(&mut self) {
         self.rows.keep();
         self.taken.clear();
+        self.untouched.clear();
     }
 
     /// Takes back what was done since the last [`Work::keep`].
     fn undo(&mut self, events: usize) {
         self.rows.undo();
+        self.untouched.clear();
         self.events.truncate(events);
         while let Some((pool, value)) = self.taken.pop() {
             self.rows.free_values.entry(pool).or_default().push(value);

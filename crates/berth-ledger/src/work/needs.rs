@@ -190,6 +190,7 @@ impl Keys {
             *self.pools.entry(pool.clone()).or_insert(0) += 1;
         }
         self.slots.extend(planned.slot.clone());
+        self.nodes.extend(planned.neighbours.iter().map(|(node, _)| node.clone()));
     }
 
     fn add_request(

@@ -7,8 +7,8 @@ use berth_engine::{
     Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement, Refusal,
 };
 use berth_ledger::{
-    Answer, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError, Op, Plan,
-    PlannedClaim, Spec, Text, UnmetDemand, Verdict,
+    Answer, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError, Op,
+    Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict,
 };
 
 use super::{Clock, Message, PlaceAnswer, PlaceJob};
@@ -28,6 +28,8 @@ pub(super) struct InFlight {
     job: PlaceJob,
     /// The instances that were claimed in memory.
     claimed: Vec<InstanceId>,
+    /// Nodes whose rules the plan is expected to raise.
+    raised: Vec<NodeId>,
     tries: u32,
     /// The last event that was known when it was planned.
     planned_at: i64,
@@ -38,8 +40,9 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    const fn new(job: PlaceJob) -> Self {
-        Self { job, claimed: Vec::new(), tries: 0, planned_at: 0, asked: false, denied: Vec::new() }
+    fn new(job: PlaceJob) -> Self {
+        let (claimed, raised, denied) = (Vec::new(), Vec::new(), Vec::new());
+        Self { job, claimed, raised, tries: 0, planned_at: 0, asked: false, denied }
     }
 }
 
@@ -127,6 +130,8 @@ impl Planner {
         match self.choose(&in_flight) {
             Planned::Plan(plan, claimed) => {
                 in_flight.claimed = claimed;
+                in_flight.raised = raised_by(&plan);
+                self.mirror.expect_rules(in_flight.raised.iter(), 1);
                 self.send(in_flight, plan);
             }
             Planned::Invalid(invalid) => {
@@ -191,8 +196,10 @@ impl Planner {
     fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
         let spec = self.spec(instance);
         let seen = self.mirror.seen(&node);
+        let neighbours = self.mirror.neighbours(instance, &node);
         let policy = self.mirror.engine().policy();
-        PlannedClaim::with_spec(Arc::clone(instance), spec, policy, node, seen)
+        let claim = PlannedClaim::with_spec(Arc::clone(instance), spec, policy, node, seen);
+        PlannedClaim { neighbours, ..claim }
     }
 
     /// The stored form of a request; requests of one class share it.
@@ -267,6 +274,8 @@ impl Planner {
 
     /// A plan that was not granted, or was granted before.
     fn answered(&mut self, mut in_flight: InFlight, answer: Result<Verdict, LedgerError>) {
+        self.mirror.expect_rules(in_flight.raised.iter(), -1);
+        in_flight.raised.clear();
         for id in in_flight.claimed.drain(..) {
             self.mirror.take_back(id);
         }
@@ -359,4 +368,13 @@ impl Planner {
             self.outgoing.push(Job { op, reply });
         }
     }
+}
+
+/// Nodes whose rules a plan raises, once for each claim that does.
+fn raised_by(plan: &Plan) -> Vec<NodeId> {
+    let raising = plan.claims.iter().filter(|claim| claim.has_hard_rules());
+    let nodes = raising.flat_map(|claim| {
+        std::iter::once(&claim.node).chain(claim.neighbours.iter().map(|(node, _)| node))
+    });
+    nodes.cloned().collect()
 }

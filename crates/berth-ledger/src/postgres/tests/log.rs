@@ -46,7 +46,9 @@ fn a_snapshot_holds_everything_up_to_its_cursor() {
         let mut claims = 0;
         for item in items {
             match item {
-                SnapshotItem::Node(facts, 1, 0) => assert_eq!(facts.id.as_str(), "n1"),
+                SnapshotItem::Node(facts, seen) => {
+                    assert_eq!((facts.id.as_str(), seen.constraint_gen), ("n1", 1));
+                }
                 SnapshotItem::Claim(claim) => {
                     assert_eq!(world.tables.claim(claim.key).unwrap(), Some(*claim));
                     claims += 1;

@@ -124,6 +124,7 @@ impl World {
         let seen = Seen {
             constraint_gen: 1,
             rules_gen: 0,
+            fence: 0,
             zone: Some(Text::from(zone)),
             rack: Some(Text::from(rack)),
         };

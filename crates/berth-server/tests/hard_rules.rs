@@ -1,0 +1,110 @@
+//! Hard rules about others hold when two servers place at the same moment, neither knowing what
+//! the other is about to do.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Barrier};
+
+use berth_engine::affinity::Rule;
+use berth_engine::{
+    Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
+};
+use berth_ledger::{Backend, Ledger, Op, Options, SnapshotItem, Text};
+use berth_pgtemp::TempPostgres;
+use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
+
+const ROUNDS: u128 = 40;
+
+fn options() -> PlacerOptions {
+    let mut options = PlacerOptions::new(Policy::builtin("pack").unwrap());
+    options.clock = Arc::new(|| Timestamp(0));
+    options
+}
+
+fn request(id: u128, role: &str, rule: Option<&str>) -> PlaceRequest {
+    let amounts = Amounts::new(100, 64).with_disk(1);
+    let mut request = InstanceRequest::new(InstanceId::from_u128(id), "acme", amounts);
+    request.tags.insert("role".to_owned(), role.to_owned());
+    request.affinity.extend(rule.map(|rule| Rule::parse(rule).unwrap()));
+    PlaceRequest {
+        request_id: Text::from(id.to_string()),
+        owner: Text::from("acme"),
+        instances: vec![Arc::new(request)],
+        mode: BatchMode::AllOrNothing,
+        lease_s: 120,
+        pools: Vec::new(),
+    }
+}
+
+/// Two racks of two nodes each.
+fn add_nodes(ledger: &Ledger) {
+    for number in 0..4 {
+        let capacity = Amounts::new(100_000, 100_000).with_disk(100_000);
+        let mut facts = NodeFacts::new(&format!("n{number}"), capacity);
+        facts.zone = Some("z".to_owned());
+        facts.rack = Some(format!("r{}", number / 2));
+        ledger.administer(Op::PutNode(Box::new(facts))).unwrap();
+    }
+}
+
+/// One server places instances that keep away from databases, the other places databases.
+fn race(backend: &Backend, rule: &'static str, domain: fn(&NodeId) -> String) {
+    add_nodes(&Ledger::open(backend.clone(), Options::default()).unwrap());
+    let barrier = Barrier::new(2);
+    std::thread::scope(|scope| {
+        for server in 0..2u128 {
+            let (barrier, backend) = (&barrier, backend.clone());
+            scope.spawn(move || {
+                let placer = Placer::start(backend, &options()).unwrap();
+                for round in 0..ROUNDS {
+                    barrier.wait();
+                    let id = 1 + round * 2 + server;
+                    let answer = match server {
+                        0 => placer.place(request(id, "web", Some(rule))),
+                        _ => placer.place(request(id, "db", None)),
+                    };
+                    match answer {
+                        PlaceAnswer::Granted(_) | PlaceAnswer::NoRoom(_) => {}
+                        other => panic!("round {round} of server {server}: {other:?}"),
+                    }
+                }
+            });
+        }
+    });
+    let mut roles: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let ledger = Ledger::open(backend.clone(), Options::default()).unwrap();
+    let take = |item: SnapshotItem| {
+        if let SnapshotItem::Claim(claim) = item {
+            let role = claim.request().unwrap().tags["role"].clone();
+            roles.entry(domain(&claim.node)).or_default().push(role);
+        }
+        Ok(())
+    };
+    ledger.snapshot(take).unwrap();
+    assert!(roles.len() > 1, "both kinds were placed: {roles:?}");
+    for (domain, roles) in &roles {
+        assert!(roles.iter().all(|role| *role == roles[0]), "{domain} holds {roles:?}");
+    }
+    assert_eq!(ledger.reconcile().unwrap(), []);
+}
+
+fn rack(node: &NodeId) -> String {
+    if matches!(node.as_str(), "n0" | "n1") { "r0".to_owned() } else { "r1".to_owned() }
+}
+
+#[test]
+fn two_servers_keep_a_hard_rule_per_node_and_per_rack_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| Backend::Sqlite(folder.path().join(name));
+    race(&path("node.db"), "role!=db", |node| node.to_string());
+    race(&path("rack.db"), "role!=db@rack", rack);
+}
+
+#[test]
+fn two_servers_keep_a_hard_rule_per_node_and_per_rack_on_postgres() {
+    let server = TempPostgres::start(berth_pgtemp::Options::quick()).unwrap();
+    let database = |name: &str| Backend::Postgres(server.create_database(name).unwrap());
+    race(&database("node"), "role!=db", |node| node.to_string());
+    race(&database("rack"), "role!=db@rack", rack);
+}
