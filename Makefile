@@ -52,13 +52,19 @@ instructions: valgrind gungraun-runner ## Count instructions and compare with th
 	fi
 
 .PHONY: bench
-bench: release ## Measure the engine at 10,000 and 100,000 nodes
+bench: release postgres ## Measure the engine, and the ledger on both databases
 	$(BERTH) bench engine --nodes 10000
 	$(BERTH) bench engine --nodes 100000
+	$(BERTH) bench ledger --backend sqlite
+	$(BERTH) bench ledger --backend postgres
+	$(BERTH) bench ledger --backend sqlite --nodes 1
+	$(BERTH) bench ledger --backend postgres --nodes 1
 
 .PHONY: soak
-soak: nextest ## Run the engine's property tests with many more cases
+soak: nextest postgres ## Run property tests with many more cases, 200 kills, ten minutes of random work
 	PROPTEST_CASES=20000 cargo nextest run --release --package berth-engine
+	BERTH_SOAK_SECONDS=600 cargo nextest run --release --package berth-conformance
+	BERTH_KILLS=200 BERTH_LARGE=1 cargo nextest run --release --package berth-faults --run-ignored all
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -75,21 +81,40 @@ deny: ## Check licences, banned crates and sources (needs cargo-deny)
 	cargo deny check licenses bans sources
 
 .PHONY: tools
-tools: nextest valgrind gungraun-runner ## Install what the tests need, where it is missing
+tools: nextest valgrind gungraun-runner postgres ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:
 	@command -v cargo-nextest >/dev/null || cargo install --locked cargo-nextest
 
-.PHONY: valgrind
-valgrind:
-	@if command -v valgrind >/dev/null; then exit 0; fi
+# Installs Debian packages: $(call apt,PACKAGES)
+define apt
 	as_root=
 	if [ "$$(id -u)" -ne 0 ]; then as_root='sudo -n'; fi
 	export DEBIAN_FRONTEND=noninteractive
-	$$as_root apt-get install -y valgrind ||
-		{ $$as_root apt-get update && $$as_root apt-get install -y valgrind; } ||
-		{ echo 'valgrind is missing and could not be installed: install it by hand' >&2; exit 1; }
+	$$as_root apt-get install -y --no-install-recommends $(1) ||
+		{ $$as_root apt-get update && $$as_root apt-get install -y --no-install-recommends $(1); } ||
+		{ echo '$(1): missing, and could not be installed: install it by hand' >&2; exit 1; }
+endef
+
+.PHONY: valgrind
+valgrind:
+	@if command -v valgrind >/dev/null; then exit 0; fi
+	$(call apt,valgrind libc6-dbg)
+
+# The tests start servers of their own, on folders of their own; they need only the programs.
+.PHONY: postgres
+postgres:
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null; then
+		exit 0
+	fi
+	# Without this, Debian would set up and start a server that nobody asked for.
+	if [ "$$(id -u)" -eq 0 ]; then
+		mkdir -p /etc/postgresql-common
+		[ -e /etc/postgresql-common/createcluster.conf ] ||
+			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+	fi
+	$(call apt,postgresql)
 
 # The runner refuses a library of another version, so it follows the lock file.
 .PHONY: gungraun-runner

@@ -182,6 +182,8 @@ pub enum Task {
     },
     /// Lives a random life.
     Soak(SoakAsk),
+    /// Tells the time.
+    Clock,
     /// Tells what the worker's planner knows of these nodes, once it has seen that event.
     Mirror {
         /// The nodes.
@@ -346,6 +348,8 @@ pub enum Report {
     Churned(u64),
     /// How the soak went.
     Soaked(Box<SoakDone>),
+    /// The planner's clock, in whole seconds since the Unix epoch.
+    Clock(i64),
     /// Instances and used memory per node, and the last event taken in.
     Mirror {
         /// Per node: name, instances, memory.

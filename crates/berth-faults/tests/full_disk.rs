@@ -3,6 +3,8 @@
 //!
 //! Needs the right to mount a small disk. Without it these tests say so and check nothing.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

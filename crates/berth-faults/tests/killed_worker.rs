@@ -1,6 +1,8 @@
 //! A worker that is killed at any moment loses nothing it has acknowledged and leaves nothing half
 //! done, on either database; and a worker that acknowledges too early is found out.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use std::path::Path;
 use std::time::Duration;
 

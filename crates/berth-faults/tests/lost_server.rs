@@ -1,6 +1,8 @@
 //! PostgreSQL goes away in the middle and comes back: clients see errors or delays and never a
 //! false refusal, the same ledger goes on by itself, and what was sent again is done once.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

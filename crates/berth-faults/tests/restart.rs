@@ -1,6 +1,8 @@
 //! A fresh process on a large ledger, after the one before it was killed in the middle of writing,
 //! decides soon. How soon is printed and not asserted; `SPECIFICATION.md` has the promise.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,11 +1,13 @@
 //! The door: one handle to one ledger, whichever database it is on.
 
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use berth_engine::{InstanceId, NodeId};
+use rustc_hash::FxHasher;
 
 use crate::error::{Fault, LedgerError};
 use crate::model::{
@@ -17,7 +19,7 @@ use crate::retention::{Forget, Retention};
 use crate::run::{Chain, Patience};
 use crate::sqlite::Sqlite;
 use crate::tables::{SnapshotItem, Tables};
-use crate::writer::{self, Job, LaneSettings, Observer, Queue, Reply, WriteStats};
+use crate::writer::{self, Job, LaneSettings, Observer, Queue, Reply, Tally, WriteStats};
 
 /// Which database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +87,8 @@ impl Default for Options {
 struct Inner {
     backend: Backend,
     options: Options,
-    queue: Arc<Queue>,
+    queues: Vec<Arc<Queue>>,
+    tally: Arc<Tally>,
     origins: Vec<Text>,
     readers: Mutex<Vec<Box<dyn Tables>>>,
     lanes: Mutex<Vec<JoinHandle<()>>>,
@@ -97,7 +100,7 @@ pub struct Ledger(Arc<Inner>);
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.queue.close();
+        self.queues.iter().for_each(|queue| queue.close());
         let lanes = std::mem::take(self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner));
         for lane in lanes {
             // A lane that drops the last handle cannot wait for itself.
@@ -131,15 +134,17 @@ impl Ledger {
             patience: Patience(options.patience),
             observer,
         };
-        let queue = Arc::new(Queue::default());
+        let tally = Arc::new(Tally::default());
         let lanes = match &backend {
             Backend::Sqlite(_) => 1,
             Backend::Postgres(_) => options.lanes.max(1),
         };
-        let (mut handles, mut origins) = (Vec::with_capacity(lanes), Vec::with_capacity(lanes));
+        let (mut handles, mut origins, mut queues) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..lanes {
             let tables = backend.open(options.isolation)?;
-            let (queue, settings, chain) = (Arc::clone(&queue), settings.clone(), Chain::new());
+            let (settings, chain) = (settings.clone(), Chain::new());
+            let queue = Arc::new(Queue::new(Arc::clone(&tally)));
+            queues.push(Arc::clone(&queue));
             origins.push(Text::clone(&chain.id));
             let lane = move || writer::lane(&queue, tables, chain, &settings);
             let thread = std::thread::Builder::new().name(format!("ledger-{number}"));
@@ -150,7 +155,8 @@ impl Ledger {
         Ok(Self(Arc::new(Inner {
             backend,
             options,
-            queue,
+            queues,
+            tally,
             origins,
             readers: Mutex::new(Vec::new()),
             lanes: Mutex::new(handles),
@@ -165,7 +171,20 @@ impl Ledger {
 
     /// Hands operations over, in order; answers come when they are durable.
     pub fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
-        self.0.queue.submit(jobs);
+        let queues = &self.0.queues;
+        if let [queue] = queues.as_slice() {
+            queue.submit(jobs);
+            return;
+        }
+        let mut by_lane: Vec<Vec<Job>> = queues.iter().map(|_| Vec::new()).collect();
+        for job in jobs {
+            by_lane[lane_of(&job.op, queues.len())].push(job);
+        }
+        for (queue, jobs) in queues.iter().zip(by_lane) {
+            if !jobs.is_empty() {
+                queue.submit(jobs);
+            }
+        }
     }
 
     /// Does one operation and waits for its answer.
@@ -292,7 +311,37 @@ impl Ledger {
         Ok(drifts)
     }
 
-    /// Releases everything an instance, a workload or a tenant holds. Returns how many claims.
+    /// Forgets a tenant: all it holds, its workloads, its own groups and its limits. Returns how many
+    /// claims were released.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn delete_tenant(&self, owner: &str) -> Result<usize, LedgerError> {
+        let released = self.delete_claims(owner, None, "tenant_deleted")?;
+        let (workloads, groups) = self.read(|tables| tables.owned_by(owner))?;
+        let owner = Text::from(owner);
+        for name in workloads {
+            self.administer(Op::RemoveWorkload { owner: Text::clone(&owner), name })?;
+        }
+        for group in groups {
+            self.administer(Op::RemoveGroup(group))?;
+        }
+        self.administer(Op::RemoveQuota(owner))?;
+        Ok(released)
+    }
+
+    /// Forgets a workload and releases all it holds. Returns how many claims were released.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn delete_workload(&self, owner: &str, name: &str) -> Result<usize, LedgerError> {
+        let released = self.delete_claims(owner, Some(name), "workload_deleted")?;
+        let (owner, name) = (Text::from(owner), Text::from(name));
+        self.administer(Op::RemoveWorkload { owner, name })?;
+        Ok(released)
+    }
+
+    /// Releases everything a workload or a tenant holds. Returns how many claims.
     ///
     /// Claims that are granted meanwhile are released too, until none is found.
     ///
@@ -380,7 +429,7 @@ impl Ledger {
     /// processes' commits are noticed by asking again.
     #[must_use]
     pub fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
-        self.0.queue.wait_for_commit(seen, timeout)
+        self.0.tally.wait_for_commit(seen, timeout)
     }
 
     /// Everything as of one moment, in an order in which a fleet can take it in. Returns the cursor
@@ -432,7 +481,7 @@ impl Ledger {
     /// How much was written, and how often it had to begin again.
     #[must_use]
     pub fn stats(&self) -> WriteStats {
-        self.0.queue.stats()
+        self.0.tally.stats()
     }
 
     /// Reads on a connection of its own, and once more when the connection was lost.
@@ -465,6 +514,26 @@ impl Ledger {
         }
         Err(LedgerError::Unreachable("the database went away again and again".to_owned()))
     }
+}
+
+/// The lane of an operation. Those about one node go to one lane, so that the lanes of a server do
+/// not wait for each other's locks; what is about several may go anywhere, since locks are taken in
+/// one order.
+fn lane_of(op: &Op, lanes: usize) -> usize {
+    let mut hasher = FxHasher::default();
+    match op {
+        Op::Commit(plan) => plan.claims.first().map(|claim| &claim.node).hash(&mut hasher),
+        Op::Move(to) => to.to.node.hash(&mut hasher),
+        Op::Adopt(adopt) => adopt.node.hash(&mut hasher),
+        Op::Reap(node) | Op::ReconcileNode(node) => node.hash(&mut hasher),
+        Op::Advance(advance) => advance.key.hash(&mut hasher),
+        Op::Release(release) => release.key.hash(&mut hasher),
+        Op::Resize(resize) => resize.key.hash(&mut hasher),
+        _ => return 0,
+    }
+    let lanes = u64::try_from(lanes).unwrap_or(1).max(1);
+    // The low bits of this hash are poor.
+    usize::try_from((hasher.finish() >> 32) % lanes).unwrap_or(0)
 }
 
 fn unexpected(answer: &Answer) -> LedgerError {

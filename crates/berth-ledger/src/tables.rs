@@ -124,6 +124,8 @@ pub(crate) trait Tables: Send {
     fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault>;
     /// The claims of a tenant, or of one of its workloads.
     fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault>;
+    /// What a tenant has defined: names of its workloads, and of the groups that only it may join.
+    fn owned_by(&mut self, owner: &str) -> Result<(Vec<Text>, Vec<Text>), Fault>;
     /// Nodes that have an expired claim.
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
     /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.

@@ -38,17 +38,25 @@ pub struct WriteStats {
     pub operations: u64,
     /// Attempts that had to begin again.
     pub retries: Retries,
+    /// Counters found out of step with their claims: each is a defect.
+    pub drifts: u64,
 }
 
-/// Operations that wait for a lane.
+/// What all lanes of a ledger have done.
 #[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<State>,
-    arrived: Condvar,
+pub(crate) struct Tally {
     stats: Mutex<WriteStats>,
     /// Rises with every commit, for those who wait for events.
     commits: Mutex<u64>,
     committed: Condvar,
+}
+
+/// Operations that wait for one lane.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    arrived: Condvar,
+    tally: Arc<Tally>,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,7 +64,50 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Tally {
+    pub(crate) fn stats(&self) -> WriteStats {
+        *held(&self.stats)
+    }
+
+    /// Waits until something was committed here since `seen`, or the time is up.
+    pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
+        let commits = held(&self.commits);
+        let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Counts what was out of step among these answers.
+    fn note_drifts(&self, answers: &[Answer]) {
+        let found = answers.iter().map(|answer| match answer {
+            Answer::Drifts(drifts) => drifts.len(),
+            _ => 0,
+        });
+        let found: usize = found.sum();
+        if found > 0 {
+            held(&self.stats).drifts += u64::try_from(found).unwrap_or(u64::MAX);
+        }
+    }
+
+    fn note(&self, operations: usize, retries: Retries) {
+        let mut stats = held(&self.stats);
+        stats.transactions += 1;
+        stats.operations += u64::try_from(operations).unwrap_or(0);
+        stats.retries.again += retries.again;
+        stats.retries.duplicates += retries.duplicates;
+        stats.retries.guards += retries.guards;
+        stats.retries.lost += retries.lost;
+        drop(stats);
+        *held(&self.commits) += 1;
+        self.committed.notify_all();
+    }
+}
+
 impl Queue {
+    /// The queue of one lane.
+    pub(crate) fn new(tally: Arc<Tally>) -> Self {
+        Self { tally, ..Self::default() }
+    }
+
     /// Adds operations in the order given.
     pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
         let mut state = held(&self.state);
@@ -74,17 +125,6 @@ impl Queue {
     pub(crate) fn close(&self) {
         held(&self.state).closed = true;
         self.arrived.notify_all();
-    }
-
-    pub(crate) fn stats(&self) -> WriteStats {
-        *held(&self.stats)
-    }
-
-    /// Waits until something was committed here since `seen`, or the time is up.
-    pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
-        let commits = held(&self.commits);
-        let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn next_group(&self, most: usize) -> Option<Vec<Job>> {
@@ -105,19 +145,6 @@ impl Queue {
             }
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    fn note(&self, operations: usize, retries: Retries) {
-        let mut stats = held(&self.stats);
-        stats.transactions += 1;
-        stats.operations += u64::try_from(operations).unwrap_or(0);
-        stats.retries.again += retries.again;
-        stats.retries.duplicates += retries.duplicates;
-        stats.retries.guards += retries.guards;
-        stats.retries.lost += retries.lost;
-        drop(stats);
-        *held(&self.commits) += 1;
-        self.committed.notify_all();
     }
 }
 
@@ -175,7 +202,10 @@ pub(crate) fn lane(
                 group.into_iter().map(|job| (job.op, job.reply)).unzip();
             let mut retries = Retries::default();
             let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
-            queue.note(ops.len(), retries);
+            queue.tally.note(ops.len(), retries);
+            if let Ok(done) = &outcome {
+                queue.tally.note_drifts(&done.answers);
+            }
             // One operation that the database cannot take must not fail those beside it.
             let poisoned =
                 matches!(outcome, Err(LedgerError::Database(_) | LedgerError::Corrupt(_)));

@@ -3,10 +3,15 @@
 //! It repeats what the ledger decided and decides nothing. An event may come twice, once from the
 //! own writer and once from the log: the fence says which of two claims is the newer.
 
+use std::collections::hash_map::Entry;
+use std::sync::mpsc;
+use std::thread;
+
 use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
-    Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
+    Allocated, Claim, ClaimKey, EventBody, Ledger, LedgerError, Role, Seen, SnapshotItem, Spec,
+    Text,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -29,6 +34,10 @@ pub struct Mirror {
     /// The last event that was taken in.
     pub cursor: i64,
 }
+
+/// Things of a snapshot that are handed over at once, and how often before the reader waits.
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 8;
 
 /// Parsed requests that are kept.
 const SPECS: usize = 4096;
@@ -89,6 +98,36 @@ impl Mirror {
             .collect()
     }
 
+    /// Takes in everything that a ledger holds, as of one moment. One thread reads while the other
+    /// takes in: each is about half of the work.
+    pub(crate) fn load_all(&mut self, ledger: &Ledger) -> Result<(), LedgerError> {
+        let (sender, receiver) = mpsc::sync_channel::<Vec<SnapshotItem>>(CHUNKS);
+        thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                let gone = |_| LedgerError::Closed;
+                let mut chunk = Vec::with_capacity(CHUNK);
+                let cursor = ledger.snapshot(|item| {
+                    chunk.push(item);
+                    if chunk.len() < CHUNK {
+                        return Ok(());
+                    }
+                    let full = std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK));
+                    sender.send(full).map_err(gone)
+                })?;
+                sender.send(chunk).map_err(gone)?;
+                Ok(cursor)
+            });
+            let loaded = receiver.iter().flatten().try_for_each(|item| self.load(item));
+            // After an error nobody listens, and the reader ends.
+            drop(receiver);
+            let panicked = || Err(LedgerError::Corrupt("the reader panicked".to_owned()));
+            let cursor = reading.join().unwrap_or_else(|_| panicked());
+            loaded?;
+            self.cursor = cursor?;
+            Ok(())
+        })
+    }
+
     /// Takes in one thing of a snapshot.
     ///
     /// # Errors
@@ -128,14 +167,15 @@ impl Mirror {
         node: &NodeId,
         amounts: Option<berth_engine::Amounts>,
     ) -> Result<(), LedgerError> {
-        if !self.specs.contains_key(spec) {
-            if self.specs.len() >= SPECS {
-                self.specs.clear();
-            }
-            let request = spec.request().map_err(|error| corrupt(&error))?;
-            self.specs.insert(spec.clone(), request);
+        if self.specs.len() >= SPECS && !self.specs.contains_key(spec) {
+            self.specs.clear();
         }
-        let Some(request) = self.specs.get_mut(spec) else { return Ok(()) };
+        let request = match self.specs.entry(spec.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                unknown.insert(spec.request().map_err(|error| corrupt(&error))?)
+            }
+        };
         request.id = id;
         request.name = name.map(str::to_owned);
         if let Some(amounts) = amounts {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use berth_engine::{BatchMode, InstanceId, InstanceRequest, NodeId, Policy, Timestamp};
 use berth_ledger::{Backend, Conflict, Ledger, Options, Plan, PlannedClaim, Text, Verdict};
-use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
+use berth_server::{Clock, PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 
 use crate::naive::Naive;
 use crate::protocol::{
@@ -24,6 +24,7 @@ use crate::timing::{stopwatch, wall_clock_s};
 pub(crate) struct Server {
     placer: Placer,
     policy: Policy,
+    clock: Clock,
 }
 
 enum Hands {
@@ -92,9 +93,10 @@ impl Server {
         options.ledger = Options { isolation: settings.isolation.parse()?, ..Options::default() };
         options.follow_every = Duration::from_millis(settings.follow_every_ms);
         let offset_s = settings.clock_offset_s;
-        options.clock = Arc::new(move || Timestamp(wall_clock_s() + offset_s));
+        let clock: Clock = Arc::new(move || Timestamp(wall_clock_s() + offset_s));
+        options.clock = Arc::clone(&clock);
         let placer = Placer::start(Backend::parse(&settings.url)?, &options)?;
-        Ok(Self { placer, policy })
+        Ok(Self { placer, policy, clock })
     }
 
     pub(crate) const fn ledger(&self) -> &Ledger {
@@ -118,6 +120,7 @@ impl Server {
             Task::MoveToAndFro { instance, nodes } => self.move_to_and_fro(instance, nodes),
             Task::Churn { like, space, millis } => self.churn(like, *space, *millis)?,
             Task::Soak(ask) => Report::Soaked(Box::new(soak::run(self, ask)?)),
+            Task::Clock => Report::Clock((self.clock)().0),
             Task::Mirror { nodes, cursor } => self.mirror(nodes, *cursor)?,
         })
     }

@@ -100,11 +100,15 @@ impl Soak<'_> {
         let amounts = self.amounts();
         let group = (self.chance.u32(..5) == 0).then(|| self.chance.choice(&self.ask.groups));
         let pool = (self.chance.u32(..5) == 0).then(|| self.chance.choice(&self.ask.pools));
+        let with_gpu = self.chance.u32(..6) == 0;
         let mut ask = Ask::all(&self.request_id("soak"), Vec::new());
         for _ in 0..many {
             let id = id_in(self.ask.space, self.next());
             let mut instance = InstanceRequest::new(id, "soak", amounts);
             instance.groups.extend(group.flatten().cloned());
+            if with_gpu {
+                instance.extra.insert("gpu".to_owned(), 1);
+            }
             ask.instances.push(instance);
         }
         ask.pools.extend(pool.flatten().cloned());

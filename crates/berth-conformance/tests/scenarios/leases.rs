@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use berth_conformance::{Ask, Crew, Engine, Order, Outcome, Stage, Stood, Task, stopwatch};
+use berth_conformance::{Ask, Crew, Engine, Order, Outcome, Report, Stage, Stood, Task, stopwatch};
 use berth_engine::InstanceId;
 use berth_ledger::GrantedClaim;
 
@@ -74,6 +74,9 @@ pub(crate) fn a_killed_scheduler_gives_its_room_back(stage: &Stage) {
     assert_clean(stage);
 }
 
+/// How far the workers' clocks are off.
+const OFF_S: [i64; 3] = [-600, 0, 600];
+
 /// Where faketime is, which gives a process another clock.
 fn faketime() -> Option<&'static Path> {
     let known = ["/usr/bin/faketime", "/usr/local/bin/faketime"].map(Path::new);
@@ -86,7 +89,6 @@ fn faketime() -> Option<&'static Path> {
 /// too, where that is installed. On SQLite it must not be: the database runs inside the process and
 /// its clock is the machine's, which all processes that can open the file share.
 fn clocks(stage: &Stage) -> Crew {
-    const OFF_S: [i64; 3] = [-600, 0, 600];
     let faketime = faketime().filter(|_| stage.engine != Engine::Sqlite);
     if faketime.is_none() && stage.engine != Engine::Sqlite {
         println!("{stage}: faketime is not installed; only the planners' clocks are off");
@@ -108,7 +110,20 @@ fn clocks(stage: &Stage) -> Crew {
         };
         Ok((command, settings))
     });
-    start.unwrap_or_else(|why| panic!("{stage}: {why:#}"))
+    let mut crew = start.unwrap_or_else(|why| panic!("{stage}: {why:#}"));
+    let told = round(stage, &mut crew, vec![Task::Clock; OFF_S.len()]);
+    let clocks: Vec<i64> = told
+        .iter()
+        .map(|report| match report {
+            Report::Clock(at) => *at,
+            other => panic!("{stage}: {other:?}"),
+        })
+        .collect();
+    // A scenario about wrong clocks whose clocks are right would prove nothing.
+    for (clock, off) in clocks.iter().zip(OFF_S) {
+        assert!((clock - clocks[1] - off).abs() < 30, "{stage}: clocks are at {clocks:?}");
+    }
+    crew
 }
 
 pub(crate) fn wrong_clocks_move_no_lease(stage: &Stage) {

@@ -21,7 +21,8 @@ fn furnish(stage: &Stage) -> (Vec<String>, Vec<String>, Vec<String>) {
     let nodes: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
     for (number, node) in nodes.iter().enumerate() {
         // So tight that moves, growth and claims are in each other's way.
-        let facts = Stage::facts(node, 16_000, 16_384, &format!("r{}", number / 2));
+        let mut facts = Stage::facts(node, 16_000, 16_384, &format!("r{}", number / 2));
+        facts.extra.insert("gpu".to_owned(), 4);
         stage.put_node(facts).unwrap();
     }
     let mut groups = Vec::new();

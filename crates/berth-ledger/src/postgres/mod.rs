@@ -101,7 +101,8 @@ impl Postgres {
     /// Does something with the connection, opened again if it is gone and nothing is under way. A
     /// connection that is lost in the process is dropped.
     fn with<T>(&mut self, act: impl FnOnce(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
-        if !self.open {
+        // A new connection would not hold the gate that this one is taken to hold.
+        if !self.open && !self.at_gate {
             self.reconnect()?;
         }
         let session = self.session.as_mut();
@@ -158,6 +159,7 @@ impl Postgres {
     /// Everything as of one moment: no writer is under way while events get their numbers and the
     /// moment is fixed, then they go on.
     fn read_snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+        self.reconnect()?;
         self.at_gate = true;
         self.with(|session| session.rows(gate("SELECT pg_advisory_lock($1)")))?;
         self.with(log::number)?;
@@ -238,6 +240,8 @@ impl Tables for Postgres {
     }
 
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
+        // Before anything is said about the gate, which a connection takes along when it goes.
+        self.reconnect()?;
         let mut calls = self.beginning(keys);
         let begun = calls.len();
         let mut plan = lock::Plan::new(keys, &self.large_pools)?;
@@ -354,6 +358,10 @@ impl Tables for Postgres {
 
     fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
         self.with(|session| read::claims_of(session, owner, workload))
+    }
+
+    fn owned_by(&mut self, owner: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
+        self.with(|session| read::owned_by(session, owner))
     }
 
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault> {

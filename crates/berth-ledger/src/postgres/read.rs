@@ -9,7 +9,7 @@ use super::rows::{CLAIM, DEMAND, claim_from, claim_key_from, demand_from, get, n
 use super::session::Session;
 use crate::drift::{self, Drifted};
 use crate::error::Fault;
-use crate::model::{Claim, ClaimKey, Micros, UnmetDemand};
+use crate::model::{Claim, ClaimKey, Micros, Text, UnmetDemand};
 use crate::retention::Forget;
 use crate::tables::{ChainRow, ReceiptRow};
 
@@ -43,6 +43,18 @@ pub(super) fn claims_of(
     let values: Vec<Value> =
         vec![Box::new(owner.to_owned()), Box::new(workload.map(str::to_owned))];
     list(session, Call::new("claim", sql, values), |row| claim_key_from(row, 0))
+}
+
+pub(super) fn owned_by(
+    session: &mut Session,
+    owner: &str,
+) -> Result<(Vec<Text>, Vec<Text>), Fault> {
+    let named = |session: &mut Session, what: &'static str, sql: &'static str| {
+        list(session, Call::new(what, sql, vec![Box::new(owner.to_owned())]), |row| text(row, 0))
+    };
+    let workloads = named(session, "workload", "SELECT name FROM workload WHERE owner = $1")?;
+    let groups = named(session, "team", "SELECT id FROM team WHERE owner = $1")?;
+    Ok((workloads, groups))
 }
 
 pub(super) fn expired_nodes(session: &mut Session) -> Result<Vec<NodeId>, Fault> {

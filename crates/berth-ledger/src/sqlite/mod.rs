@@ -237,6 +237,10 @@ impl Tables for Sqlite {
         read::claims_of(&self.connection, owner, workload)
     }
 
+    fn owned_by(&mut self, owner: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
+        read::owned_by(&self.connection, owner)
+    }
+
     fn expired_nodes(&mut self) -> Result<Vec<berth_engine::NodeId>, Fault> {
         let now = self.now();
         read::expired_nodes(&self.connection, now)

@@ -9,7 +9,7 @@ use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_fro
 use crate::drift::{self, Drifted};
 use crate::error::Fault;
 use crate::export::{Cell, NextRow, TABLES, TakeRow};
-use crate::model::{ClaimKey, Micros, Quota, Seen, Segment, UnmetDemand};
+use crate::model::{ClaimKey, Micros, Quota, Seen, Segment, Text, UnmetDemand};
 use crate::retention::Forget;
 use crate::stored;
 use crate::tables::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
@@ -121,6 +121,22 @@ pub(super) fn claims_of(
         Ok(())
     })?;
     Ok(keys)
+}
+
+pub(super) fn owned_by(
+    connection: &Connection,
+    owner: &str,
+) -> Result<(Vec<Text>, Vec<Text>), Fault> {
+    let mut owned = (Vec::new(), Vec::new());
+    each(connection, "SELECT name FROM workload WHERE owner = ?1", [owner], |row| {
+        owned.0.push(text(row, 0)?);
+        Ok(())
+    })?;
+    each(connection, "SELECT id FROM team WHERE owner = ?1", [owner], |row| {
+        owned.1.push(text(row, 0)?);
+        Ok(())
+    })?;
+    Ok(owned)
 }
 
 pub(super) fn expired_nodes(connection: &Connection, now: Micros) -> Result<Vec<NodeId>, Fault> {

@@ -1,0 +1,77 @@
+//! What any server does beside placing: end leases that ran out, look for counters out of step, and
+//! forget what need not be kept. Any number of servers may do so at once; guards keep them safe.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use berth_ledger::{Ledger, Retention};
+
+/// How often each is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Chores {
+    /// Ending leases that ran out.
+    pub reap_every: Duration,
+    /// Comparing counters with claims.
+    pub reconcile_every: Duration,
+    /// Forgetting what need not be kept.
+    pub forget_every: Duration,
+    /// What is kept.
+    pub retention: Retention,
+}
+
+impl Default for Chores {
+    fn default() -> Self {
+        Self {
+            reap_every: Duration::from_secs(5),
+            reconcile_every: Duration::from_secs(60),
+            forget_every: Duration::from_secs(600),
+            retention: Retention::default(),
+        }
+    }
+}
+
+/// A thread that keeps house until it is dropped.
+pub struct Housekeeper {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Housekeeper {
+    /// Starts to keep house.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(ledger: Ledger, chores: Chores) -> std::io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let work = move || {
+            let tick = chores.reap_every.max(Duration::from_millis(100));
+            let (mut since_reconciled, mut since_forgot) = (Duration::ZERO, Duration::ZERO);
+            // What fails now, because the database is away, is done the next time.
+            while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
+                let _ = ledger.reap();
+                since_reconciled += tick;
+                since_forgot += tick;
+                if since_reconciled >= chores.reconcile_every {
+                    since_reconciled = Duration::ZERO;
+                    let _ = ledger.reconcile();
+                }
+                if since_forgot >= chores.forget_every {
+                    since_forgot = Duration::ZERO;
+                    let _ = ledger.forget(&chores.retention);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("housekeeper".to_owned()).spawn(work)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
