@@ -4,28 +4,25 @@ use std::collections::BTreeMap;
 
 use crate::model::{Pool, Text};
 
-/// Where a writer draws values of large pools: each pool at a random place of the writer's own, and
-/// upwards from there, so that two writers practically never meet. A value that turns out to be
-/// taken makes it start elsewhere.
+/// Where a writer looks for values of large pools: each pool at a random place of the writer's own,
+/// and upwards from there, so that two writers practically never meet and nobody need lock the pool.
+/// A value that another took in the meantime makes it start elsewhere.
 #[derive(Default)]
 pub(crate) struct Runs(BTreeMap<Text, u128>);
 
 impl Runs {
-    /// The next values of a pool.
-    pub(crate) fn draw(&mut self, pool: &Pool, wanted: usize) -> Vec<u128> {
-        let next = self
-            .0
-            .entry(Text::clone(&pool.id))
-            .or_insert_with(|| pool.first + fastrand::u128(0..pool.size()));
-        let mut values = Vec::with_capacity(wanted);
-        for _ in 0..wanted {
-            if *next > pool.last || *next < pool.first {
-                *next = pool.first;
-            }
-            values.push(*next);
-            *next += 1;
+    /// Where to look next.
+    pub(crate) fn start(&mut self, pool: &Pool) -> u128 {
+        let random = || pool.first + fastrand::u128(0..pool.size());
+        let next = *self.0.entry(Text::clone(&pool.id)).or_insert_with(random);
+        if (pool.first..=pool.last).contains(&next) { next } else { pool.first }
+    }
+
+    /// Goes on after the values that were found.
+    pub(crate) fn advance(&mut self, pool: &Pool, found: &[u128]) {
+        if let Some(last) = found.last() {
+            self.0.insert(Text::clone(&pool.id), last.saturating_add(1));
         }
-        values
     }
 
     /// Starts elsewhere.
@@ -34,7 +31,7 @@ impl Runs {
     }
 }
 
-/// A search for free values in a small pool: from where the last one ended to the end, then from
+/// A search for free values: from where the last one ended to the end, then from
 /// the start, so that a value that was given back comes round late.
 pub(crate) struct Search {
     first: u128,
@@ -147,12 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_stays_within_its_pool() {
-        let mut pool = Pool::parse("p", "fd00::/104").unwrap();
+    fn a_run_goes_on_after_what_was_found_and_stays_within_its_pool() {
+        let pool = Pool::parse("p", "fd00::/104").unwrap();
         let mut runs = Runs::default();
-        runs.0.insert(Text::clone(&pool.id), pool.last);
-        assert_eq!(runs.draw(&pool, 2), [pool.last, pool.first]);
-        pool.first += 10;
-        assert_eq!(runs.draw(&pool, 1), [pool.first]);
+        let start = runs.start(&pool);
+        assert!((pool.first..=pool.last).contains(&start));
+        runs.advance(&pool, &[pool.first, pool.first + 4]);
+        assert_eq!(runs.start(&pool), pool.first + 5);
+        runs.advance(&pool, &[pool.last]);
+        assert_eq!(runs.start(&pool), pool.first);
     }
 }

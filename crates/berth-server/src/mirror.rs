@@ -4,21 +4,27 @@
 //! own writer and once from the log: the fence says which of two claims is the newer.
 
 use std::collections::hash_map::Entry;
-use std::sync::mpsc;
-use std::thread;
 
 use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
-    Allocated, Claim, ClaimKey, EventBody, Ledger, LedgerError, Role, Seen, SnapshotItem, Spec,
-    Text,
+    Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What is known of a node's row in the ledger.
 #[derive(Clone, Debug, Default)]
 struct NodeMark {
+    /// As the log tells it.
     seen: Seen,
+    /// How often our own plans in flight will raise its rules.
+    expected: i64,
+}
+
+impl NodeMark {
+    fn expect(&mut self, by: i64) {
+        self.expected = (self.expected + by).max(0);
+    }
 }
 
 /// An engine that follows a ledger.
@@ -34,10 +40,6 @@ pub struct Mirror {
     /// The last event that was taken in.
     pub cursor: i64,
 }
-
-/// Things of a snapshot that are handed over at once, and how often before the reader waits.
-const CHUNK: usize = 1024;
-const CHUNKS: usize = 8;
 
 /// Parsed requests that are kept.
 const SPECS: usize = 4096;
@@ -74,7 +76,8 @@ impl Mirror {
     /// What a plan on this node rests on.
     #[must_use]
     pub fn seen(&self, node: &NodeId) -> Seen {
-        self.nodes.get(node).map(|mark| mark.seen.clone()).unwrap_or_default()
+        let Some(mark) = self.nodes.get(node) else { return Seen::default() };
+        Seen { rules_gen: mark.seen.rules_gen + mark.expected, ..mark.seen.clone() }
     }
 
     /// The other nodes that an instance's hard rules about racks and zones are about, if it goes
@@ -98,36 +101,6 @@ impl Mirror {
             .collect()
     }
 
-    /// Takes in everything that a ledger holds, as of one moment. One thread reads while the other
-    /// takes in: each is about half of the work.
-    pub(crate) fn load_all(&mut self, ledger: &Ledger) -> Result<(), LedgerError> {
-        let (sender, receiver) = mpsc::sync_channel::<Vec<SnapshotItem>>(CHUNKS);
-        thread::scope(|scope| {
-            let reading = scope.spawn(move || {
-                let gone = |_| LedgerError::Closed;
-                let mut chunk = Vec::with_capacity(CHUNK);
-                let cursor = ledger.snapshot(|item| {
-                    chunk.push(item);
-                    if chunk.len() < CHUNK {
-                        return Ok(());
-                    }
-                    let full = std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK));
-                    sender.send(full).map_err(gone)
-                })?;
-                sender.send(chunk).map_err(gone)?;
-                Ok(cursor)
-            });
-            let loaded = receiver.iter().flatten().try_for_each(|item| self.load(item));
-            // After an error nobody listens, and the reader ends.
-            drop(receiver);
-            let panicked = || Err(LedgerError::Corrupt("the reader panicked".to_owned()));
-            let cursor = reading.join().unwrap_or_else(|_| panicked());
-            loaded?;
-            self.cursor = cursor?;
-            Ok(())
-        })
-    }
-
     /// Takes in one thing of a snapshot.
     ///
     /// # Errors
@@ -142,7 +115,7 @@ impl Mirror {
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
             SnapshotItem::Node(facts, seen) => {
                 self.put_node(&facts, seen.constraint_gen)?;
-                self.nodes.insert(facts.id, NodeMark { seen });
+                self.nodes.insert(facts.id, NodeMark { seen, expected: 0 });
             }
             SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
             SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
@@ -236,12 +209,15 @@ impl Mirror {
             EventBody::SecretsChanged { env, version } => {
                 self.engine.fleet_mut().set_secrets(env, version.is_some());
             }
+            EventBody::PolicyChanged { body, .. } => {
+                let policy = Policy::from_json(body);
+                self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
+            }
             EventBody::State { .. }
             | EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
             | EventBody::WorkloadChanged { .. }
-            | EventBody::PolicyChanged { .. }
             | EventBody::Drift { .. } => {}
         }
         Ok(())
@@ -254,13 +230,14 @@ impl Mirror {
             return Ok(());
         }
         self.fences.insert(id, allocated.fence);
-        self.planned.remove(&id);
+        let was_planned = self.planned.remove(&id);
         if let Some(mark) = self.nodes.get_mut(&allocated.node_id) {
             mark.seen.fence = mark.seen.fence.max(allocated.fence);
         }
         for (node, rules_gen) in &allocated.rules {
             if let Some(mark) = self.nodes.get_mut(node) {
                 mark.seen.rules_gen = mark.seen.rules_gen.max(*rules_gen);
+                mark.expect(-i64::from(was_planned));
             }
         }
         if let Some(at) = self.engine.fleet().node_of(id) {
@@ -305,7 +282,7 @@ impl Mirror {
     pub fn expect_rules<'a>(&mut self, nodes: impl Iterator<Item = &'a NodeId>, by: i64) {
         for node in nodes {
             if let Some(mark) = self.nodes.get_mut(node) {
-                mark.seen.rules_gen += by;
+                mark.expect(by);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::setting::{
 pub(crate) fn nothing_is_granted_after_a_cordon(stage: &Stage) {
     let mut crew = crew(stage);
     let mut raced = false;
-    for number in 0..10u128 {
+    for number in 0..6u128 {
         let node = format!("n{number}");
         stage.put_node(Stage::facts(&node, 1_000_000, 65_536, "r")).unwrap();
         // Seven processes with a hundred creates between them, and one that cordons.
@@ -25,7 +25,7 @@ pub(crate) fn nothing_is_granted_after_a_cordon(stage: &Stage) {
                 Task::Place((from..from + many).map(|id| Ask::one(instance(id, 64))).collect())
             })
             .collect();
-        let after_ms = 5 + 8 * u64::try_from(number).unwrap();
+        let after_ms = 5 + 12 * u64::try_from(number).unwrap();
         tasks.push(Task::Orders(vec![Order::Cordon { node: node.clone(), after_ms }]));
         let outcomes = outcomes(&round(stage, &mut crew, tasks));
         assert_eq!(outcomes.len(), 100, "{stage}");
@@ -122,7 +122,7 @@ pub(crate) fn one_request_over_broken_connections(stage: &Stage) {
     }
     let mut crew = crew(stage);
     let mut ids = BTreeSet::new();
-    for number in 0..10 {
+    for number in 0..6 {
         let tasks = same(number, 3, 64).into_iter().map(|ask| {
             ids.insert(ask.request_id.clone());
             // Asked twice: the second is the retry of a client that never heard the answer.

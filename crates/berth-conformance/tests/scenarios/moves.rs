@@ -56,7 +56,7 @@ pub(crate) fn a_killed_mover_leaves_source_or_target(stage: &Stage) {
     }
     let instances = four_on_each(stage, &mut crew(stage));
     let mut moved = false;
-    for number in 0..6u64 {
+    for number in 0..4u64 {
         let mut crew = crew(stage);
         let tasks = instances.iter().map(|instance| Task::MoveToAndFro {
             instance: instance.clone(),

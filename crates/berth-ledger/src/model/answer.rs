@@ -102,15 +102,6 @@ pub enum Guard {
         /// Where a group that stays together is.
         home: Option<Text>,
     },
-    /// A hard rule about others does not hold any more.
-    Rule {
-        /// The node.
-        node: NodeId,
-        /// The rule.
-        rule: String,
-        /// Who stands against it.
-        instance: Option<InstanceId>,
-    },
     /// The volume is not there.
     UnknownVolume(Text),
     /// The volume lives elsewhere.
@@ -155,7 +146,6 @@ impl Guard {
             Self::Room { lack, .. } | Self::Class { lack, .. } => lack.code,
             Self::UnknownGroup(_) => "unknown_group",
             Self::Group { .. } => "group_no_node",
-            Self::Rule { .. } => "affinity_no_node",
             Self::UnknownVolume(_) => "unknown_volume",
             Self::VolumeHome { .. } => "volume_locality_no_node",
             Self::VolumeInUse { .. } => "volume_in_use",

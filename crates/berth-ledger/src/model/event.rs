@@ -159,6 +159,8 @@ pub enum EventBody {
         name: String,
         /// The hash of its content.
         hash: String,
+        /// Its content, as JSON.
+        body: String,
     },
     /// A counter was not the sum of its claims: a defect, corrected.
     #[serde(rename = "ledger.drift")]

@@ -159,6 +159,14 @@ impl Postgres {
     /// Everything as of one moment: no writer is under way while events get their numbers and the
     /// moment is fixed, then they go on.
     fn read_snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+        self.read_gated(|session| log::snapshot(session, take))
+    }
+
+    /// Reads as of a moment at which every event has its number. Returns the last event's number.
+    fn read_gated(
+        &mut self,
+        read: impl FnOnce(&mut Session) -> Result<(), Fault>,
+    ) -> Result<i64, Fault> {
         self.reconnect()?;
         self.at_gate = true;
         self.with(|session| session.rows(gate("SELECT pg_advisory_lock($1)")))?;
@@ -167,7 +175,7 @@ impl Postgres {
         let next = self.with(log::ends)?.0.next;
         self.with(|session| session.rows(gate("SELECT pg_advisory_unlock($1)")))?;
         self.at_gate = false;
-        self.with(|session| log::snapshot(session, take))?;
+        self.with(read)?;
         self.end("COMMIT")?;
         Ok(next - 1)
     }
@@ -389,7 +397,8 @@ impl Tables for Postgres {
     }
 
     fn dump(&mut self, take: &mut TakeRow<'_>) -> Result<(), Fault> {
-        self.reading(|session| copy::dump(session, take))
+        let done = self.read_gated(|session| copy::dump(session, take)).map(drop);
+        self.tidied(done)
     }
 
     fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {

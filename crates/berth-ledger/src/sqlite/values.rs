@@ -3,11 +3,11 @@
 use rusqlite::Connection;
 
 use crate::error::Fault;
-use crate::model::Text;
+use crate::model::{Pool, Text};
 use crate::stored;
 pub(super) use crate::values::Runs;
 use crate::values::Search;
-use crate::work::{Keys, PoolRow, Rows};
+use crate::work::{Keys, Rows};
 
 /// Rows looked at per step of a search.
 const STEP: i64 = 512;
@@ -21,11 +21,12 @@ pub(super) fn offer(
 ) -> Result<(), Fault> {
     for (id, &wanted) in keys.pools.iter().filter(|(_, wanted)| **wanted > 0) {
         let Some(row) = rows.pools.get(id) else { continue };
-        let mut values = if row.pool.is_searched() {
-            search(connection, row, wanted, rows.now.0)?
-        } else {
-            runs.draw(&row.pool, wanted)
-        };
+        let searched = row.pool.is_searched();
+        let start = if searched { row.next } else { runs.start(&row.pool) };
+        let mut values = search(connection, &row.pool, start, wanted, rows.now.0)?;
+        if !searched {
+            runs.advance(&row.pool, &values);
+        }
         // Given out from the end.
         values.reverse();
         rows.free_values.insert(Text::clone(id), values);
@@ -35,16 +36,17 @@ pub(super) fn offer(
 
 fn search(
     connection: &Connection,
-    row: &PoolRow,
+    pool: &Pool,
+    start: u128,
     wanted: usize,
     now: i64,
 ) -> Result<Vec<u128>, Fault> {
     let sql = "SELECT value, released_at FROM pool_value \
          WHERE pool = ?1 AND value >= ?2 AND value <= ?3 ORDER BY value LIMIT ?4";
     let mut statement = connection.prepare_cached(sql)?;
-    let mut search = Search::new(&row.pool, row.next, wanted, now);
+    let mut search = Search::new(pool, start, wanted, now);
     while let Some((from, to)) = search.range() {
-        let parameters = (&*row.pool.id, from.to_be_bytes(), to.to_be_bytes(), STEP);
+        let parameters = (&*pool.id, from.to_be_bytes(), to.to_be_bytes(), STEP);
         let mut found = statement.query(parameters)?;
         let mut taken = Vec::new();
         while let Some(row) = found.next()? {

@@ -332,9 +332,14 @@ impl Work {
             self.rows.policies.edit(other, |row| row.active = false);
         }
         let (name, body) = (name.to_owned(), body.to_owned());
-        let row = PolicyRow { name: name.clone(), body, at: self.rows.now, active: true };
+        let event = EventBody::PolicyChanged {
+            name: name.clone(),
+            hash: hash.to_owned(),
+            body: body.clone(),
+        };
+        let row = PolicyRow { name, body, at: self.rows.now, active: true };
         self.rows.policies.set(&key, Some(row));
-        self.events.push(EventBody::PolicyChanged { name, hash: hash.to_owned() });
+        self.events.push(event);
         Outcome::Done
     }
 

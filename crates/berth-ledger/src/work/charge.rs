@@ -1,5 +1,5 @@
 //! Charging a claim to everything it touches, and taking it off again: the only code that changes
-//! a counter, apart from the reconciler.
+//! a counter, apart from resizing, which moves what is charged, and the reconciler.
 
 use berth_engine::{GroupKind, NodeId, NodeState, class_lack};
 

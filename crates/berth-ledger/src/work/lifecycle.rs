@@ -347,12 +347,19 @@ impl Work {
         if let Some(answer) = self.repeated(&id, hash) {
             return answer;
         }
-        if let Some(claim) = self.rows.claims.get(&key) {
-            if claim.node == adopt.node {
-                return Ok(standing(claim));
+        let mut key = key;
+        for role in [Role::Primary, Role::MigrationTarget] {
+            let place = ClaimKey { role, ..key };
+            match self.rows.claims.get(&place) {
+                Some(claim) if claim.node == adopt.node => return Ok(standing(claim)),
+                // Found in two places: both are counted, since both use what they use.
+                Some(_) if role == Role::Primary => key.role = Role::MigrationTarget,
+                Some(claim) if key.role == role => {
+                    let node = claim.node.clone();
+                    return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
+                }
+                Some(_) | None => {}
             }
-            let node = claim.node.clone();
-            return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
         }
         let planned = PlannedClaim {
             key,

@@ -68,10 +68,9 @@ impl Planner {
     fn start_anew(&mut self) -> bool {
         let policy = self.mirror.engine().policy().clone();
         let mut fresh = crate::mirror::Mirror::new(policy);
-        let loaded = fresh.load_all(&self.ledger).is_ok();
-        if loaded {
-            self.mirror = fresh;
-        }
-        loaded
+        let Ok(cursor) = self.ledger.snapshot(|item| fresh.load(item)) else { return false };
+        fresh.cursor = cursor;
+        self.mirror = fresh;
+        true
     }
 }

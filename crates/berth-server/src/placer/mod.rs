@@ -148,7 +148,7 @@ impl Placer {
         };
         let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
         let mut mirror = Mirror::new(options.policy.clone());
-        mirror.load_all(&ledger)?;
+        mirror.cursor = ledger.snapshot(|item| mirror.load(item))?;
         let planner =
             Planner::new(mirror, ledger.clone(), inbox.clone(), Arc::clone(&options.clock));
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
