@@ -81,7 +81,7 @@ deny: ## Check licences, banned crates and sources (needs cargo-deny)
 	cargo deny check licenses bans sources
 
 .PHONY: tools
-tools: nextest valgrind gungraun-runner postgres ## Install what the tests need, where it is missing
+tools: nextest valgrind gungraun-runner postgres faketime ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:
@@ -115,6 +115,12 @@ postgres:
 			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
 	fi
 	$(call apt,postgresql)
+
+# Some tests run clients whose clock is wrong.
+.PHONY: faketime
+faketime:
+	@if command -v faketime >/dev/null; then exit 0; fi
+	$(call apt,faketime)
 
 # The runner refuses a library of another version, so it follows the lock file.
 .PHONY: gungraun-runner

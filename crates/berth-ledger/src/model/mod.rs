@@ -25,7 +25,7 @@ pub use op::{
     Workload,
 };
 pub(crate) use plan::first_half;
-pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen};
+pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen, hash_of_asked};
 pub use pool::{InvalidPool, Pool, PoolKind};
 pub use receipt::{DecisionOutcome, DecisionRecord, PlacedAt};
 pub(crate) use receipt::{link, pack as pack_decisions, unpack as unpack_decisions};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_engine::affinity::Rule;
-use berth_engine::{Demand, InstanceRequest, NodeFacts, NodeId, Policy};
+use berth_engine::{Demand, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -159,13 +159,18 @@ impl Plan {
     /// A hash of what was asked for: the instances and what they want, not where they were put.
     #[must_use]
     pub fn hash_of_body(&self) -> [u8; 16] {
-        let mut hasher = blake3::Hasher::new();
-        for claim in &self.claims {
-            hasher.update(claim.key.instance.0.as_bytes());
-            hasher.update(claim.spec.as_str().as_bytes());
-        }
-        first_half(&hasher)
+        hash_of_asked(self.claims.iter().map(|claim| (claim.key.instance, &claim.spec)))
     }
+}
+
+/// A hash of what was asked for. A plan that places only some of it is still known by all of it.
+pub fn hash_of_asked<'a>(asked: impl Iterator<Item = (InstanceId, &'a Spec)>) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    for (instance, spec) in asked {
+        hasher.update(instance.0.as_bytes());
+        hasher.update(spec.as_str().as_bytes());
+    }
+    first_half(&hasher)
 }
 
 /// The first sixteen bytes of a hash.

@@ -7,12 +7,16 @@
 //! When a connection was lost, a commit may have happened that nobody was told of, neither the
 //! planner nor whoever asked for it. Then the fleet is loaded anew.
 
+use berth_engine::Timestamp;
 use berth_ledger::{LedgerError, Text};
 
 use super::planner::Planner;
 
 /// Events read at once.
 const PAGE: usize = 5000;
+
+/// Looks for events between two looks at heartbeats.
+const HEARTBEATS_EVERY: u64 = 40;
 
 impl Planner {
     /// Looks for others' events; errors wait for the next time.
@@ -22,6 +26,20 @@ impl Planner {
             self.follow_now();
         } else if self.start_anew() {
             self.lost = lost;
+        }
+        self.follows += 1;
+        if self.follows.is_multiple_of(HEARTBEATS_EVERY) {
+            self.hear();
+        }
+    }
+
+    /// Takes in which nodes were heard, by whichever server: heartbeats are too many for the log.
+    fn hear(&mut self) {
+        let Ok(heard) = self.ledger.heartbeats_since(self.heard_until) else { return };
+        for (node, at) in heard {
+            // Heard in the same second again, at worst.
+            self.heard_until = self.heard_until.max(at);
+            self.mirror.engine().fleet_mut().heartbeat(&node, Timestamp(at));
         }
     }
 

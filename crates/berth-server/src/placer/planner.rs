@@ -8,7 +8,7 @@ use berth_engine::{
 };
 use berth_ledger::{
     Answer, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError, Op,
-    Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict,
+    Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
 };
 
 use super::{Clock, Message, PlaceAnswer, PlaceJob};
@@ -59,6 +59,10 @@ pub(super) struct Planner {
     pub(super) has_company: bool,
     /// Connections that had been lost when the fleet was last known to be whole.
     pub(super) lost: u64,
+    /// How often others' events were looked for.
+    pub(super) follows: u64,
+    /// The last heartbeat that was taken in, in whole seconds.
+    pub(super) heard_until: i64,
     stopping: bool,
 }
 
@@ -88,6 +92,8 @@ impl Planner {
             outgoing: Vec::new(),
             has_company: false,
             lost: 0,
+            follows: 0,
+            heard_until: 0,
             stopping: false,
         }
     }
@@ -238,6 +244,13 @@ impl Planner {
         let request = &in_flight.job.request;
         let mut plan = Plan::new(&request.request_id, &request.owner, claims);
         plan.lease_s = request.lease_s;
+        // A plan may place only some; a retry asks for all, and must be known again.
+        if plan.claims.len() != request.instances.len() {
+            let instances = request.instances.clone();
+            let asked: Vec<(InstanceId, Spec)> =
+                instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
+            plan.body_hash = hash_of_asked(asked.iter().map(|(id, spec)| (*id, spec)));
+        }
         plan.basis = self.basis();
         plan
     }
