@@ -9,6 +9,8 @@ use std::thread;
 
 #[derive(Default)]
 struct State {
+    /// The answer to the next commit, and all after it, are not to be passed on.
+    armed: AtomicBool,
     /// Answers are not passed on.
     deaf: AtomicBool,
     /// New connections are turned away.
@@ -57,6 +59,17 @@ impl Proxy {
         self.state.deaf.store(true, Ordering::SeqCst);
     }
 
+    /// From the next commit on, of any connection, the same: the commit is done, and nobody is told.
+    pub fn swallow_next_commit(&self) {
+        self.state.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether answers are being swallowed.
+    #[must_use]
+    pub fn swallows(&self) -> bool {
+        self.state.deaf.load(Ordering::SeqCst)
+    }
+
     /// Cuts all connections and turns new ones away.
     pub fn cut(&self) {
         self.state.closed.store(true, Ordering::SeqCst);
@@ -68,6 +81,7 @@ impl Proxy {
 
     /// Lets clients in again.
     pub fn mend(&self) {
+        self.state.armed.store(false, Ordering::SeqCst);
         self.state.deaf.store(false, Ordering::SeqCst);
         self.state.closed.store(false, Ordering::SeqCst);
     }
@@ -90,20 +104,44 @@ fn connect(state: &Arc<State>, client: TcpStream, server: SocketAddr) -> std::io
     open.extend([client.try_clone()?, server.try_clone()?]);
     drop(open);
     let (from_client, to_server) = (client.try_clone()?, server.try_clone()?);
-    let nobody = Arc::new(State::default());
-    thread::spawn(move || pass(from_client, to_server, &nobody));
-    let state = Arc::clone(state);
-    thread::spawn(move || pass(server, client, &state));
+    let (requests, answers) = (Arc::clone(state), Arc::clone(state));
+    thread::spawn(move || {
+        let mut commit = None;
+        pass(from_client, to_server, |bytes| {
+            if is_commit(bytes, &mut commit) && requests.armed.swap(false, Ordering::SeqCst) {
+                requests.deaf.store(true, Ordering::SeqCst);
+            }
+            true
+        });
+    });
+    thread::spawn(move || pass(server, client, |_| !answers.deaf.load(Ordering::SeqCst)));
     Ok(())
 }
 
-/// Passes bytes on until one side is gone, unless they are to be swallowed.
-fn pass(mut from: TcpStream, mut to: TcpStream, state: &State) {
+/// Passes bytes on until one side is gone, as far as they are wanted.
+fn pass(mut from: TcpStream, mut to: TcpStream, mut wanted: impl FnMut(&[u8]) -> bool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        if !state.deaf.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).is_err() {
+        let bytes = &buffer[..count];
+        if wanted(bytes) && to.write_all(bytes).is_err() {
             break;
         }
     }
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Whether a client asks for a commit. Statements are prepared once and then called by name, so the
+/// name is taken down when it is given.
+fn is_commit(bytes: &[u8], name: &mut Option<Vec<u8>>) -> bool {
+    const PREPARED: &[u8] = b"\0COMMIT\0";
+    if let Some(end) = bytes.windows(PREPARED.len()).position(|window| window == PREPARED) {
+        let named = &bytes[..end];
+        let start = named.iter().rposition(|byte| !byte.is_ascii_alphanumeric());
+        // Called as: no portal, the name, and their ends.
+        let called = [b"\0", &named[start.map_or(0, |start| start + 1)..], b"\0"].concat();
+        *name = Some(called);
+        return false;
+    }
+    let called = |name: &Vec<u8>| bytes.windows(name.len()).any(|window| window == name);
+    name.as_ref().is_some_and(called)
 }

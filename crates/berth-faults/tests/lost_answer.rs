@@ -8,19 +8,14 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Timestamp};
-use berth_faults::{
-    Book, Deed, Message, Proxy, Reply, Stage, Stopwatch, Wanted, finish, set_up, wait_until,
-};
+use berth_faults::{Book, Deed, Message, Proxy, Reply, Stage, Wanted, finish, set_up, wait_until};
 use berth_ledger::{Backend, ClaimKey, Ledger, Options, Text};
 use berth_pgtemp::Options as ServerOptions;
 use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
-use fastrand::Rng;
-
-const SEED: u64 = 20_260_704;
 
 /// Answers that must have been lost after their commit before a test ends, and tries for it.
 const LOST: u32 = 3;
-const TRIES: u32 = 60;
+const TRIES: u32 = 30;
 
 fn through_a_proxy(stage: &Stage) -> (Proxy, Backend) {
     let url = stage.url();
@@ -35,18 +30,14 @@ fn impatient() -> Options {
     Options { lanes: 1, patience: Duration::from_millis(100), ..Options::default() }
 }
 
-/// Some moment in the later part of something that takes as long: that is when it commits.
-fn moment(random: &mut Rng, takes: Duration) -> Duration {
-    takes * random.u32(40..110) / 100
-}
-
-/// Does something while the wire is cut, and mends the wire when there is an answer.
-fn cut_during<T: Send>(proxy: &Proxy, after: Duration, act: impl FnOnce() -> T + Send) -> T {
+/// Does something whose commit is not answered, and mends the wire when there is an answer.
+fn cut_during<T: Send>(proxy: &Proxy, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
+        proxy.swallow_next_commit();
         scope.spawn(move || sender.send(act()).unwrap());
-        std::thread::sleep(after);
-        proxy.swallow_answers();
+        assert!(wait_until(Duration::from_secs(10), || proxy.swallows()), "nothing was committed");
+        // Enough for the server to have done it.
         std::thread::sleep(Duration::from_millis(60));
         proxy.cut();
         let answer = receiver.recv().unwrap();
@@ -67,8 +58,7 @@ fn a_writer_that_lost_an_answer_and_waited_no_longer_goes_on() {
     let (proxy, backend) = through_a_proxy(&stage);
     let ledger = Ledger::open(backend, impatient()).unwrap();
     let nodes = set_up(&ledger).unwrap();
-    let (mut book, mut random, mut lost) = (Book::default(), Rng::with_seed(SEED), 0);
-    let mut takes = Duration::from_millis(4);
+    let (mut book, mut lost) = (Book::default(), 0);
     for number in 1..=TRIES {
         let deed = |part: u32| {
             let instance = InstanceId::from_u128(u128::from(number * 2 + part));
@@ -78,8 +68,7 @@ fn a_writer_that_lost_an_answer_and_waited_no_longer_goes_on() {
         };
         let (cut, next) = (deed(0), deed(1));
         book.note(1, Message::Begun { thread: 0, deed: cut.clone() });
-        let answer =
-            cut_during(&proxy, moment(&mut random, takes), || cut.perform(&ledger, &nodes));
+        let answer = cut_during(&proxy, || cut.perform(&ledger, &nodes));
         match answer {
             Reply::Failed { .. } => lost += u32::from(count(&stage, &format!("{number}-0")) == "1"),
             Reply::Done(_) => {}
@@ -87,9 +76,7 @@ fn a_writer_that_lost_an_answer_and_waited_no_longer_goes_on() {
         }
         for deed in [&cut, &next] {
             book.note(1, Message::Begun { thread: 0, deed: deed.clone() });
-            let watch = Stopwatch::start();
             let answer = deed.perform(&ledger, &nodes);
-            takes = watch.elapsed();
             assert!(matches!(answer, Reply::Done(_)), "try {number}, {lost} lost: {answer:?}");
             book.note(1, Message::Done { thread: 0 });
         }
@@ -133,13 +120,11 @@ fn a_placer_that_lost_an_answer_knows_its_fleet_again() {
     options.clock = Arc::new(|| Timestamp(2));
     options.ledger = impatient();
     let placer = Placer::start(backend, &options).unwrap();
-    let (mut random, mut lost) = (Rng::with_seed(SEED), [0, 0]);
+    let mut lost = [0, 0];
     for number in 1..=u128::from(TRIES) {
-        let watch = Stopwatch::start();
         let answer = placer.place(place(number | 1 << 64));
         assert!(matches!(answer, PlaceAnswer::Granted(_)), "try {number}: {answer:?}");
-        let after = moment(&mut random, watch.elapsed());
-        let answer = cut_during(&proxy, after, || placer.place(place(number)));
+        let answer = cut_during(&proxy, || placer.place(place(number)));
         let was_lost = match answer {
             PlaceAnswer::Granted(_) => false,
             PlaceAnswer::Unknown(_) => count(&stage, &number.to_string()) == "1",

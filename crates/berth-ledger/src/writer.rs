@@ -3,6 +3,7 @@
 //! Each lane is a thread with a connection and a chain of its own. A lane never waits for more work
 //! to come: what is there when it is free is what it takes.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -160,6 +161,17 @@ pub(crate) struct LaneSettings {
 /// Told of every commit of this process, with what happened in it, before the answers go out.
 pub type Observer = Arc<dyn Fn(Vec<EventBody>) + Send + Sync>;
 
+thread_local! {
+    /// Whether this thread gives a lane's answers.
+    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this is a thread that gives answers. Its lane waits for it, so it must not wait for its
+/// lane: whoever gets an answer may have the ledger's last handle, and drop it here.
+pub(crate) fn gives_answers() -> bool {
+    ANSWERS.get()
+}
+
 /// What is left to do once a transaction is durable. It is done on another thread, so that the lane
 /// can go on with the next transaction.
 struct Finished {
@@ -193,6 +205,7 @@ pub(crate) fn lane(
     let (finished, to_finish) = mpsc::channel::<Finished>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            ANSWERS.set(true);
             for finished in to_finish {
                 finish(finished, settings.observer.as_ref());
             }
