@@ -76,12 +76,17 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            lanes: 2,
+            lanes: default_lanes(),
             group: 1000,
             isolation: Isolation::ReadCommitted,
             patience: Duration::from_secs(10),
         }
     }
+}
+
+/// A lane for every two cores: on a small machine, larger groups are worth more than lanes.
+fn default_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8))
 }
 
 struct Inner {

@@ -38,9 +38,9 @@ pub(crate) struct LedgerBench {
     /// How long to measure each part, in seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Transactions in flight at once on PostgreSQL.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    lanes: u16,
+    /// Transactions in flight at once on PostgreSQL; one for every two cores if not given.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    lanes: Option<u16>,
     /// Print one JSON object instead of lines for people.
     #[arg(long)]
     json: bool,
@@ -73,7 +73,7 @@ impl LedgerBench {
             nodes: self.nodes,
             clients: usize::from(self.clients),
             seconds: self.seconds,
-            lanes: usize::from(self.lanes),
+            lanes: self.lanes(),
             group,
         };
         let floor = floor::measure(&stage.floor, &settings)?;
@@ -85,6 +85,10 @@ impl LedgerBench {
             print!("{report}");
         }
         Ok(())
+    }
+
+    fn lanes(&self) -> usize {
+        self.lanes.map_or(berth_ledger::Options::default().lanes, usize::from)
     }
 
     fn stage(&self) -> anyhow::Result<Stage> {
@@ -126,7 +130,7 @@ impl LedgerBench {
     fn measure(&self, stage: &Stage) -> anyhow::Result<Report> {
         let mut options = PlacerOptions::new(Policy::builtin("balanced")?);
         options.clock = Arc::new(|| NOW);
-        options.ledger.lanes = usize::from(self.lanes);
+        options.ledger.lanes = self.lanes();
         {
             let ledger = berth_ledger::Ledger::open(stage.backend.clone(), options.ledger)?;
             self.add_nodes(&ledger)?;
