@@ -1,8 +1,49 @@
-//! Which values of a pool to give out next. Knows no database: it is told which are taken.
+//! Free values of pools, offered to the transaction that wants them. Knows no database: it is told
+//! which are taken.
 
 use std::collections::BTreeMap;
 
+use crate::error::Fault;
 use crate::model::{Pool, Text};
+use crate::work::{Keys, Rows};
+
+/// Rows looked at per step of a search.
+pub(crate) const STEP: i64 = 512;
+
+/// Values of a pool that have a row, each with the time it was given back, if it was.
+pub(crate) type Taken = Vec<(u128, Option<i64>)>;
+
+/// Finds as many free values as the transaction may need, pool by pool. `look` reads the rows of a
+/// range in order, at most [`STEP`] of them.
+///
+/// Small pools are searched while their row is locked, since two searches would find the same value.
+/// Large ones are searched from a place of the writer's own, and need no lock.
+pub(crate) fn offer(
+    keys: &Keys,
+    rows: &mut Rows,
+    runs: &mut Runs,
+    mut look: impl FnMut(&Pool, u128, u128) -> Result<Taken, Fault>,
+) -> Result<(), Fault> {
+    for (id, &wanted) in keys.pools.iter().filter(|(_, wanted)| **wanted > 0) {
+        let Some(row) = rows.pools.get(id) else { continue };
+        let searched = row.pool.is_searched();
+        let start = if searched { row.next } else { runs.start(&row.pool) };
+        let mut search = Search::new(&row.pool, start, wanted, rows.now.0);
+        while let Some((from, to)) = search.range() {
+            let taken = look(&row.pool, from, to)?;
+            let all = i64::try_from(taken.len()).unwrap_or(i64::MAX) < STEP;
+            search.step(&taken, all);
+        }
+        let mut values = search.found;
+        if !searched {
+            runs.advance(&row.pool, &values);
+        }
+        // Given out from the end.
+        values.reverse();
+        rows.free_values.insert(Text::clone(id), values);
+    }
+    Ok(())
+}
 
 /// Where a writer looks for values of large pools: each pool at a random place of the writer's own,
 /// and upwards from there, so that two writers practically never meet and nobody need lock the pool.

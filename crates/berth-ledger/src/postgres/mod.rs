@@ -40,10 +40,10 @@ use tokio_postgres::{Config, Row};
 use crate::drift::Drifted;
 use crate::error::Fault;
 use crate::export::{NextRow, TakeRow};
-use crate::model::{Claim, ClaimKey, Micros, Segment, Text, UnmetDemand};
+use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
 use crate::retention::Forget;
 use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
-use crate::values::Runs;
+use crate::values::{Runs, offer};
 use crate::work::{Keys, PeekKeys, Peeked, Rows};
 pub use isolation::{InvalidIsolation, Isolation};
 use pipeline::Call;
@@ -261,7 +261,10 @@ impl Tables for Postgres {
         let mut rows = plan.load(answers.into_iter().skip(begun))?;
         self.sort_pools(keys, &rows)?;
         let mut runs = std::mem::take(&mut self.runs);
-        let offered = self.with(|session| values::offer(session, keys, &mut rows, &mut runs));
+        let offered = self.with(|session| {
+            let look = |pool: &Pool, from, to| values::look(session, pool, from, to);
+            offer(keys, &mut rows, &mut runs, look)
+        });
         self.runs = runs;
         offered.map(|()| rows)
     }

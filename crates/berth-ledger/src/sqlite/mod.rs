@@ -17,9 +17,10 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
 use crate::error::{Fault, LedgerError};
 use crate::export::{NextRow, TakeRow};
-use crate::model::{Claim, ClaimKey, Micros, Segment, Text, UnmetDemand};
+use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
 use crate::retention::Forget;
 use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
+use crate::values::offer;
 use crate::work::{Keys, PeekKeys, Peeked, Rows};
 use cache::NodeCache;
 
@@ -154,7 +155,8 @@ impl Tables for Sqlite {
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
         let mut rows = lock::read(&self.connection, keys, &mut self.nodes)?;
         rows.now = self.now();
-        values::offer(&self.connection, keys, &mut rows, &mut self.runs)?;
+        let look = |pool: &Pool, from, to| values::look(&self.connection, pool, from, to);
+        offer(keys, &mut rows, &mut self.runs, look)?;
         Ok(rows)
     }
 
