@@ -41,7 +41,20 @@ enum Command {
     Verify(transfer::Verify),
 }
 
+/// Whoever reads our output may stop early, as `head` does. That is no defect of ours to report.
+fn leave_quietly_when_nobody_reads() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload_as_str().unwrap_or_default();
+        if message.starts_with("failed printing to stdout") {
+            std::process::exit(0);
+        }
+        report(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    leave_quietly_when_nobody_reads();
     let outcome = match Cli::parse().command {
         Command::Bench(bench) => bench.run(),
         Command::Demo(demo) => demo.run(),
