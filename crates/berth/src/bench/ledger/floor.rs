@@ -42,12 +42,11 @@ pub(super) fn measure(backend: &Backend, floor: &Floor) -> anyhow::Result<Floors
     }
 }
 
-const TABLES: [&str; 3] = [
+const TABLES: [&str; 2] = [
     "CREATE TABLE floor_node (id BIGINT PRIMARY KEY, used_cpu BIGINT, limit_cpu BIGINT, \
      used_memory BIGINT, limit_memory BIGINT, used_disk BIGINT, limit_disk BIGINT)",
     "CREATE TABLE floor_claim (id BIGINT PRIMARY KEY, node BIGINT, cpu BIGINT, memory BIGINT, \
      disk BIGINT)",
-    "CREATE INDEX floor_claim_node ON floor_claim (node)",
 ];
 
 const MOST: i64 = i64::MAX / 2;
