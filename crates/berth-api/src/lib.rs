@@ -1,0 +1,1 @@
+//! What Berth's API speaks.
