@@ -237,6 +237,7 @@ impl Stage {
         match self.ledger()?.administer(op)? {
             Outcome::Done | Outcome::Unchanged => Ok(()),
             Outcome::Impossible(why) => bail!("{self}: {why}"),
+            Outcome::Stale { current } => bail!("{self}: it is at {current:?} already"),
         }
     }
 

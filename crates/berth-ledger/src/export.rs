@@ -12,8 +12,8 @@ use thiserror::Error;
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 
-/// The form of the lines; a newer one would be refused.
-const FORMAT: u32 = 1;
+/// The form of the lines; a newer one would be refused. Format 1 had fewer tables.
+const FORMAT: u32 = 2;
 
 /// What went wrong with an export or import.
 #[derive(Debug, Error)]
@@ -187,9 +187,9 @@ impl Reader<'_> {
         let line = self.line()?.unwrap_or_default();
         let header: Header = serde_json::from_str(&line)
             .map_err(|_| malformed(1, "this is not an export of Berth".to_owned()))?;
-        if header.berth_export != FORMAT {
+        if !(1..=FORMAT).contains(&header.berth_export) {
             let found = header.berth_export;
-            return Err(malformed(1, format!("format {found}, this Berth reads {FORMAT}")));
+            return Err(malformed(1, format!("format {found}, this Berth reads 1 to {FORMAT}")));
         }
         self.lines.note(None, &line);
         Ok(())
@@ -531,5 +531,31 @@ pub(crate) static TABLES: &[Shape] = &[
             Column::Int("count"),
             Column::Text("body"),
         ],
+    },
+    Shape {
+        table: "document",
+        columns: &[
+            Column::Text("kind"),
+            Column::Text("id"),
+            Column::Int("rev"),
+            Column::Text("body"),
+            Column::Int("at"),
+        ],
+    },
+    Shape {
+        table: "audit",
+        columns: &[
+            Column::Int("n"),
+            Column::Int("at"),
+            Column::Text("actor"),
+            Column::Text("origin"),
+            Column::Text("action"),
+            Column::Text("subject"),
+            Column::Text("request_id"),
+        ],
+    },
+    Shape {
+        table: "policy_history",
+        columns: &[Column::Int("n"), Column::Text("hash"), Column::Int("at")],
     },
 ];

@@ -478,6 +478,7 @@ impl Ledger {
                 events_before: ends.next - retention.events,
                 answers_before: now.plus_seconds(-retention.answers_s),
                 receipts_before: retention.receipts_s.map(|age| now.plus_seconds(-age)),
+                audit_before: retention.audit_s.map(|age| now.plus_seconds(-age)),
                 now,
             })
         })
@@ -526,7 +527,7 @@ impl Ledger {
 /// one order.
 fn lane_of(op: &Op, lanes: usize) -> usize {
     let mut hasher = FxHasher::default();
-    match op {
+    match op.bare() {
         Op::Commit(plan) => plan.claims.first().map(|claim| &claim.node).hash(&mut hasher),
         Op::Move(to) => to.to.node.hash(&mut hasher),
         Op::Adopt(adopt) => adopt.node.hash(&mut hasher),

@@ -8,6 +8,7 @@ mod drift;
 mod error;
 mod export;
 mod ledger;
+mod lists;
 mod model;
 mod postgres;
 mod receipts;

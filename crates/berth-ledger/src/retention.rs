@@ -11,11 +11,13 @@ pub struct Retention {
     pub answers_s: i64,
     /// Receipts, in seconds; absent: for ever.
     pub receipts_s: Option<i64>,
+    /// The audit log, in seconds; absent: for ever.
+    pub audit_s: Option<i64>,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events: 10_000_000, answers_s: 7 * 86_400, receipts_s: None }
+        Self { events: 10_000_000, answers_s: 7 * 86_400, receipts_s: None, audit_s: None }
     }
 }
 
@@ -28,6 +30,8 @@ pub(crate) struct Forget {
     pub(crate) answers_before: Micros,
     /// Receipts made before this.
     pub(crate) receipts_before: Option<Micros>,
+    /// Entries of the audit log made before this, all but the newest: numbers must grow.
+    pub(crate) audit_before: Option<Micros>,
     /// The database's clock, for values at rest.
     pub(crate) now: Micros,
 }

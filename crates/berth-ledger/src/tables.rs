@@ -6,6 +6,7 @@
 use berth_engine::{Group, NodeFacts, NodeId, Volume};
 
 use crate::error::Fault;
+use crate::lists::Lists;
 use crate::model::{
     Claim, ClaimKey, Micros, Pool, Quota, Seen, Segment, Text, UnmetDemand, Workload,
 };
@@ -82,7 +83,7 @@ pub enum SnapshotItem {
 pub(crate) type Take<'a> = dyn FnMut(SnapshotItem) -> Result<(), Fault> + 'a;
 
 /// One connection to one database.
-pub(crate) trait Tables: Send {
+pub(crate) trait Tables: Lists + Send {
     // A write, in this order.
 
     /// Begins a transaction that will write; `alone` waits until no other writer is under way.

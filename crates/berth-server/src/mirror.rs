@@ -218,6 +218,7 @@ impl Mirror {
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
             | EventBody::WorkloadChanged { .. }
+            | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
         Ok(())

@@ -56,6 +56,7 @@ impl Server {
                     match outcome {
                         Outcome::Done | Outcome::Unchanged => Stood::Done,
                         Outcome::Impossible(why) => Stood::Unknown(why),
+                        Outcome::Stale { current } => Stood::Unknown(format!("at {current:?}")),
                     }
                 })
             }

@@ -162,6 +162,16 @@ pub enum EventBody {
         /// Its content, as JSON.
         body: String,
     },
+    /// A document was stored, changed or removed. Its content is not told: it may be secret.
+    #[serde(rename = "document.changed")]
+    DocumentChanged {
+        /// What it is.
+        document: Text,
+        /// Its name among those of its kind.
+        id: Text,
+        /// Its revision; absent when it is gone.
+        revision: Option<i64>,
+    },
     /// A counter was not the sum of its claims: a defect, corrected.
     #[serde(rename = "ledger.drift")]
     Drift {

@@ -10,6 +10,7 @@ mod op;
 mod plan;
 mod pool;
 mod receipt;
+mod service;
 
 pub use answer::{
     Conflict, Grant, GrantedClaim, Guard, NodeNow, RefusedBy, Rejected, Standing, Verdict,
@@ -29,3 +30,4 @@ pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen, hash_of_asked};
 pub use pool::{InvalidPool, Pool, PoolKind};
 pub use receipt::{DecisionOutcome, DecisionRecord, PlacedAt};
 pub(crate) use receipt::{link, pack as pack_decisions, unpack as unpack_decisions};
+pub use service::{AuditEntry, AuditFilter, By, Document, Expect, StoredPolicy};

@@ -13,6 +13,7 @@ use super::claim::{ClaimKey, Text};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
 use super::receipt::DecisionRecord;
+use super::service::{By, Expect};
 
 /// A step in a claim's life, by whoever holds its fence.
 #[derive(Clone, Debug)]
@@ -220,6 +221,15 @@ pub enum Op {
         /// Their version; absent: it has none.
         version: Option<Text>,
     },
+    /// Stores a policy without putting it in force.
+    PutPolicy {
+        /// Its name.
+        name: String,
+        /// The hash of its content.
+        hash: String,
+        /// Its content, as JSON.
+        body: String,
+    },
     /// Stores a policy, and puts it in force.
     ActivatePolicy {
         /// Its name.
@@ -228,11 +238,48 @@ pub enum Op {
         hash: String,
         /// Its content, as JSON.
         body: String,
+        /// The hash of the policy that must be in force now; absent: any or none.
+        expect: Option<String>,
+    },
+    /// Stores a document, or changes it.
+    PutDocument {
+        /// What it is.
+        kind: Text,
+        /// Its name among those of its kind.
+        id: Text,
+        /// Its content.
+        body: String,
+        /// What must be stored now.
+        expect: Expect,
+    },
+    /// Removes a document.
+    RemoveDocument {
+        /// What it is.
+        kind: Text,
+        /// Its name among those of its kind.
+        id: Text,
+        /// What must be stored now.
+        expect: Expect,
     },
     /// Records decisions that claimed nothing.
     Record(Vec<DecisionRecord>),
     /// Counts unmet demand.
     Demand(UnmetDemand),
+    /// Does something on somebody's behalf, and notes it in the audit log if it changed anything.
+    /// The answer is that of the operation inside.
+    By(Box<By>),
+}
+
+impl Op {
+    /// The operation itself, without on whose behalf it is done.
+    #[must_use]
+    pub fn bare(&self) -> &Self {
+        let mut op = self;
+        while let Self::By(by) = op {
+            op = &by.op;
+        }
+        op
+    }
 }
 
 /// What was out of step, and by how much.
@@ -253,6 +300,12 @@ pub enum Outcome {
     Unchanged,
     /// It cannot be done; why, and what would help.
     Impossible(String),
+    /// What is stored is not what was expected: read it again. Nothing has changed.
+    Stale {
+        /// The revision or generation that is stored; absent when there is none, and for policies,
+        /// which have none.
+        current: Option<i64>,
+    },
 }
 
 /// One answer.

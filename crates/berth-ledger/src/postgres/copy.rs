@@ -12,6 +12,10 @@ use crate::export::{Cell, Column, NextRow, Shape, TABLES, TakeRow};
 /// Rows that are sent together.
 const ROUND: usize = 1000;
 
+/// Tables whose rows the database numbers, and the column.
+const NUMBERED: [(&str, &str); 3] =
+    [("event_segment", "id"), ("audit", "n"), ("policy_history", "n")];
+
 /// Reads every row of every table. The transaction is the caller's.
 pub(super) fn dump(session: &mut Session, take: &mut TakeRow<'_>) -> Result<(), Fault> {
     for (number, shape) in TABLES.iter().enumerate() {
@@ -62,15 +66,20 @@ pub(super) fn load(session: &mut Session, next: &mut NextRow<'_>) -> Result<(), 
     if let Some((shape, batch)) = current {
         insert(session, shape, batch)?;
     }
-    // Segments were written with their own ids; new ones go on after them.
-    let sequence = "SELECT setval(pg_get_serial_sequence('event_segment', 'id'), \
-         (SELECT coalesce(max(id), 0) + 1 FROM event_segment), false)";
-    session.rows(Call::bare("event_segment", sequence))?;
+    // Rows were written with their own numbers; new ones go on after them.
+    for (table, column) in NUMBERED {
+        let sequence = format!(
+            "SELECT setval(pg_get_serial_sequence('{table}', '{column}'), \
+             (SELECT coalesce(max({column}), 0) + 1 FROM {table}), false)"
+        );
+        session.rows(Call::new(table, sequence, Vec::new()))?;
+    }
     Ok(())
 }
 
 fn insert(session: &mut Session, shape: &Shape, batch: Batch) -> Result<(), Fault> {
-    let clause = if shape.table == "event_segment" { "OVERRIDING SYSTEM VALUE" } else { "" };
+    let numbered = NUMBERED.iter().any(|(table, _)| *table == shape.table);
+    let clause = if numbered { "OVERRIDING SYSTEM VALUE" } else { "" };
     match batch.insert(shape.table, clause) {
         Some(call) => session.rows(call).map(drop),
         None => Ok(()),

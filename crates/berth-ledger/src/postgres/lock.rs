@@ -27,7 +27,8 @@ use crate::export::Column;
 use crate::model::{ClaimKey, Micros, Text};
 use crate::stored;
 use crate::work::{
-    ClassRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows, TenantRow, VolumeRow,
+    ClassRow, DocumentRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows,
+    TenantRow, VolumeRow,
 };
 
 /// The database's clock, in microseconds.
@@ -55,6 +56,7 @@ enum Load {
     WorkloadsInUse,
     Secrets,
     Policies,
+    Documents,
     Demand,
     Clock,
 }
@@ -65,8 +67,15 @@ pub(super) struct Plan {
     pub(super) calls: Vec<Call>,
 }
 
+/// Whether a row can have this in its key. The database would refuse the question, where the work
+/// has an answer to whoever asked.
+fn can_be(name: &str) -> bool {
+    !name.contains('\0')
+}
+
 fn texts<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Value {
-    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    let names = names.into_iter().filter(|name| can_be(name.as_ref()));
+    let names: Vec<String> = names.map(|name| name.as_ref().to_owned()).collect();
     Box::new(names)
 }
 
@@ -83,7 +92,7 @@ fn text_pairs<'a>(
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Batch, Fault> {
     let mut batch = Batch::new(columns);
-    for (first, second) in pairs {
+    for (first, second) in pairs.into_iter().filter(|pair| can_be(pair.0) && can_be(pair.1)) {
         batch.push(cells![first, second])?;
     }
     Ok(batch)
@@ -266,6 +275,11 @@ impl Plan {
             let sql = "SELECT hash, name, body, at, active FROM policy";
             self.add(Load::Policies, Some(Call::bare("policy", sql)));
         }
+        let pairs = keys.documents.iter().map(|(kind, id)| (&**kind, &**id));
+        let pairs = text_pairs(&[Column::Text("kind"), Column::Text("id")], pairs)?;
+        let sql = "SELECT t.kind, t.id, t.rev, t.body, t.at FROM document AS t JOIN {u} \
+             ON t.kind = u.kind AND t.id = u.id ORDER BY t.kind, t.id FOR UPDATE OF t";
+        self.add(Load::Documents, pairs.statement("document", sql));
         let sql = format!(
             "SELECT shape, {DEMAND} FROM demand WHERE shape = ANY($1) \
              ORDER BY shape COLLATE \"C\" FOR UPDATE"
@@ -333,6 +347,9 @@ impl Load {
             }
             Self::Secrets => rows.secrets.load(text(row, 0)?, text(row, 1)?),
             Self::Policies => rows.policies.load(text(row, 0)?, policy_from(row)?),
+            Self::Documents => {
+                rows.documents.load((text(row, 0)?, text(row, 1)?), document_from(row)?);
+            }
             Self::Demand => rows.demand.load(get(row, 0)?, demand_from(row, 1)?),
             Self::Clock => rows.now = Micros(get(row, 0)?),
         }
@@ -362,6 +379,10 @@ fn request_from(row: &Row) -> Result<RequestRow, Fault> {
         answer: serde_json::from_str(get(row, 3)?)?,
         at: Micros(get(row, 4)?),
     })
+}
+
+fn document_from(row: &Row) -> Result<DocumentRow, Fault> {
+    Ok(DocumentRow { rev: get(row, 2)?, body: get(row, 3)?, at: Micros(get(row, 4)?) })
 }
 
 fn policy_from(row: &Row) -> Result<PolicyRow, Fault> {

@@ -26,6 +26,13 @@ pub(super) fn run(session: &mut Session) -> Result<(), Fault> {
     session.rows(lock("SELECT pg_advisory_unlock($1)")).and(migrated)
 }
 
+/// A database as the first Berth made it.
+#[cfg(test)]
+pub(super) fn make_first(session: &mut Session) {
+    let first = embedded::migrations::runner().set_target(refinery::Target::Version(1));
+    session.migrate(&first).unwrap();
+}
+
 fn lock(sql: &'static str) -> Call {
     Call::new("the migration lock", sql, vec![Box::new(MIGRATION)])
 }

@@ -21,6 +21,7 @@ mod copy;
 mod fault;
 mod flush;
 mod isolation;
+mod lists;
 mod lock;
 mod log;
 mod migrate;

@@ -13,7 +13,7 @@ use crate::model::{Claim, ClaimKey, Micros, Text, UnmetDemand};
 use crate::retention::Forget;
 use crate::tables::{ChainRow, ReceiptRow};
 
-fn list<T>(
+pub(super) fn list<T>(
     session: &mut Session,
     call: Call,
     read: impl Fn(&Row) -> Result<T, Fault>,
@@ -190,6 +190,13 @@ pub(super) fn forget(session: &mut Session, what: &Forget) -> Result<u64, Fault>
             "DELETE FROM receipt AS r USING chain AS c WHERE c.id = r.chain AND r.n < c.base",
             Vec::new(),
         ));
+    }
+    if let Some(before) = what.audit_before {
+        // From the oldest on, so that what stays need not be read; the newest stays.
+        let sql = "DELETE FROM audit WHERE n < coalesce(\
+             (SELECT n FROM audit WHERE at >= $1 ORDER BY n LIMIT 1), \
+             (SELECT max(n) FROM audit))";
+        calls.push(counting("audit", sql, vec![Box::new(before.0)]));
     }
     calls.push(Call::bare("ledger", "COMMIT"));
     let mut gone: i64 = 0;

@@ -18,11 +18,12 @@ pub(super) fn write(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     pools_and_volumes(connection, rows)?;
     claims(connection, rows)?;
     requests(connection, rows)?;
-    rest(connection, rows)
+    rest(connection, rows)?;
+    super::service::write(connection, rows)
 }
 
 /// Runs a statement that must change exactly one row.
-fn one(
+pub(super) fn one(
     connection: &Connection,
     sql: &str,
     parameters: impl Params,

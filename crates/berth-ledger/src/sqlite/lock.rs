@@ -304,6 +304,7 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
             rows.policies.load(text(row, 0)?, policy);
         }
     }
+    super::service::load(connection, keys, rows)?;
     for shape in &keys.demand {
         let sql = "SELECT owner, code, spec, times, first_at, last_at FROM demand WHERE shape = ?1";
         let mut statement = connection.prepare_cached(sql)?;

@@ -4,9 +4,11 @@
 
 mod cache;
 mod flush;
+mod lists;
 mod lock;
 mod read;
 mod rows;
+mod service;
 mod values;
 
 use std::fs::File;
@@ -112,6 +114,13 @@ impl Sqlite {
         let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
         migrated.map_err(|error| Fault::Fatal(refused(error)))?;
         Ok(())
+    }
+
+    /// A file as the first Berth made it.
+    #[cfg(test)]
+    pub(crate) fn make_first(path: &Path) {
+        let first = embedded::migrations::runner().set_target(refinery::Target::Version(1));
+        first.run(&mut Self::connect(path).unwrap()).unwrap();
     }
 
     fn schema_version(&self) -> Result<Option<i64>, Fault> {

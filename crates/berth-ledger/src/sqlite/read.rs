@@ -15,7 +15,7 @@ use crate::stored;
 use crate::tables::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
 
 /// Calls back for each row of a query.
-fn each(
+pub(super) fn each(
     connection: &Connection,
     sql: &str,
     parameters: impl rusqlite::Params,
@@ -265,6 +265,9 @@ pub(super) fn forget(connection: &mut Connection, what: &Forget) -> Result<u64, 
             "DELETE FROM receipt WHERE n < (SELECT base FROM chain WHERE chain.id = receipt.chain)",
             [],
         )?;
+    }
+    if let Some(before) = what.audit_before {
+        gone += super::service::forget(&transaction, before)?;
     }
     transaction.commit()?;
     Ok(u64::try_from(gone).unwrap_or(u64::MAX))

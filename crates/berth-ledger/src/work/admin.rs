@@ -3,9 +3,7 @@
 use berth_engine::{Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
 use super::Work;
-use super::rows::{
-    ClassRow, FactsRow, GroupRow, NodeRow, PolicyRow, PoolRow, TenantRow, VolumeRow,
-};
+use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
 use crate::model::{EventBody, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
 
 /// The key under which equal unmet demand is counted.
@@ -42,7 +40,14 @@ impl Work {
             Op::PutWorkload(workload) => self.put_workload(workload),
             Op::RemoveWorkload { owner, name } => self.remove_workload(owner, name),
             Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
-            Op::ActivatePolicy { name, hash, body } => self.activate_policy(name, hash, body),
+            Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
+            Op::ActivatePolicy { name, hash, body, expect } => {
+                self.activate_policy(name, hash, body, expect.as_deref())
+            }
+            Op::PutDocument { kind, id, body, expect } => {
+                self.put_document(kind, id, body, *expect)
+            }
+            Op::RemoveDocument { kind, id, expect } => self.remove_document(kind, id, *expect),
             Op::Record(decisions) => {
                 self.decisions.extend(decisions.iter().cloned());
                 Outcome::Done
@@ -51,7 +56,7 @@ impl Work {
             _ => Outcome::Unchanged,
         };
         match outcome {
-            Outcome::Impossible(_) => self.undo(self.events.len()),
+            Outcome::Impossible(_) | Outcome::Stale { .. } => self.undo(self.events.len()),
             Outcome::Done | Outcome::Unchanged => self.keep(),
         }
         outcome
@@ -322,27 +327,6 @@ impl Work {
         Outcome::Done
     }
 
-    fn activate_policy(&mut self, name: &str, hash: &str, body: &str) -> Outcome {
-        let key = Text::from(hash);
-        if self.rows.policies.get(&key).is_some_and(|row| row.active) {
-            return Outcome::Unchanged;
-        }
-        let others: Vec<Text> = self.rows.policies.iter().map(|(hash, _)| hash.clone()).collect();
-        for other in &others {
-            self.rows.policies.edit(other, |row| row.active = false);
-        }
-        let (name, body) = (name.to_owned(), body.to_owned());
-        let event = EventBody::PolicyChanged {
-            name: name.clone(),
-            hash: hash.to_owned(),
-            body: body.clone(),
-        };
-        let row = PolicyRow { name, body, at: self.rows.now, active: true };
-        self.rows.policies.set(&key, Some(row));
-        self.events.push(event);
-        Outcome::Done
-    }
-
     fn count_demand(&mut self, demand: &UnmetDemand) -> Outcome {
         let (key, now) = (shape(demand), self.rows.now.0);
         let old = self.rows.demand.get(&key);
@@ -367,6 +351,7 @@ fn name_of(op: &Op) -> Option<&str> {
         Op::PutQuota { owner, .. } => Some(owner),
         Op::PutWorkload(workload) => Some(&workload.name),
         Op::PutSecrets { env, .. } => Some(env),
+        Op::PutPolicy { name, .. } | Op::ActivatePolicy { name, .. } => Some(name),
         _ => None,
     }
 }

@@ -12,6 +12,7 @@ mod lifecycle;
 mod needs;
 mod reconcile;
 mod rows;
+mod service;
 mod table;
 
 use std::collections::BTreeSet;
@@ -23,8 +24,8 @@ use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
 
 pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
 pub(crate) use rows::{
-    ClassRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows, TenantRow,
-    ValueRow, VolumeRow,
+    ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
+    TenantRow, ValueRow, VolumeRow,
 };
 pub(crate) use table::Change;
 
@@ -96,9 +97,13 @@ impl Work {
             | Op::PutWorkload(_)
             | Op::RemoveWorkload { .. }
             | Op::PutSecrets { .. }
+            | Op::PutPolicy { .. }
             | Op::ActivatePolicy { .. }
+            | Op::PutDocument { .. }
+            | Op::RemoveDocument { .. }
             | Op::Record(_)
             | Op::Demand(_) => Answer::Outcome(self.administer(op)),
+            Op::By(by) => self.on_behalf(by),
         }
     }
 

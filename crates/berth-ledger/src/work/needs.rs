@@ -36,7 +36,7 @@ pub(crate) struct Peeked {
 pub(crate) fn wants_peek(ops: &[Op], careful: bool) -> PeekKeys {
     let mut keys = PeekKeys::default();
     for op in ops {
-        match op {
+        match op.bare() {
             Op::Commit(plan) => {
                 let groups = plan.claims.iter().flat_map(|claim| &claim.request.groups);
                 keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
@@ -73,7 +73,7 @@ pub(crate) fn needs(ops: &[Op], peeked: &Peeked, careful: bool) -> Keys {
         keys.add_claim(claim);
     }
     for op in ops {
-        keys.add(op, peeked, careful);
+        keys.add(op.bare(), peeked, careful);
     }
     keys
 }
@@ -170,7 +170,10 @@ impl Keys {
                 self.alone = true;
             }
             Op::PutSecrets { env, .. } => drop(self.secrets.insert(env.clone())),
-            Op::ActivatePolicy { .. } => self.policies = true,
+            Op::PutPolicy { .. } | Op::ActivatePolicy { .. } => self.policies = true,
+            Op::PutDocument { kind, id, .. } | Op::RemoveDocument { kind, id, .. } => {
+                self.documents.insert((kind.clone(), id.clone()));
+            }
             Op::Demand(demand) => drop(self.demand.insert(super::admin::shape(demand))),
             _ => {}
         }

@@ -145,6 +145,24 @@ pub(crate) struct PolicyRow {
     pub(crate) active: bool,
 }
 
+/// A document as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DocumentRow {
+    pub(crate) rev: i64,
+    pub(crate) body: String,
+    pub(crate) at: Micros,
+}
+
+/// An entry to be added to the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AuditRow {
+    pub(crate) actor: Text,
+    pub(crate) origin: Text,
+    pub(crate) action: Text,
+    pub(crate) subject: Text,
+    pub(crate) request_id: Option<Text>,
+}
+
 /// All rows that a transaction works on.
 #[derive(Default)]
 pub(crate) struct Rows {
@@ -167,7 +185,12 @@ pub(crate) struct Rows {
     pub(crate) secrets: Table<Text, Text>,
     pub(crate) policies: Table<Text, PolicyRow>,
     pub(crate) demand: Table<String, UnmetDemand>,
+    pub(crate) documents: Table<(Text, Text), DocumentRow>,
     pub(crate) heartbeats: BTreeMap<NodeId, i64>,
+    /// Who did what, to be added to the audit log.
+    pub(crate) audit: Vec<AuditRow>,
+    /// Policies that were put in force, to be added to their history.
+    pub(crate) activated: Vec<Text>,
     /// Free values to give out, per pool, in the order to be given.
     pub(crate) free_values: BTreeMap<Text, Vec<u128>>,
     /// Pools of which values are in use, where that was asked.
@@ -254,6 +277,10 @@ macro_rules! each_table {
             let $table = &mut $rows.demand;
             $do;
         }
+        {
+            let $table = &mut $rows.documents;
+            $do;
+        }
     }};
 }
 
@@ -294,6 +321,8 @@ pub(crate) struct Keys {
     /// All policies are needed.
     pub(crate) policies: bool,
     pub(crate) demand: BTreeSet<String>,
+    /// Documents, by kind and id.
+    pub(crate) documents: BTreeSet<(Text, Text)>,
     /// Nodes, groups and tenants of which every claim is needed.
     pub(crate) whole: Whole,
     /// Pools and workloads of which it matters whether anyone uses them.

@@ -15,6 +15,7 @@ use crate::work::{NodeRow, Rows, delta};
 
 mod claims;
 mod rest;
+mod service;
 
 /// The statements that write what changed, in the lock order.
 pub(super) fn statements(rows: &Rows) -> Result<Vec<Call>, Fault> {
@@ -33,7 +34,9 @@ pub(super) fn statements(rows: &Rows) -> Result<Vec<Call>, Fault> {
     claims::requests(rows, &mut calls)?;
     rest::workloads(rows, &mut calls)?;
     rest::secrets_and_policies(rows, &mut calls)?;
+    service::documents(rows, &mut calls)?;
     rest::demand(rows, &mut calls)?;
+    service::added(rows, &mut calls)?;
     Ok(calls)
 }
 

@@ -394,7 +394,7 @@ fn what_operators_state_is_kept() {
         world.done(secrets(Some("v2")));
         for name in ["first", "second"] {
             let (hash, body) = (format!("hash-{name}"), "{}".to_owned());
-            world.done(Op::ActivatePolicy { name: name.to_owned(), hash, body });
+            world.done(Op::ActivatePolicy { name: name.to_owned(), hash, body, expect: None });
         }
         let demand = UnmetDemand {
             owner: "acme".to_owned(),

@@ -8,7 +8,8 @@ use berth_engine::affinity::Topology;
 use super::{World, granted, group, new_database, open, raw, request, server, volume};
 use crate::error::{Fault, LedgerError};
 use crate::export::{Cell, TABLES};
-use crate::model::{Op, Pool, Text};
+use crate::ledger::{Backend, Ledger};
+use crate::model::{AuditFilter, By, Expect, Op, Pool, Text};
 use crate::postgres::{Isolation, Postgres};
 use crate::sqlite::Sqlite;
 use crate::tables::Tables;
@@ -46,6 +47,22 @@ fn busy(world: &mut World) {
         granted(&world.commit(vec![planned]));
     }
     world.release(3).unwrap();
+    for n in 1..=2 {
+        let id = Text::from(format!("d{n}"));
+        let (kind, body) = (Text::from("token"), "{\"a\":1}".to_owned());
+        let op = Op::PutDocument { kind, id: Text::clone(&id), body, expect: Expect::Absent };
+        let [actor, origin, action] = ["ann", "", "put"].map(Text::from);
+        world.done(Op::By(Box::new(By {
+            actor,
+            origin,
+            action,
+            subject: id,
+            request_id: None,
+            op,
+        })));
+        let (name, hash, body) = (format!("p{n}"), format!("h{n}"), "{}".to_owned());
+        world.done(Op::ActivatePolicy { name, hash, body, expect: None });
+    }
 }
 
 #[test]
@@ -69,10 +86,19 @@ fn a_ledger_goes_to_postgres_and_back_without_losing_a_bit() {
     assert_eq!(dump(&mut last), original);
     // It goes on where the other ended.
     assert_eq!(middle.events().len(), first.events().len());
+    middle.done(Op::ActivatePolicy {
+        name: "p1".to_owned(),
+        hash: "h1".to_owned(),
+        body: "{}".to_owned(),
+        expect: Some("h2".to_owned()),
+    });
+    let history = middle.tables.policy_history(8).unwrap();
+    assert_eq!(history.iter().map(|(n, ..)| *n).collect::<Vec<_>>(), [3, 2, 1]);
+    assert_eq!(middle.tables.audit(i64::MAX, 8, &AuditFilter::default()).unwrap().len(), 2);
     middle.requests = 100;
     let planned = middle.planned(request(9), "n1", "z", "r");
     granted(&middle.commit(vec![planned]));
-    assert_eq!(middle.events().len(), first.events().len() + 1);
+    assert_eq!(middle.events().len(), first.events().len() + 2);
     middle.assert_exact();
 }
 
@@ -136,4 +162,58 @@ fn a_socket_url_works_and_a_wrong_one_is_named_without_its_password() {
     assert!(matches!(closed, Err(Fault::Lost(_))));
     let missing = server.url().replace("/postgres", "/nothing");
     assert!(matches!(Postgres::open(&missing, Isolation::ReadCommitted), Err(Fault::Fatal(_))));
+}
+
+#[test]
+fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |name: &str| {
+        let backend = Backend::Sqlite(folder.path().join(name));
+        Ledger::open(backend, crate::ledger::Options::default()).unwrap()
+    };
+    // The first format had no documents, no audit log and no history of policies.
+    let rows = ["[\"ledger\",1,\"id\",1,1]", "[\"env_secrets\",\"prod\",\"v1\"]"];
+    let export = |format: u32| {
+        let mut text = format!("{{\"berth_export\":{format}}}\n");
+        rows.iter().for_each(|row| text.push_str(&format!("{row}\n")));
+        let checksum = blake3::hash(text.as_bytes()).to_hex();
+        let tables = "{\"env_secrets\":1,\"ledger\":1}";
+        text.push_str(&format!("{{\"rows\":2,\"tables\":{tables},\"checksum\":\"{checksum}\"}}\n"));
+        text
+    };
+    let newer = open("newer.db").import(&mut export(3).as_bytes()).unwrap_err();
+    assert!(newer.to_string().contains("format 3, this Berth reads 1 to 2"), "{newer}");
+    let ledger = open("old.db");
+    assert_eq!(ledger.import(&mut export(1).as_bytes()).unwrap().rows, 2);
+    let mut secrets = 0;
+    let take = |item| {
+        secrets += i32::from(matches!(item, crate::tables::SnapshotItem::Secrets(..)));
+        Ok(())
+    };
+    ledger.snapshot(take).unwrap();
+    assert_eq!(secrets, 1);
+    let mut out = Vec::new();
+    ledger.export(&mut out).unwrap();
+    assert!(out.starts_with(b"{\"berth_export\":2}\n"));
+}
+
+#[test]
+fn a_ledger_of_the_first_schema_is_migrated_with_the_policy_in_force() {
+    let policies = "INSERT INTO policy (hash, name, body, at, active) VALUES \
+         ('old', 'a', '{}', 5, 0), ('new', 'b', '{}', 7, 1)";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("first.db");
+    Sqlite::make_first(&path);
+    rusqlite::Connection::open(&path).unwrap().execute_batch(policies).unwrap();
+    let url = new_database(&server());
+    let mut hand = raw(&url);
+    crate::postgres::migrate::make_first(&mut hand);
+    hand.script("test", policies).unwrap();
+    let sqlite: Box<dyn Tables> = Box::new(Sqlite::open(&path).unwrap());
+    let postgres: Box<dyn Tables> = Box::new(open(&url, Isolation::ReadCommitted));
+    for mut tables in [sqlite, postgres] {
+        let history = tables.policy_history(8).unwrap();
+        assert_eq!(history, [(1, "new".to_owned(), crate::model::Micros(7))]);
+        assert_eq!(tables.policies().unwrap().len(), 2);
+    }
 }

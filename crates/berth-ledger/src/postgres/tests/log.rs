@@ -127,6 +127,7 @@ fn forgetting_drops_whole_segments_and_keeps_chains_verifiable() {
             events_before: 3,
             answers_before: now,
             receipts_before: Some(now.plus_seconds(1)),
+            audit_before: None,
             now,
         };
         let gone = world.tables.forget(&forget).unwrap();

@@ -5,6 +5,7 @@ mod claims;
 mod copies;
 mod log;
 mod races;
+mod service;
 mod speed;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -259,7 +259,7 @@ fn of_many_policies_one_is_in_force() {
             for n in 0..5 {
                 let name = format!("policy-{writer}-{n}");
                 let (hash, body) = (name.clone(), "{}".to_owned());
-                world.done(Op::ActivatePolicy { name, hash, body });
+                world.done(Op::ActivatePolicy { name, hash, body, expect: None });
             }
         });
         let (_, items) = world.snapshot();

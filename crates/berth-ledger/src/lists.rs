@@ -1,0 +1,117 @@
+//! What can be looked up beside the claim path: documents, the audit log, policies.
+
+use crate::error::{Fault, LedgerError};
+use crate::ledger::Ledger;
+use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+
+/// What a database must be able to look up. Each is a transaction of its own.
+pub(crate) trait Lists {
+    /// One document.
+    fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault>;
+    /// Documents of a kind after this id, in the order of their ids; at least as many as asked for
+    /// if there are.
+    fn documents(&mut self, kind: &str, after: &str, limit: usize) -> Result<Vec<Document>, Fault>;
+    /// Entries of the audit log before this one, newest first; at least as many as asked for if
+    /// there are.
+    fn audit(
+        &mut self,
+        before: i64,
+        limit: usize,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditEntry>, Fault>;
+    /// All policies, in the order of their names.
+    fn policies(&mut self) -> Result<Vec<StoredPolicy>, Fault>;
+    /// When which policy was put in force, newest first; at least as many as asked for if there
+    /// are.
+    fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault>;
+}
+
+/// Whether texts can be stored at all. What cannot be is not there, and must not reach a database
+/// that would refuse the question.
+fn storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
+    !texts.into_iter().any(|text| text.as_ref().contains('\0'))
+}
+
+/// The most rows that one page can have.
+const PAGE_MOST: usize = 10_000;
+
+impl Ledger {
+    /// One document.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn document(&self, kind: &str, id: &str) -> Result<Option<Document>, LedgerError> {
+        if !storable([kind, id]) {
+            return Ok(None);
+        }
+        self.read(|tables| tables.document(kind, id))
+    }
+
+    /// Documents of a kind, in the order of their ids, from after this one on.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn documents(
+        &self,
+        kind: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Document>, LedgerError> {
+        // No document has an empty id.
+        let after = after.unwrap_or("");
+        if !storable([kind, after]) {
+            return Ok(Vec::new());
+        }
+        self.page(limit, |tables, limit| tables.documents(kind, after, limit))
+    }
+
+    /// The audit log, newest first, from before this entry on.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn audit(
+        &self,
+        before: Option<i64>,
+        limit: usize,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditEntry>, LedgerError> {
+        let texts = [&filter.actor, &filter.action, &filter.subject_contains];
+        if !storable(texts.into_iter().flatten()) {
+            return Ok(Vec::new());
+        }
+        let before = before.unwrap_or(i64::MAX);
+        self.page(limit, |tables, limit| tables.audit(before, limit, filter))
+    }
+
+    /// All policies that are stored, in the order of their names.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn policies(&self) -> Result<Vec<StoredPolicy>, LedgerError> {
+        self.read(|tables| tables.policies())
+    }
+
+    /// When which policy was put in force, newest first: a growing number, the hash, the time.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn policy_history(&self, limit: usize) -> Result<Vec<(i64, String, Micros)>, LedgerError> {
+        self.page(limit, |tables, limit| tables.policy_history(limit))
+    }
+
+    /// Reads one page. Databases are asked for one of a few sizes, each a statement of its own
+    /// that can be planned for its size, and what is too much is cut off.
+    fn page<T>(
+        &self,
+        limit: usize,
+        read: impl Fn(&mut dyn crate::tables::Tables, usize) -> Result<Vec<T>, Fault>,
+    ) -> Result<Vec<T>, LedgerError> {
+        let limit = limit.min(PAGE_MOST);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut found = self.read(|tables| read(tables, limit.next_power_of_two()))?;
+        found.truncate(limit);
+        Ok(found)
+    }
+}

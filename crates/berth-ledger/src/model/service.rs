@@ -1,0 +1,106 @@
+//! What the service keeps beside claims: documents, the audit log, stored policies; and what an
+//! operation may expect of the row it changes.
+
+use super::claim::{Micros, Text};
+use super::op::Op;
+
+/// What an operation expects of the row it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Expect {
+    /// Anything, or nothing.
+    #[default]
+    Any,
+    /// That it is not there.
+    Absent,
+    /// That it is there, in this revision.
+    Revision(i64),
+}
+
+impl Expect {
+    /// Whether a row in this revision, or none, is what was expected.
+    #[must_use]
+    pub fn holds(self, current: Option<i64>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Absent => current.is_none(),
+            Self::Revision(wanted) => current == Some(wanted),
+        }
+    }
+}
+
+/// A small thing that the service keeps and nothing is counted by, such as a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// What it is.
+    pub kind: Text,
+    /// Its name among those of its kind.
+    pub id: Text,
+    /// 1 at first, one more with every change.
+    pub rev: i64,
+    /// Its content.
+    pub body: String,
+    /// When it was last changed.
+    pub at: Micros,
+}
+
+/// An operation, and on whose behalf it is done: if it changes something, the audit log says so.
+#[derive(Clone, Debug)]
+pub struct By {
+    /// Who.
+    pub actor: Text,
+    /// Where they came from: an address, a program.
+    pub origin: Text,
+    /// What they did.
+    pub action: Text,
+    /// To what. Left empty for a plan, it says which node won.
+    pub subject: Text,
+    /// The request it came with.
+    pub request_id: Option<Text>,
+    /// What to do.
+    pub op: Op,
+}
+
+/// One entry of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// Its number. Numbers grow and may have gaps.
+    pub n: i64,
+    /// When.
+    pub at: Micros,
+    /// Who.
+    pub actor: Text,
+    /// Where they came from.
+    pub origin: Text,
+    /// What they did.
+    pub action: Text,
+    /// To what.
+    pub subject: Text,
+    /// The request it came with.
+    pub request_id: Option<Text>,
+}
+
+/// Which entries of the audit log are wanted; what is absent does not matter.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct AuditFilter {
+    /// Only this actor's.
+    pub actor: Option<String>,
+    /// Only this action.
+    pub action: Option<String>,
+    /// Only those whose subject has this in it, letter by letter.
+    pub subject_contains: Option<String>,
+}
+
+/// A policy as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredPolicy {
+    /// Its name.
+    pub name: String,
+    /// The hash of its content.
+    pub hash: String,
+    /// Its content, as JSON.
+    pub body: String,
+    /// When it was stored.
+    pub at: Micros,
+    /// Whether it is in force.
+    pub active: bool,
+}

@@ -1,0 +1,99 @@
+//! What can be looked up beside the claim path.
+//!
+//! How many rows are wanted stands in the statement itself: a plan that did not know it would read
+//! and sort far more than a page.
+
+use tokio_postgres::Row;
+
+use super::Postgres;
+use super::pipeline::{Call, Value};
+use super::read::list;
+use super::rows::{get, optional_text, text};
+use crate::error::Fault;
+use crate::lists::Lists;
+use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+
+fn owned(text: &str) -> Value {
+    Box::new(text.to_owned())
+}
+
+fn document_from(row: &Row) -> Result<Document, Fault> {
+    Ok(Document {
+        kind: text(row, 0)?,
+        id: text(row, 1)?,
+        rev: get(row, 2)?,
+        body: get(row, 3)?,
+        at: Micros(get(row, 4)?),
+    })
+}
+
+fn entry_from(row: &Row) -> Result<AuditEntry, Fault> {
+    Ok(AuditEntry {
+        n: get(row, 0)?,
+        at: Micros(get(row, 1)?),
+        actor: text(row, 2)?,
+        origin: text(row, 3)?,
+        action: text(row, 4)?,
+        subject: text(row, 5)?,
+        request_id: optional_text(row, 6)?,
+    })
+}
+
+impl Lists for Postgres {
+    fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
+        let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = $1 AND id = $2";
+        let call = Call::new("document", sql, vec![owned(kind), owned(id)]);
+        Ok(self.with(|session| list(session, call, document_from))?.pop())
+    }
+
+    fn documents(&mut self, kind: &str, after: &str, limit: usize) -> Result<Vec<Document>, Fault> {
+        let sql = format!(
+            "SELECT kind, id, rev, body, at FROM document WHERE kind = $1 AND id > $2 \
+             ORDER BY id LIMIT {limit}"
+        );
+        let call = Call::new("document", sql, vec![owned(kind), owned(after)]);
+        self.with(|session| list(session, call, document_from))
+    }
+
+    fn audit(
+        &mut self,
+        before: i64,
+        limit: usize,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditEntry>, Fault> {
+        let sql = format!(
+            "SELECT n, at, actor, origin, action, subject, request_id FROM audit WHERE n < $1 \
+             AND ($2::text IS NULL OR actor = $2) AND ($3::text IS NULL OR action = $3) \
+             AND ($4::text IS NULL OR strpos(subject, $4) > 0) ORDER BY n DESC LIMIT {limit}"
+        );
+        let values: Vec<Value> = vec![
+            Box::new(before),
+            Box::new(filter.actor.clone()),
+            Box::new(filter.action.clone()),
+            Box::new(filter.subject_contains.clone()),
+        ];
+        self.with(|session| list(session, Call::new("audit", sql, values), entry_from))
+    }
+
+    fn policies(&mut self) -> Result<Vec<StoredPolicy>, Fault> {
+        let sql = "SELECT name, hash, body, at, active FROM policy \
+             ORDER BY name COLLATE \"C\", hash COLLATE \"C\"";
+        let policy = |row: &Row| {
+            Ok(StoredPolicy {
+                name: get(row, 0)?,
+                hash: get(row, 1)?,
+                body: get(row, 2)?,
+                at: Micros(get(row, 3)?),
+                active: get::<i64>(row, 4)? != 0,
+            })
+        };
+        self.with(|session| list(session, Call::bare("policy", sql), policy))
+    }
+
+    fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault> {
+        let sql = format!("SELECT n, hash, at FROM policy_history ORDER BY n DESC LIMIT {limit}");
+        let call = Call::new("policy_history", sql, Vec::new());
+        let entry = |row: &Row| Ok((get(row, 0)?, get(row, 1)?, Micros(get(row, 2)?)));
+        self.with(|session| list(session, call, entry))
+    }
+}

@@ -1,0 +1,97 @@
+//! What can be looked up beside the claim path.
+
+use rusqlite::{Connection, Params, Row};
+
+use super::Sqlite;
+use super::rows::{optional_text, text};
+use crate::error::Fault;
+use crate::lists::Lists;
+use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+
+/// All rows of a query.
+fn list<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl Params,
+    read: impl Fn(&Row<'_>) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut found = Vec::new();
+    super::read::each(connection, sql, parameters, |row| {
+        found.push(read(row)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// A number of rows as SQLite counts.
+fn rows(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn document_from(row: &Row<'_>) -> Result<Document, Fault> {
+    Ok(Document {
+        kind: text(row, 0)?,
+        id: text(row, 1)?,
+        rev: row.get(2)?,
+        body: row.get(3)?,
+        at: Micros(row.get(4)?),
+    })
+}
+
+impl Lists for Sqlite {
+    fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
+        let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = ?1 AND id = ?2";
+        Ok(list(&self.connection, sql, (kind, id), document_from)?.pop())
+    }
+
+    fn documents(&mut self, kind: &str, after: &str, limit: usize) -> Result<Vec<Document>, Fault> {
+        let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = ?1 AND id > ?2 \
+             ORDER BY id LIMIT ?3";
+        list(&self.connection, sql, (kind, after, rows(limit)), document_from)
+    }
+
+    fn audit(
+        &mut self,
+        before: i64,
+        limit: usize,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditEntry>, Fault> {
+        let sql = "SELECT n, at, actor, origin, action, subject, request_id FROM audit \
+             WHERE n < ?1 AND (?3 IS NULL OR actor = ?3) AND (?4 IS NULL OR action = ?4) \
+             AND (?5 IS NULL OR instr(subject, ?5) > 0) ORDER BY n DESC LIMIT ?2";
+        let (actor, action) = (filter.actor.as_deref(), filter.action.as_deref());
+        let contains = filter.subject_contains.as_deref();
+        let values = (before, rows(limit), actor, action, contains);
+        list(&self.connection, sql, values, |row| {
+            Ok(AuditEntry {
+                n: row.get(0)?,
+                at: Micros(row.get(1)?),
+                actor: text(row, 2)?,
+                origin: text(row, 3)?,
+                action: text(row, 4)?,
+                subject: text(row, 5)?,
+                request_id: optional_text(row, 6)?,
+            })
+        })
+    }
+
+    fn policies(&mut self) -> Result<Vec<StoredPolicy>, Fault> {
+        let sql = "SELECT name, hash, body, at, active FROM policy ORDER BY name, hash";
+        list(&self.connection, sql, [], |row| {
+            Ok(StoredPolicy {
+                name: row.get(0)?,
+                hash: row.get(1)?,
+                body: row.get(2)?,
+                at: Micros(row.get(3)?),
+                active: row.get(4)?,
+            })
+        })
+    }
+
+    fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault> {
+        let sql = "SELECT n, hash, at FROM policy_history ORDER BY n DESC LIMIT ?1";
+        list(&self.connection, sql, [rows(limit)], |row| {
+            Ok((row.get(0)?, row.get(1)?, Micros(row.get(2)?)))
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! What the service keeps beside claims: documents, policies, and who did what.
+
+use super::Work;
+use super::rows::{AuditRow, DocumentRow, PolicyRow};
+use crate::model::{Answer, By, ClaimKey, EventBody, Expect, Grant, Outcome, Text, Verdict};
+
+impl Work {
+    /// Does an operation, and notes who did it if it changed anything.
+    pub(super) fn on_behalf(&mut self, by: &By) -> Answer {
+        let events = self.events.len();
+        let answer = self.apply(&by.op);
+        // A step that was done before says so again and tells nobody.
+        let told = self.events.len() > events;
+        let changed = match &answer {
+            Answer::Plan(Verdict::Granted(_)) | Answer::Outcome(Outcome::Done) => true,
+            Answer::Claim(Ok(_)) => told,
+            Answer::Reaped(reaped) => !reaped.is_empty(),
+            Answer::Drifts(drifts) => !drifts.is_empty(),
+            Answer::Plan(Verdict::Conflict(_) | Verdict::Refused(_))
+            | Answer::Repeated(_)
+            | Answer::Claim(Err(_))
+            | Answer::Outcome(_) => false,
+        };
+        if changed {
+            let subject = match &answer {
+                Answer::Plan(Verdict::Granted(grant)) if by.subject.is_empty() => winner(grant),
+                _ => Text::clone(&by.subject),
+            };
+            // Noted once for each, also where one acts on behalf of another.
+            self.rows.audit.push(AuditRow {
+                actor: storable(&by.actor),
+                origin: storable(&by.origin),
+                action: storable(&by.action),
+                subject: storable(&subject),
+                request_id: by.request_id.as_ref().map(storable),
+            });
+        }
+        answer
+    }
+
+    pub(super) fn put_document(
+        &mut self,
+        kind: &Text,
+        id: &Text,
+        body: &str,
+        expect: Expect,
+    ) -> Outcome {
+        for (field, value) in [("kind", &**kind), ("id", &**id)] {
+            if value.is_empty() {
+                return Outcome::Impossible(format!("a document's {field} is empty; give it one"));
+            }
+        }
+        // Bodies may be secret, so only names are shown.
+        if [&**kind, &**id, body].into_iter().any(|text| text.contains('\0')) {
+            let why = format!("document {kind:?} {id:?} contains a NUL character; leave it out");
+            return Outcome::Impossible(why);
+        }
+        let key = (Text::clone(kind), Text::clone(id));
+        let current = self.rows.documents.get(&key).map(|row| row.rev);
+        if !expect.holds(current) {
+            return Outcome::Stale { current };
+        }
+        if self.rows.documents.get(&key).is_some_and(|row| row.body == body) {
+            return Outcome::Unchanged;
+        }
+        let rev = current.unwrap_or(0) + 1;
+        let row = DocumentRow { rev, body: body.to_owned(), at: self.rows.now };
+        self.rows.documents.set(&key, Some(row));
+        let (document, id) = key;
+        self.events.push(EventBody::DocumentChanged { document, id, revision: Some(rev) });
+        Outcome::Done
+    }
+
+    pub(super) fn remove_document(&mut self, kind: &Text, id: &Text, expect: Expect) -> Outcome {
+        let key = (Text::clone(kind), Text::clone(id));
+        let current = self.rows.documents.get(&key).map(|row| row.rev);
+        if !expect.holds(current) {
+            return Outcome::Stale { current };
+        }
+        if current.is_none() {
+            return Outcome::Unchanged;
+        }
+        self.rows.documents.set(&key, None);
+        let (document, id) = key;
+        self.events.push(EventBody::DocumentChanged { document, id, revision: None });
+        Outcome::Done
+    }
+
+    /// Stores a policy. It is known by its content, so one that is there is the same.
+    pub(super) fn put_policy(&mut self, name: &str, hash: &str, body: &str) -> Outcome {
+        let key = Text::from(hash);
+        if self.rows.policies.get(&key).is_some() {
+            return Outcome::Unchanged;
+        }
+        let (name, body) = (name.to_owned(), body.to_owned());
+        let row = PolicyRow { name, body, at: self.rows.now, active: false };
+        self.rows.policies.set(&key, Some(row));
+        Outcome::Done
+    }
+
+    pub(super) fn activate_policy(
+        &mut self,
+        name: &str,
+        hash: &str,
+        body: &str,
+        expect: Option<&str>,
+    ) -> Outcome {
+        let key = Text::from(hash);
+        let in_force = self.rows.policies.iter().find(|(_, row)| row.active);
+        let in_force = in_force.map(|(hash, _)| Text::clone(hash));
+        if expect.is_some_and(|expected| in_force.as_deref() != Some(expected)) {
+            return Outcome::Stale { current: None };
+        }
+        if in_force.as_ref() == Some(&key) {
+            return Outcome::Unchanged;
+        }
+        if let Some(other) = &in_force {
+            self.rows.policies.edit(other, |row| row.active = false);
+        }
+        let at = self.rows.policies.get(&key).map_or(self.rows.now, |row| row.at);
+        let row = PolicyRow { name: name.to_owned(), body: body.to_owned(), at, active: true };
+        self.rows.policies.set(&key, Some(row));
+        self.rows.activated.push(key);
+        self.events.push(EventBody::PolicyChanged {
+            name: name.to_owned(),
+            hash: hash.to_owned(),
+            body: body.to_owned(),
+        });
+        Outcome::Done
+    }
+}
+
+/// What a grant did, in a few words.
+fn winner(grant: &Grant) -> Text {
+    let Some(first) = grant.claims.first() else { return Text::default() };
+    let key = ClaimKey { instance: first.instance, role: first.role };
+    let more = grant.claims.len() - 1;
+    Text::from(match more {
+        0 => format!("node {} won, claim {key}", first.node),
+        more => format!("node {} won, claim {key} and {more} more", first.node),
+    })
+}
+
+/// A text as every database can store it: what somebody did is noted whatever they called it.
+fn storable(text: &Text) -> Text {
+    if text.contains('\0') {
+        return Text::from(text.replace('\0', "\u{fffd}"));
+    }
+    Text::clone(text)
+}
