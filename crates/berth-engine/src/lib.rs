@@ -22,6 +22,8 @@ mod fleet;
 mod model;
 mod plan;
 pub mod policy;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod score;
 
 pub use explain::{

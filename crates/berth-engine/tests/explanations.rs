@@ -156,7 +156,7 @@ fn a_refusal_by_a_group_that_keeps_its_members_apart() {
     claim(&mut engine, &member(71), "b");
     let refused = refusal(&mut engine, &member(1));
     assert_eq!(refused.code, "group_no_node");
-    assert_eq!(refused.best_relaxation, Some(("groups", 2)));
+    assert_eq!(refused.best_relaxation, Some(("groups".into(), 2)));
     insta::assert_snapshot!("group_apart", refused.to_string());
 }
 
@@ -361,8 +361,8 @@ fn the_table_names_every_rule_that_a_node_breaks_and_not_only_the_first() {
     let [berth_engine::NodeVerdict::Removed { filter, others, .. }] = &explanation.table[..] else {
         panic!("one node, removed");
     };
-    let others: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
-    assert_eq!((*filter, others), ("node-active", vec!["kvm", "memory"]));
+    let others: Vec<&str> = others.iter().map(|(name, _)| &**name).collect();
+    assert_eq!((&**filter, others), ("node-active", vec!["kvm", "memory"]));
 }
 
 #[test]

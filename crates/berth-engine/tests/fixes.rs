@@ -244,7 +244,7 @@ fn each_rule_relaxed_as_proposed_lets_the_request_in() {
         (case.prepare)(&mut engine, &mut wanted);
         let refused = refusal(&mut engine, &wanted);
         let expected = Fix::Relax {
-            filter: case.filter,
+            filter: case.filter.into(),
             change: case.change.to_owned(),
             node: Some(NodeId::new("a")),
         };
@@ -357,7 +357,7 @@ fn a_node_mended_as_proposed_takes_the_request() {
         let Fix::Mend { filter: of, node, .. } = fix(&mut engine, &wanted, is_mend) else {
             panic!("not a mend");
         };
-        assert_eq!((of, node), (filter, Some(NodeId::new("a"))));
+        assert_eq!((&*of, node), (filter, Some(NodeId::new("a"))));
         mend(&mut engine);
         assert_eq!(place(&mut engine, &wanted), "a", "{filter}");
     }

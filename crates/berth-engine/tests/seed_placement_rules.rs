@@ -41,7 +41,7 @@ fn memory_with_its_overhead_may_fill_a_node_and_not_exceed_it() {
     assert_eq!(place(&mut engine, &request(1, 0, 1984)), "a");
     let over = request(1, 0, 1985);
     let reason = "memory: needs 1985 MiB + 64 overhead, 2048 free: short by 1 MiB";
-    assert_eq!(removal(&mut engine, &over, "a"), ("memory", reason.into()));
+    assert_eq!(removal(&mut engine, &over, "a"), ("memory".into(), reason.into()));
 
     // Two of 960 cost 1024 each; there is nothing left for a third, however small.
     place_and_claim(&mut engine, &request(2, 0, 960));
@@ -106,7 +106,7 @@ fn a_node_is_eligible_only_if_it_is_active_fresh_sized_equipped_and_connected() 
         let wanted = request(1, 0, 1);
         assert_eq!(removal(&mut engine, &wanted, "a").0, filter, "{case}");
         let refused = refusal(&mut engine, &wanted);
-        assert_eq!((refused.code, refused.nodes), (code, 1), "{case}");
+        assert_eq!((&*refused.code, refused.nodes), (code, 1), "{case}");
     }
 }
 
@@ -176,7 +176,7 @@ fn an_instance_goes_where_its_volumes_are_whatever_the_scores() {
     assert_eq!(place(&mut engine, &wanted), "c");
     let reason = "home of volume data is c, wanted is this node";
     let removed = removal(&mut engine, &wanted, "a");
-    assert_eq!(removed, ("volume-home", reason.into()));
+    assert_eq!(removed, ("volume-home".into(), reason.into()));
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn every_reason_of_the_seed_is_given_when_it_holds() {
 fn a_fleet_without_nodes_has_no_active_ones() {
     let mut engine = Engine::new(builtin("balanced"));
     let refused = refusal(&mut engine, &request(1, 0, 1));
-    assert_eq!((refused.code, refused.nodes), ("no_nodes_active", 0));
+    assert_eq!((&*refused.code, refused.nodes), ("no_nodes_active", 0));
 }
 
 #[test]

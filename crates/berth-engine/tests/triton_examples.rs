@@ -55,7 +55,7 @@ fn d01_a_node_one_mib_short_is_removed_with_both_numbers() {
     let wanted = request(1, 0, 1024);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
     let reason = "memory: needs 1024 MiB, 1023 free: short by 1 MiB";
-    assert_eq!(removal(&mut engine, &wanted, "b"), ("memory", reason.into()));
+    assert_eq!(removal(&mut engine, &wanted, "b"), ("memory".into(), reason.into()));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn d02_a_cap_of_two_cores_at_ratio_four_needs_half_a_core() {
     let wanted = request(1, 2000, 512);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
     let reason = "CPU: needs 2000 mCPU, 1960 free: short by 40 mCPU";
-    assert_eq!(removal(&mut engine, &wanted, "b"), ("cpu", reason.into()));
+    assert_eq!(removal(&mut engine, &wanted, "b"), ("cpu".into(), reason.into()));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn d03_disk_must_hold_quota_image_and_headroom() {
     assert_eq!(wanted.image_mib, 106);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
     let reason = "disk: needs 20586 MiB, 20585 free: short by 1 MiB";
-    assert_eq!(removal(&mut engine, &wanted, "b"), ("disk", reason.into()));
+    assert_eq!(removal(&mut engine, &wanted, "b"), ("disk".into(), reason.into()));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn d04_a_node_takes_its_224th_instance_and_no_more() {
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
     let reason = "instance slots: needs 1, 0 free: short by 1";
     let removed = removal(&mut engine, &wanted, "b");
-    assert_eq!(removed, ("instance-count", reason.into()));
+    assert_eq!(removed, ("instance-count".into(), reason.into()));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn d08_a_node_with_a_trait_is_kept_for_those_who_ask_for_it() {
     let plain = request(1, 0, 512);
     let reason = "trait ssd is true, wanted is absent";
     let removed = removal(&mut engine, &plain, "special");
-    assert_eq!(removed, ("traits", reason.into()));
+    assert_eq!(removed, ("traits".into(), reason.into()));
     assert_eq!(refusal(&mut engine, &plain).code, "traits_no_node");
 }
 
@@ -193,7 +193,7 @@ fn d09_capped_and_uncapped_do_not_mix_unless_switched_off() {
     capped.cpu_capped = true;
     let reason = "instances here by CPU cap is 0 capped and 1 uncapped, wanted is only capped";
     let removed = removal(&mut engine, &capped, "a");
-    assert_eq!(removed, ("cpu-cap-mixing", reason.into()));
+    assert_eq!(removed, ("cpu-cap-mixing".into(), reason.into()));
 
     // The off-switch, for the fleet.
     engine.set_policy(policy("name = 'mixing'\n[filters]\noff = ['cpu-cap-mixing']"));

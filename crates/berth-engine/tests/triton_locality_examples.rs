@@ -78,7 +78,7 @@ fn d23_strictly_near_two_on_different_nodes_is_refused() {
     let refused = refusal(&mut engine, &wanted);
     assert_eq!(refused.code, "locality_no_node");
     assert_eq!(refused.counts.len(), 1);
-    assert_eq!((refused.counts[0].filter, refused.counts[0].removed), ("strict-locality", 3));
+    assert_eq!((&*refused.counts[0].filter, refused.counts[0].removed), ("strict-locality", 3));
     // Near one of them is possible, and far from both leaves the third.
     assert_eq!(place(&mut engine, &hinted(&[], &[B], true)), "t");
     assert_eq!(place(&mut engine, &hinted(&[A, B], &[], true)), "u");
@@ -135,7 +135,7 @@ fn d26_the_one_node_without_the_owner_wins_whatever_the_other_scores() {
     assert_eq!(winner.node.as_str(), "cn1");
     for term in &winner.terms {
         let lost = ["memory-pack-rank", "newest-platform", "next-reboot", "reservoir"];
-        if lost.contains(&term.scorer) || term.scorer == "spare-largest" {
+        if lost.contains(&&*term.scorer) || term.scorer == "spare-largest" {
             assert_eq!(term.value, 0, "{}", term.scorer);
         }
     }

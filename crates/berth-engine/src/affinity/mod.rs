@@ -31,6 +31,7 @@ pub use rule::{Candidate, MIN_ID_PREFIX_CHARS, Rule};
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
     /// One host.
@@ -117,6 +118,7 @@ impl Operator {
 
 /// Whether a rule may be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Strength {
     /// It must hold, or nothing is placed.

@@ -69,7 +69,7 @@ impl Engine {
         for (filter, change, relaxed) in relaxations(request) {
             if let Some(picked) = self.pick(&relaxed, now, Reuse::Mask) {
                 let node = self.node_id(picked.slot);
-                fixes.push(Fix::Relax { filter, change, node });
+                fixes.push(Fix::Relax { filter: filter.into(), change, node });
             }
         }
         fixes
@@ -123,8 +123,8 @@ impl Engine {
         let others = FilterId::all().filter(|other| *other != id);
         let works = others.into_iter().all(|other| judge(other, &ask, slot, row).is_ok());
         works.then(|| Fix::Mend {
-            filter: id.filter().name,
-            remedy: id.filter().remedy,
+            filter: id.filter().name.into(),
+            remedy: id.filter().remedy.into(),
             node: Some(row.id.clone()),
         })
     }

@@ -9,7 +9,9 @@ mod refusal;
 mod render;
 mod table;
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::filter::Evidence;
 use crate::model::{Amounts, InstanceId, NodeFacts, NodeId};
@@ -24,20 +26,28 @@ pub enum Audience<'a> {
     Tenant(&'a str),
 }
 
+/// A stable name or code. The engine lends its own, which costs nothing; a client that reads an
+/// answer owns what it read, and so may meet names that are newer than itself.
+pub(crate) type Name = Cow<'static, str>;
+
 /// How many nodes one filter removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FilterCount {
     /// The filter.
-    pub filter: &'static str,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub filter: Name,
     /// Nodes for which it was the first to say no.
     pub removed: usize,
 }
 
 /// The node that came closest to passing a filter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct NearestMiss {
     /// The filter.
-    pub filter: &'static str,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub filter: Name,
     /// The node; hidden from tenants if the policy says so.
     pub node: Option<NodeId>,
     /// Wanted and found.
@@ -45,7 +55,8 @@ pub struct NearestMiss {
 }
 
 /// A change that was tried and found to work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Fix {
     /// Ask for less.
@@ -58,7 +69,8 @@ pub enum Fix {
     /// Drop or soften one of the request's rules.
     Relax {
         /// The filter it concerns.
-        filter: &'static str,
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        filter: Name,
         /// What to change, in words.
         change: String,
         /// Where the instance would go then.
@@ -76,9 +88,11 @@ pub enum Fix {
     /// Make a node fit again.
     Mend {
         /// The filter that keeps it out.
-        filter: &'static str,
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        filter: Name,
         /// What the operator can do.
-        remedy: &'static str,
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        remedy: Name,
         /// Which node.
         node: Option<NodeId>,
     },
@@ -92,18 +106,22 @@ pub enum Fix {
 }
 
 /// A decision that placed nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Refusal {
     /// The instance.
     pub instance: InstanceId,
     /// Its owner.
     pub owner: String,
     /// The stable reason code.
-    pub code: &'static str,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub code: Name,
     /// The filter that removed the last nodes.
-    pub filter: Option<&'static str>,
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub filter: Option<Name>,
     /// What can be done about that filter.
-    pub remedy: &'static str,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub remedy: Name,
     /// How many nodes there are.
     pub nodes: usize,
     /// Nodes removed by each filter, in the order of filters; adds up to the number of nodes.
@@ -111,7 +129,8 @@ pub struct Refusal {
     /// For each filter that removed a node, the one that came closest.
     pub nearest: Vec<NearestMiss>,
     /// The single filter whose relaxation would admit most nodes, and how many.
-    pub best_relaxation: Option<(&'static str, usize)>,
+    #[cfg_attr(feature = "schema", schema(value_type = Option<(String, usize)>))]
+    pub best_relaxation: Option<(Name, usize)>,
     /// Changes that were tried and found to work: to the request first, then to the fleet.
     pub fixes: Vec<Fix>,
     /// Whether waiting may help.
@@ -123,20 +142,25 @@ pub struct Refusal {
 }
 
 /// One scorer's part in a node's total.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Term {
     /// The scorer.
-    pub scorer: &'static str,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub scorer: Name,
     /// Its value, `0..=1_000_000`.
+    #[cfg_attr(feature = "schema", schema(maximum = 1000000))]
     pub value: u32,
     /// Its weight in thousandths.
+    #[cfg_attr(feature = "schema", schema(maximum = 1000000))]
     pub weight_permille: u32,
     /// What it adds, in millionths of a point.
     pub points: i64,
 }
 
 /// What was found of one node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NodeVerdict {
     /// A filter removed it.
@@ -144,11 +168,13 @@ pub enum NodeVerdict {
         /// The node.
         node: NodeId,
         /// The first filter that said no.
-        filter: &'static str,
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        filter: Name,
         /// Why.
         evidence: Evidence,
         /// Filters further down that say no as well; all that are not named said yes.
-        others: Vec<(&'static str, Evidence)>,
+        #[cfg_attr(feature = "schema", schema(value_type = Vec<(String, Evidence)>))]
+        others: Vec<(Name, Evidence)>,
     },
     /// It could take the instance.
     Scored {
@@ -162,7 +188,8 @@ pub enum NodeVerdict {
 }
 
 /// A node that could take the instance, and why it stands where it stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Decision {
     /// The node.
     pub node: NodeId,
@@ -173,7 +200,8 @@ pub struct Decision {
 }
 
 /// Everything about one choice: the winner, the runner-up, and every node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Explanation {
     /// The policy's name.
     pub policy: String,

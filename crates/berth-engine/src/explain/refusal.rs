@@ -84,12 +84,12 @@ fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
     // The last filter to remove a node emptied the list, as in a chain of filters.
     let last = removing().next_back();
     let counts = removing().map(|id| FilterCount {
-        filter: id.filter().name,
+        filter: id.filter().name.into(),
         removed: diagnosis.removed[usize::from(id.0)],
     });
     let nearest = removing().filter_map(|id| {
         let (_, node, evidence) = diagnosis.nearest[usize::from(id.0)].clone()?;
-        Some(NearestMiss { filter: id.filter().name, node: Some(node), evidence })
+        Some(NearestMiss { filter: id.filter().name.into(), node: Some(node), evidence })
     });
     let most = FilterId::all()
         .map(|id| (diagnosis.only[usize::from(id.0)], std::cmp::Reverse(id)))
@@ -99,13 +99,13 @@ fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
         instance: ask.request.id,
         owner: ask.request.owner.clone(),
         // A fleet without nodes has, above all, no active ones.
-        code: last.map_or("no_nodes_active", |id| id.filter().code),
-        filter: last.map(|id| id.filter().name),
-        remedy: last.map_or("add a node", |id| id.filter().remedy),
+        code: last.map_or("no_nodes_active", |id| id.filter().code).into(),
+        filter: last.map(|id| id.filter().name.into()),
+        remedy: last.map_or("add a node", |id| id.filter().remedy).into(),
         nodes: ask.fleet.node_count(),
         counts: counts.collect(),
         nearest: nearest.collect(),
-        best_relaxation: most.map(|(admits, id)| (id.0.filter().name, admits)),
+        best_relaxation: most.map(|(admits, id)| (id.0.filter().name.into(), admits)),
         fixes: Vec::new(),
         waiting_may_help: removing().any(|id| id.filter().transient),
         notices: ask.notices.clone(),

@@ -43,7 +43,7 @@ impl Refusal {
     /// One sentence: the code, and the closest miss of the filter behind it.
     #[must_use]
     pub fn headline(&self) -> String {
-        let nearest = self.nearest.iter().find(|miss| Some(miss.filter) == self.filter);
+        let nearest = self.nearest.iter().find(|miss| Some(&miss.filter) == self.filter.as_ref());
         let mut line = format!("{}: 0 of {} nodes can take it", self.code, self.nodes);
         if let Some(miss) = nearest {
             let _ = write!(line, "; closest is {}: {}", name(miss.node.as_ref()), miss.evidence);
@@ -106,8 +106,8 @@ impl fmt::Display for Refusal {
                 writeln!(f, "         closest {}: {}", name(miss.node.as_ref()), miss.evidence)?;
             }
         }
-        if let Some((filter, admits)) = self.best_relaxation {
-            let nodes = if admits == 1 { "node" } else { "nodes" };
+        if let Some((filter, admits)) = &self.best_relaxation {
+            let nodes = if *admits == 1 { "node" } else { "nodes" };
             writeln!(f, "  without {filter} alone, {admits} {nodes} could take it")?;
         }
         for fix in &self.fixes {

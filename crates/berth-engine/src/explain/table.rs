@@ -29,7 +29,7 @@ impl Engine {
             };
             let mut failures = all_failures(&ask, slot, row)
                 .into_iter()
-                .map(|(id, evidence)| (id.filter().name, evidence));
+                .map(|(id, evidence)| (id.filter().name.into(), evidence));
             match failures.next() {
                 None => survivors.push((id.clone(), slot)),
                 Some((filter, evidence)) => table.push(NodeVerdict::Removed {
@@ -89,7 +89,7 @@ fn terms(policy: &Policy, values: &[u32]) -> Vec<Term> {
     };
     weighted
         .map(|((id, weight_permille), &value)| Term {
-            scorer: id.scorer().name,
+            scorer: id.scorer().name.into(),
             value,
             weight_permille,
             points: points(value, weight_permille),

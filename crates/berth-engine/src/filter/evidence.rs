@@ -1,15 +1,17 @@
 //! Why a filter removed a node: values, not prose. Text is made here, at the edge, and only when
 //! somebody asks for it.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::affinity::Topology;
 use crate::model::{NodeState, Unit};
 
 /// What was wanted and what was found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Evidence {
     /// Not enough of something that is counted.
@@ -33,7 +35,8 @@ pub enum Evidence {
     /// Something happened too long ago, or will happen too soon.
     Time {
         /// What.
-        what: &'static str,
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        what: Cow<'static, str>,
         /// How many seconds ago, or until then.
         seconds: i64,
         /// How many would be accepted.

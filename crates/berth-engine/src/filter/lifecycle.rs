@@ -38,7 +38,7 @@ fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
     if seconds <= limit {
         return Ok(());
     }
-    Err(Evidence::Time { what: "age of the last heartbeat", seconds, limit })
+    Err(Evidence::Time { what: "age of the last heartbeat".into(), seconds, limit })
 }
 
 pub(super) static NOT_SICK: Filter = Filter {
@@ -55,7 +55,7 @@ fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
     match until.filter(|until| now < *until) {
         None => Ok(()),
         Some(until) => Err(Evidence::Time {
-            what: "time until the two newest boot failures have aged",
+            what: "time until the two newest boot failures have aged".into(),
             seconds: until.0.saturating_sub(now.0),
             limit: 0,
         }),
@@ -79,7 +79,7 @@ fn no_reboot_soon(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
     match row.pending_reboot().map(|at| at.0.saturating_sub(now.0)) {
         // A missed date says nothing about the future.
         Some(seconds) if (0..limit).contains(&seconds) => {
-            Err(Evidence::Time { what: "time until the planned reboot", seconds, limit })
+            Err(Evidence::Time { what: "time until the planned reboot".into(), seconds, limit })
         }
         Some(_) | None => Ok(()),
     }

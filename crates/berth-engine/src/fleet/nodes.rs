@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHasher;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::changes::{Change, What};
 use super::columns::{Column, LANES, Slot};
@@ -23,7 +23,8 @@ use crate::model::{
 const BOOTS_KEPT: usize = 8;
 
 /// How much of something is used, of how much that may be promised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UsedOf {
     /// In use; may exceed the limit when facts changed or reality was recorded.
     pub used: i64,
@@ -32,7 +33,8 @@ pub struct UsedOf {
 }
 
 /// What is used on a node and what may be promised there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct NodeUsage {
     /// CPU.
     pub cpu_milli: UsedOf,

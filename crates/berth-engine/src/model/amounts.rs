@@ -10,15 +10,20 @@ pub const PPM: u32 = 1_000_000;
 
 /// CPU, memory, disk and bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Amounts {
     /// Thousandths of a core.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub cpu_milli: u32,
     /// Mebibytes of memory.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub memory_mib: u32,
     /// Mebibytes of local disk.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub disk_mib: u32,
     /// Megabits per second.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub bandwidth_mbps: u32,
 }
 
@@ -58,6 +63,7 @@ impl Amounts {
 
 /// How often a resource may be promised, in thousandths: 4000 means four times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Ratios {
     /// CPU overcommit; 4.0 by default.
@@ -87,6 +93,7 @@ impl Ratios {
 
 /// What an amount is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Thousandths of a core.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 /// A node's name. Ordering is by text, and the smallest id wins a tie.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(value_type = String))]
 #[serde(from = "String", into = "String")]
 pub struct NodeId(Arc<str>);
 
@@ -53,6 +54,7 @@ impl fmt::Display for NodeId {
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
 )]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct InstanceId(pub Uuid);
 
@@ -74,8 +76,14 @@ impl fmt::Display for InstanceId {
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
 )]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
+
+/// [`Timestamp`] under a name that schema derives leave alone: they take every type that is called
+/// `Timestamp` for a date in text. Write `#[schema(value_type = UnixSeconds)]` on such a field.
+#[cfg(feature = "schema")]
+pub type UnixSeconds = Timestamp;
 
 impl Timestamp {
     /// Seconds in a day.

@@ -10,6 +10,8 @@ mod request;
 mod room;
 
 pub use amounts::{Amounts, PPM, Ratios, Unit, charge_for_other, share_ppm};
+#[cfg(feature = "schema")]
+pub use ids::UnixSeconds;
 pub use ids::{InstanceId, NodeId, Timestamp};
 pub use node::{
     BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, NodeState,

@@ -10,12 +10,15 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::amounts::{Amounts, Ratios};
+#[cfg(feature = "schema")]
+use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
 
 /// Where a node stands in its life.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
     /// Known, not yet ready.
@@ -52,6 +55,7 @@ impl NodeState {
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CapacityType {
     /// Stays.
@@ -74,6 +78,7 @@ impl CapacityType {
 
 /// Which instances a node takes by CPU cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CpuCapMode {
     /// Whatever the first one was: all capped or all uncapped.
@@ -89,6 +94,7 @@ pub enum CpuCapMode {
 
 /// A trait's value: a switch, a word or a list of words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum TraitValue {
     /// On or off.
@@ -127,6 +133,7 @@ impl fmt::Display for TraitValue {
 
 /// Whether a network interface carries traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LinkState {
     /// Carries traffic.
@@ -139,6 +146,7 @@ pub enum LinkState {
 
 /// A network a node is plugged into.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Network {
     /// The network's tag.
@@ -205,19 +213,23 @@ impl From<PlatformVersion> for String {
 
 /// What a node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Platform {
     /// Its version.
     pub version: PlatformVersion,
     /// When it was built.
+    #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
     pub built_at: Timestamp,
 }
 
 /// How one boot on a node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BootOutcome {
     /// When.
+    #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
     pub at: Timestamp,
     /// Whether the instance failed to boot.
     pub failed: bool,
@@ -225,11 +237,14 @@ pub struct BootOutcome {
 
 /// Usage by things nobody placed through us, as raw sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct OtherUsage {
     /// Raw CPU sum, thousandths of a core.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub cpu_milli: u32,
     /// Raw memory sum, kibibytes.
+    #[cfg_attr(feature = "schema", schema(maximum = 2199023255551_u64))]
     pub memory_kib: u64,
     /// CPU is charged in whole multiples of this many thousandths.
     pub cpu_unit_milli: u32,
@@ -245,11 +260,14 @@ impl Default for OtherUsage {
 
 /// Shares of a node above which instances should start to leave, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Watermarks {
     /// For CPU.
+    #[cfg_attr(feature = "schema", schema(maximum = 65535))]
     pub cpu_permille: u16,
     /// For memory.
+    #[cfg_attr(feature = "schema", schema(maximum = 65535))]
     pub memory_permille: u16,
 }
 
@@ -261,21 +279,25 @@ impl Default for Watermarks {
 
 /// Everything stated of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NodeFacts {
     /// Its name.
+    #[cfg_attr(feature = "schema", schema(min_length = 1, value_type = String))]
     pub id: NodeId,
     /// Where it stands in its life.
     #[serde(default)]
     pub state: NodeState,
     /// When its agent was last heard.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
     pub heartbeat_at: Timestamp,
     /// What it has. Unknown capacity means not schedulable.
     #[serde(default)]
     pub capacity: Option<Amounts>,
     /// Further integer classes it has, such as `gpu`.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, crate::schema::Amount>))]
     pub extra: BTreeMap<String, u32>,
     /// What the host keeps for itself.
     #[serde(default)]
@@ -285,9 +307,11 @@ pub struct NodeFacts {
     pub ratios: Ratios,
     /// Memory the hypervisor takes for each instance.
     #[serde(default = "default_overhead")]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647, default = default_overhead))]
     pub vmm_overhead_mib: u32,
     /// Most instances it may hold.
     #[serde(default = "default_instance_limit")]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647, default = default_instance_limit))]
     pub instance_limit: u32,
     /// Usage outside our control.
     #[serde(default)]
@@ -312,18 +336,22 @@ pub struct NodeFacts {
     pub platform: Option<Platform>,
     /// When it last booted, if known.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<UnixSeconds>))]
     pub last_boot: Option<Timestamp>,
     /// When it is to reboot, if planned.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<UnixSeconds>))]
     pub next_reboot: Option<Timestamp>,
     /// Hardware class priority; higher is better.
     #[serde(default)]
     pub hardware_class: i32,
     /// Whether the kernel offers KVM.
     #[serde(default = "yes")]
+    #[cfg_attr(feature = "schema", schema(default = yes))]
     pub kvm: bool,
     /// Scratch disk that is free for booting, MiB.
     #[serde(default = "plenty_of_scratch")]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647, default = plenty_of_scratch))]
     pub scratch_mib: u32,
     /// Packets lost on the overlay network, parts per million.
     #[serde(default)]

@@ -6,12 +6,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::amounts::{Amounts, Ratios};
+#[cfg(feature = "schema")]
+use super::ids::UnixSeconds;
 use super::ids::{InstanceId, NodeId, Timestamp};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
 use crate::affinity::{Rule, Strength, Topology};
 
 /// How far an elastic instance may shrink and grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
     /// The least it runs with.
@@ -22,11 +25,14 @@ pub struct Elastic {
 
 /// Which platforms an instance runs on: for each listed version, the oldest or newest build.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct PlatformBounds {
     /// At least these builds.
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<PlatformVersion, UnixSeconds>))]
     pub min: BTreeMap<PlatformVersion, Timestamp>,
     /// At most these builds.
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<PlatformVersion, UnixSeconds>))]
     pub max: BTreeMap<PlatformVersion, Timestamp>,
 }
 
@@ -42,6 +48,7 @@ pub enum Hint {
 
 /// Near to and far from instances of the same owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Locality {
     /// On a node with these: all of them when strict, any of them otherwise.
@@ -62,6 +69,7 @@ impl Locality {
 
 /// One instance to be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InstanceRequest {
     /// The id it will have.
@@ -70,6 +78,7 @@ pub struct InstanceRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The tenant it belongs to.
+    #[cfg_attr(feature = "schema", schema(min_length = 1))]
     pub owner: String,
     /// The environment whose secrets it uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,9 +88,11 @@ pub struct InstanceRequest {
     pub workload: Option<String>,
     /// What it needs.
     #[serde(deserialize_with = "with_default_disk")]
+    #[cfg_attr(feature = "schema", schema(value_type = RequestedAmounts))]
     pub resources: Amounts,
     /// Further integer classes it needs, such as `gpu`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, crate::schema::Amount>))]
     pub extra: BTreeMap<String, u32>,
     /// How far it may shrink and grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +132,7 @@ pub struct InstanceRequest {
     pub image: Option<String>,
     /// What the image takes on disk beside the instance's own disk.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub image_mib: u32,
     /// Groups it is a member of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -145,19 +157,29 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// Amounts as a request states them: disk that is not mentioned is the default.
+#[derive(Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+struct RequestedAmounts {
+    /// Thousandths of a core.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
+    cpu_milli: u32,
+    /// Mebibytes of memory.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 2147483647))]
+    memory_mib: u32,
+    /// Mebibytes of local disk; 4 GiB if absent.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
+    disk_mib: Option<u32>,
+    /// Megabits per second.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
+    bandwidth_mbps: u32,
+}
+
 fn with_default_disk<'de, D: Deserializer<'de>>(input: D) -> Result<Amounts, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Requested {
-        #[serde(default)]
-        cpu_milli: u32,
-        memory_mib: u32,
-        disk_mib: Option<u32>,
-        #[serde(default)]
-        bandwidth_mbps: u32,
-    }
-    let Requested { cpu_milli, memory_mib, disk_mib, bandwidth_mbps } =
-        Requested::deserialize(input)?;
+    let RequestedAmounts { cpu_milli, memory_mib, disk_mib, bandwidth_mbps } =
+        RequestedAmounts::deserialize(input)?;
     let disk_mib = disk_mib.unwrap_or(InstanceRequest::DEFAULT_DISK_MIB);
     Ok(Amounts { cpu_milli, memory_mib, disk_mib, bandwidth_mbps })
 }
@@ -369,6 +391,7 @@ pub enum InvalidRequest {
 
 /// Whether a group's members seek or avoid each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GroupKind {
     /// In one domain. The first member chooses it.
@@ -379,6 +402,7 @@ pub enum GroupKind {
 
 /// Instances that must or should be together or apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Group {
     /// Its name.
@@ -410,6 +434,7 @@ impl Group {
 
 /// A local volume and where it lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Volume {
     /// Its name.

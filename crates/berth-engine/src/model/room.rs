@@ -13,6 +13,7 @@ use crate::policy::{CpuRule, Policy};
 
 /// What is used on a node. Sums of claims, so that removing a claim restores them exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Used {
     /// Thousandths of a core.
     pub cpu: i64,
@@ -47,6 +48,7 @@ impl Used {
 
 /// What may be promised on a node, ratios and reserves applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Limits {
     /// Thousandths of a core.
     pub cpu: i64,
@@ -105,6 +107,7 @@ fn overcommitted(amount: i64, permille: u32) -> i64 {
 
 /// What one more instance needs of a node, under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Demand {
     /// What it will be charged.
     pub amounts: Amounts,
@@ -142,8 +145,10 @@ impl Demand {
 
 /// What keeps an instance off a node that has everything else: the rule's code, and the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Lack {
     /// The reason code of the rule.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub code: &'static str,
     /// What was wanted and what was found.
     pub evidence: Evidence,
@@ -151,6 +156,7 @@ pub struct Lack {
 
 /// One node's use and limits: all that a guard on its counters may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Room {
     /// What may be promised.
     pub limits: Limits,

@@ -4,7 +4,7 @@
 //! search, so that a batch which fits is not refused merely because greedy missed it. Whatever is
 //! tried is claimed in the fleet and taken back, so one batch leaves no trace but its answer.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::engine::{Engine, Picked, PlaceError, Placement, Reuse};
 use super::search::{self, Budget};
@@ -63,7 +63,8 @@ impl Batch {
 }
 
 /// How far the planner had to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SearchEnd {
     /// The order given worked.

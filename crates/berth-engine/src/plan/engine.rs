@@ -1,6 +1,6 @@
 //! The door: a fleet, a policy, and the questions one can ask of them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::derived::Derived;
@@ -17,7 +17,8 @@ use crate::policy::Policy;
 use crate::score::{Scale, all_totals, all_values, combine};
 
 /// Where an instance should go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Placement {
     /// The instance.
     pub instance: InstanceId,

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Ask;
 use crate::affinity::{
@@ -157,7 +157,8 @@ impl Hints<'_> {
 }
 
 /// Something about the request's rules that its author should know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Notice {
     /// A hard rule matches no instance of this owner.

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use super::{Combine, Compiled, ExplainSettings, FilterSettings, Policy, PolicyHash, ScoreOptions};
@@ -47,14 +48,17 @@ pub enum PolicyError {
 
 /// A policy as it is written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Policy))]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
+    #[cfg_attr(feature = "schema", schema(min_length = 1))]
     name: String,
     #[serde(default)]
     combine: Combine,
     #[serde(default)]
     filters: FilterSettings,
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::weights))]
     scores: BTreeMap<String, f64>,
     #[serde(default)]
     options: ScoreOptions,
@@ -217,19 +221,54 @@ fn out_of_range(key: &str, value: impl std::fmt::Display, accepted: &str) -> Pol
 }
 
 #[expect(clippy::float_arithmetic, reason = "writing a decimal, not deciding")]
-fn canonical(policy: &Policy) -> String {
+fn document(policy: &Policy) -> Document {
     let decimal = |permille: u32| f64::from(permille) / 1000.0;
     let scores = policy.weights().map(|(id, w)| (id.scorer().name.to_owned(), decimal(w)));
-    let document = Document {
+    Document {
         name: policy.name.clone(),
         combine: policy.combine,
         filters: policy.filters.clone(),
         scores: scores.collect(),
         options: policy.options.clone(),
         explain: policy.explain,
-    };
+    }
+}
+
+fn canonical(policy: &Policy) -> String {
     // Plain data with text keys always has a JSON form.
-    serde_json::to_string(&document).unwrap_or_default()
+    serde_json::to_string(&document(policy)).unwrap_or_default()
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        document(self).serialize(output)
+    }
+}
+
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        check(Document::deserialize(input)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    use utoipa::openapi::{RefOr, Schema};
+    use utoipa::{PartialSchema, ToSchema};
+
+    use super::{Document, Policy};
+
+    impl PartialSchema for Policy {
+        fn schema() -> RefOr<Schema> {
+            Document::schema()
+        }
+    }
+
+    impl ToSchema for Policy {
+        fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+            Document::schemas(schemas);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub use document::PolicyError;
 
 /// How a node's terms become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Combine {
     /// Weighted terms add up.
@@ -29,6 +30,7 @@ pub enum Combine {
 
 /// Whether a lack of CPU removes a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CpuRule {
     /// It only lowers the score.
@@ -40,6 +42,7 @@ pub enum CpuRule {
 
 /// How requested traits and a node's traits must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TraitRule {
     /// The same set of names: special nodes are kept for those who ask for them.
@@ -51,6 +54,7 @@ pub enum TraitRule {
 
 /// What a planned reboot that was missed means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissedReboot {
     /// Nothing.
@@ -62,6 +66,7 @@ pub enum MissedReboot {
 
 /// Settings of the filters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct FilterSettings {
     /// Whether a lack of CPU removes a node.
@@ -69,20 +74,27 @@ pub struct FilterSettings {
     /// Whether degraded nodes take instances.
     pub admit_degraded: bool,
     /// How old a heartbeat may be.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31536000))]
     pub heartbeat_grace_s: u32,
     /// Scratch disk a node must have free.
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub min_scratch_mib: u32,
     /// Packet loss on the overlay that is still healthy.
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1000000))]
     pub max_overlay_loss_ppm: u32,
     /// Disk to be left beside what a request asks for.
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1073741824))]
     pub disk_headroom_mib: u32,
     /// How long two failed boots in a row keep a node out.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31536000))]
     pub sick_window_s: u32,
     /// Keep off nodes that reboot within this many days.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 3650))]
     pub no_reboot_within_days: Option<u32>,
     /// How traits must agree.
     pub traits: TraitRule,
     /// Optional filters that are switched off, by name.
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::filters_off))]
     pub off: Vec<String>,
 }
 
@@ -105,13 +117,17 @@ impl Default for FilterSettings {
 
 /// The tent curve: its height when idle, at its peak, and when full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Tent {
     /// Height of an idle node, parts per million.
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1000000))]
     pub idle_ppm: u32,
     /// Height of a full node, parts per million.
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1000000))]
     pub full_ppm: u32,
     /// Use at which the height is greatest, parts per million.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 999999))]
     pub peak_ppm: u32,
 }
 
@@ -123,6 +139,7 @@ impl Default for Tent {
 
 /// Settings of the scorers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ScoreOptions {
     /// The capacity type that `capacity-preference` favours.
@@ -132,10 +149,12 @@ pub struct ScoreOptions {
     /// Without hints, `locality` keeps an owner's instances apart.
     pub owner_spread: bool,
     /// How fast `recent-failures` fades.
+    #[cfg_attr(feature = "schema", schema(minimum = 60, maximum = 31536000))]
     pub failure_half_life_s: u32,
     /// The curve of `tent`.
     pub tent: Tent,
     /// The shapes that recur, for `fragmentation`.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 32))]
     pub shapes: Vec<Amounts>,
 }
 
@@ -155,6 +174,7 @@ impl Default for ScoreOptions {
 
 /// What an explanation may show to a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ExplainSettings {
     /// Whether tenants may see node names.

@@ -127,11 +127,13 @@ pub(crate) fn removal(
     engine: &mut Engine,
     request: &InstanceRequest,
     of: &str,
-) -> (&'static str, String) {
+) -> (String, String) {
     let table = explain(engine, request).table;
     let found = table.iter().find(|verdict| verdict.node().as_str() == of);
     match found {
-        Some(NodeVerdict::Removed { filter, evidence, .. }) => (*filter, evidence.to_string()),
+        Some(NodeVerdict::Removed { filter, evidence, .. }) => {
+            (filter.to_string(), evidence.to_string())
+        }
         other => panic!("expected {of} to be removed, got {other:?}"),
     }
 }

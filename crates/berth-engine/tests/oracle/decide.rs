@@ -1,5 +1,6 @@
 //! The whole answer: a node and its total, or why there is none.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use berth_engine::policy::Policy;
@@ -20,13 +21,13 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Why {
     /// The last rule that removed a node.
-    pub filter: Option<&'static str>,
+    pub filter: Option<Cow<'static, str>>,
     /// Nodes removed first by each rule, in the order of rules.
-    pub counts: Vec<(&'static str, usize)>,
+    pub counts: Vec<(Cow<'static, str>, usize)>,
     /// The closest node of each of those rules, and how far it was.
-    pub nearest: Vec<(&'static str, NodeId, Option<i128>)>,
+    pub nearest: Vec<(Cow<'static, str>, NodeId, Option<i128>)>,
     /// The rule that alone keeps most nodes out, and how many.
-    pub best_relaxation: Option<(&'static str, usize)>,
+    pub best_relaxation: Option<(Cow<'static, str>, usize)>,
 }
 
 /// Nodes that pass every rule, in order of id.
@@ -82,13 +83,13 @@ fn why(world: &World, policy: &Policy, request: &InstanceRequest, now: Timestamp
     let nearest = removed.iter().map(|(&place, nodes)| {
         let closest = nodes.iter().min_by_key(|(short, id)| (short.unwrap_or(0), id));
         let (short, id) = closest.expect("a rule that removed a node");
-        (NAMES[place], id.clone(), *short)
+        (NAMES[place].into(), id.clone(), *short)
     });
     let most = alone.iter().max_by_key(|(place, count)| (**count, std::cmp::Reverse(**place)));
     Why {
-        filter: removed.keys().max().map(|place| NAMES[*place]),
-        counts: removed.iter().map(|(place, nodes)| (NAMES[*place], nodes.len())).collect(),
+        filter: removed.keys().max().map(|place| NAMES[*place].into()),
+        counts: removed.iter().map(|(place, nodes)| (NAMES[*place].into(), nodes.len())).collect(),
         nearest: nearest.collect(),
-        best_relaxation: most.map(|(place, count)| (NAMES[*place], *count)),
+        best_relaxation: most.map(|(place, count)| (NAMES[*place].into(), *count)),
     }
 }

@@ -139,16 +139,16 @@ impl Twin {
         refusal: &Refusal,
         why: &Why,
     ) -> Result<(), String> {
-        let counts = refusal.counts.iter().map(|count| (count.filter, count.removed));
+        let counts = refusal.counts.iter().map(|count| (count.filter.clone(), count.removed));
         let nearest = refusal.nearest.iter().map(|miss| {
             let node = miss.node.clone().expect("operators see nodes");
-            (miss.filter, node, miss.evidence.shortfall().map(i128::from))
+            (miss.filter.clone(), node, miss.evidence.shortfall().map(i128::from))
         });
         let found = Why {
-            filter: refusal.filter,
+            filter: refusal.filter.clone(),
             counts: counts.collect(),
             nearest: nearest.collect(),
-            best_relaxation: refusal.best_relaxation,
+            best_relaxation: refusal.best_relaxation.clone(),
         };
         if found != *why {
             return Err(format!("refusal\n  {found:?}\noracle\n  {why:?}"));
@@ -161,7 +161,7 @@ impl Twin {
             let named = berth_engine::filter::FILTERS.iter().find(|f| f.name == name);
             named.map_or("", |filter| filter.code)
         };
-        if refusal.code != refusal.filter.map_or("no_nodes_active", code) {
+        if refusal.code != refusal.filter.as_deref().map_or("no_nodes_active", code) {
             return Err(format!("{} is not of {:?}", refusal.code, refusal.filter));
         }
         let policy = self.engine.policy();

@@ -347,7 +347,7 @@ impl Planner {
             return;
         }
         let request = &in_flight.job.request;
-        let code = refusals.first().map_or("no_nodes_active", |refusal| refusal.code).to_owned();
+        let code = refusals.first().map_or("no_nodes_active", |refusal| &*refusal.code).to_owned();
         let instances = request.instances.clone();
         let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
         let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
