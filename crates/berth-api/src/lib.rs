@@ -1,1 +1,43 @@
-//! What Berth's API speaks.
+//! What Berth's API speaks: the types of its requests and answers, shared by server and clients.
+//!
+//! Types only. A field that is not known is refused, so that a misspelt one is never silently
+//! ignored; times are RFC 3339 in UTC unless a field says otherwise; amounts are whole numbers of
+//! the unit in their name.
+
+mod access;
+mod claim;
+mod decision;
+mod event;
+mod node;
+mod place;
+mod policy;
+mod problem;
+mod queue;
+mod things;
+
+pub use access::{AuditEntry, NewToken, Role, Token, TokenMade, WhoAmI};
+pub use claim::{
+    Claim, ClaimRole, ClaimState, FenceOnly, Instance, LocalityIndex, ReleaseClaim, RenewClaim,
+    Standing,
+};
+pub use decision::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
+pub use event::Event;
+pub use node::{
+    Assignment, AssignmentList, Found, Heard, Heartbeat, ImportLine, ImportReport, Node,
+    NodeExplanation, NodeGuest, NodeStateChange, Reported, RunState, RunningInstance,
+};
+pub use place::{
+    ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, Resources,
+};
+pub use policy::{PolicyChange, PolicyDiff, PolicyText, StoredPolicy};
+pub use problem::{FieldError, Problem};
+pub use queue::{Demand, Ticket, TicketState};
+pub use things::{
+    Attachment, NewAttachment, NewGroup, NewPool, NewVolume, NewWorkload, Page, Pool, Quota,
+    QuotaUse, Secrets, Workload,
+};
+
+pub use berth_engine as engine;
+
+/// The header that carries a request id, for callers who would rather not put it into the body.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -1,1 +1,274 @@
-//! A typed client of Berth's API.
+//! A typed client of Berth's API: sends, receives, and turns problem documents into errors.
+//!
+//! It adds no behaviour of its own: retries are the caller's, since only the caller knows whether
+//! its request id may be used again.
+
+mod error;
+mod methods;
+mod stream;
+
+use std::time::Duration;
+
+use reqwest::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use error::ClientError;
+pub use methods::{PlaceOutcome, escape};
+pub use stream::{ServerEvent, ServerEvents};
+
+/// How a client connects.
+#[derive(Clone, Debug, Default)]
+pub struct Connect {
+    /// The server: `http://127.0.0.1:7070`.
+    pub url: String,
+    /// What is presented to it.
+    pub token: Option<String>,
+    /// Certificates in PEM that are trusted beside those of the system.
+    pub ca_pem: Option<Vec<u8>>,
+    /// An own certificate and its key, in PEM, one after the other.
+    pub identity_pem: Option<Vec<u8>>,
+    /// How long one request may take; absent: 60 s.
+    pub timeout: Option<Duration>,
+}
+
+/// A client of one server. Copies share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    token: Option<HeaderValue>,
+    timeout: Duration,
+}
+
+/// Something with the version under which it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tagged<T> {
+    /// The thing.
+    pub value: T,
+    /// Its version, to be sent back as `If-Match`.
+    pub etag: Option<String>,
+}
+
+impl Client {
+    /// A client; connects when first used.
+    ///
+    /// # Errors
+    /// When the URL, the token or a certificate cannot be used.
+    pub fn new(connect: Connect) -> Result<Self, ClientError> {
+        // Whoever comes first sets it for the process; all of Berth uses the same.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let base = connect.url.trim_end_matches('/').to_owned();
+        if !base.starts_with("http://") && !base.starts_with("https://") {
+            return Err(ClientError::Url { url: connect.url });
+        }
+        let token = match connect.token {
+            Some(token) => Some(bearer(&token)?),
+            None => None,
+        };
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(10))
+            .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")));
+        if let Some(pem) = &connect.ca_pem {
+            let certificates = reqwest::Certificate::from_pem_bundle(pem)
+                .map_err(|error| ClientError::Certificate(error.to_string()))?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        if let Some(pem) = &connect.identity_pem {
+            let identity = reqwest::Identity::from_pem(pem)
+                .map_err(|error| ClientError::Certificate(error.to_string()))?;
+            builder = builder.identity(identity);
+        }
+        let http = builder.build().map_err(ClientError::Setup)?;
+        let timeout = connect.timeout.unwrap_or(Duration::from_secs(60));
+        Ok(Self { http, base, token, timeout })
+    }
+
+    /// The server's URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.base
+    }
+
+    /// Reads something: `get("/v1/nodes", &[("limit", "10")])`.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, refuses, or answers what cannot be read.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<T, ClientError> {
+        Ok(self.get_tagged(path, query).await?.value)
+    }
+
+    /// Reads something with its version.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_tagged<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Tagged<T>, ClientError> {
+        let request = self.request(Method::GET, path).query(query);
+        tagged(self.send(request).await?).await
+    }
+
+    /// Reads text as it is.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let response = self.send(self.request(Method::GET, path)).await?;
+        response.text().await.map_err(ClientError::Transport)
+    }
+
+    /// Reads a long answer piece by piece.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_response(&self, path: &str) -> Result<Response, ClientError> {
+        let request = self.request(Method::GET, path).timeout(Duration::from_secs(86_400));
+        self.send(request).await
+    }
+
+    /// Sends something and reads the answer.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send_json<B: Serialize + ?Sized + Sync, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &B,
+        if_match: Option<&str>,
+    ) -> Result<Tagged<T>, ClientError> {
+        let mut request = self.request(method, path).json(body);
+        if let Some(etag) = if_match {
+            request = request.header(IF_MATCH, etag);
+        }
+        tagged(self.send(request).await?).await
+    }
+
+    /// Posts something and reads the answer.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn post<B: Serialize + ?Sized + Sync, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ClientError> {
+        Ok(self.send_json(Method::POST, path, body, None).await?.value)
+    }
+
+    /// Posts a text of another type than JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn post_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        content_type: &'static str,
+        body: String,
+    ) -> Result<T, ClientError> {
+        let request = self
+            .request(Method::POST, path)
+            .header(reqwest::header::CONTENT_TYPE, content_type)
+            .body(body);
+        Ok(tagged(self.send(request).await?).await?.value)
+    }
+
+    /// Stores something and reads the answer.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn put<B: Serialize + ?Sized + Sync, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ClientError> {
+        Ok(self.send_json(Method::PUT, path, body, None).await?.value)
+    }
+
+    /// Removes something.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.send(self.request(Method::DELETE, path)).await.map(drop)
+    }
+
+    /// Opens a stream of events, from after `last_event_id` when given.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn events(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        last_event_id: Option<&str>,
+    ) -> Result<ServerEvents, ClientError> {
+        let mut request = self
+            .request(Method::GET, path)
+            .query(query)
+            .header(reqwest::header::ACCEPT, "text/event-stream")
+            .timeout(Duration::from_secs(365 * 86_400));
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        Ok(ServerEvents::new(self.send(request).await?))
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let mut request =
+            self.http.request(method, format!("{}{path}", self.base)).timeout(self.timeout);
+        if let Some(token) = &self.token {
+            let mut headers = HeaderMap::new();
+            headers.insert(reqwest::header::AUTHORIZATION, token.clone());
+            request = request.headers(headers);
+        }
+        request
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let response = request.send().await.map_err(|error| {
+            if error.is_connect() {
+                ClientError::Unreachable { url: self.base.clone(), source: error }
+            } else {
+                ClientError::Transport(error)
+            }
+        })?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry_after = response.headers().get(reqwest::header::RETRY_AFTER);
+        let retry_after =
+            retry_after.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+        let text = response.text().await.map_err(ClientError::Transport)?;
+        match serde_json::from_str(&text) {
+            Ok(problem) => Err(ClientError::Problem { problem: Box::new(problem), retry_after }),
+            Err(_) => Err(ClientError::Status { status: status.as_u16(), text }),
+        }
+    }
+}
+
+async fn tagged<T: DeserializeOwned>(response: Response) -> Result<Tagged<T>, ClientError> {
+    let etag = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+    let no_content = response.status() == StatusCode::NO_CONTENT;
+    let bytes = response.bytes().await.map_err(ClientError::Transport)?;
+    // Nothing reads as null, so that a caller who expects nothing gets it.
+    let bytes: &[u8] = if no_content || bytes.is_empty() { b"null" } else { &bytes };
+    let value = serde_json::from_slice(bytes).map_err(ClientError::Unreadable)?;
+    Ok(Tagged { value, etag })
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, ClientError> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
+        .map_err(|_| ClientError::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,138 @@
+//! Who may do what: tokens, and the log of who did what.
+
+use berth_engine::NodeId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a token may do.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Everything, tokens included.
+    Admin,
+    /// Runs the fleet: everything but tokens and the state dump.
+    Operator,
+    /// Speaks for one node.
+    Agent,
+    /// Places and sees what belongs to its namespaces.
+    Tenant,
+    /// Sees everything, changes nothing.
+    Viewer,
+}
+
+impl Role {
+    /// All roles.
+    pub const ALL: [Self; 5] =
+        [Self::Admin, Self::Operator, Self::Agent, Self::Tenant, Self::Viewer];
+
+    /// The role's name as it stands in data.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Operator => "operator",
+            Self::Agent => "agent",
+            Self::Tenant => "tenant",
+            Self::Viewer => "viewer",
+        }
+    }
+}
+
+/// Asks for a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// What it is for; shown in lists and in the audit log.
+    #[schema(min_length = 1, max_length = 100)]
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// For a tenant: its namespaces; the first is the default. At least one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// For an agent: its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// Seconds after which it ends; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub expires_in_s: Option<u64>,
+}
+
+/// A token, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Token {
+    /// Its id; the first part of the secret.
+    pub id: String,
+    /// What it is for.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// A tenant's namespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// An agent's node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// A token that was just made. Its secret is shown this once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenMade {
+    /// The token.
+    #[serde(flatten)]
+    pub token: Token,
+    /// What the caller presents: `Authorization: Bearer …`.
+    pub secret: String,
+}
+
+/// Who the server takes the caller for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhoAmI {
+    /// What it may do.
+    pub role: Role,
+    /// The token's name, or how else the caller is known.
+    pub name: String,
+    /// The token's id, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// A tenant's namespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// An agent's node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The server's version.
+    pub version: String,
+}
+
+/// One change: who, what, from where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditEntry {
+    /// Its number.
+    pub n: i64,
+    /// When.
+    pub at: Timestamp,
+    /// Who: a token's name and id.
+    pub actor: String,
+    /// From where: an address.
+    pub origin: String,
+    /// What was done: `place`, `node.cordon`, `token.create`, …
+    pub action: String,
+    /// To what.
+    pub subject: String,
+    /// The request it came with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}

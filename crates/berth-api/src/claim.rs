@@ -1,0 +1,171 @@
+//! Claims and the instances that hold them.
+
+use std::collections::BTreeMap;
+
+use berth_engine::{Amounts, InstanceId, NodeId};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::HeldValue;
+
+/// Where a claim stands in its life.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimState {
+    /// Leased: it ends by itself unless it is bound or renewed.
+    Held,
+    /// An agent has taken it up.
+    Binding,
+    /// The instance runs.
+    Active,
+    /// To be stopped; frees its room when the agent says that it is gone.
+    Releasing,
+}
+
+/// Whether a claim is where an instance runs or where it is being moved to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimRole {
+    /// Where it runs.
+    #[default]
+    Primary,
+    /// Where it is being moved to.
+    MigrationTarget,
+}
+
+/// One instance's hold on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Claim {
+    /// The instance.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// Which of its claims.
+    pub role: ClaimRole,
+    /// The node; hidden from tenants if the policy says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The tenant.
+    pub owner: String,
+    /// The instance's name, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The workload, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Where it stands.
+    pub state: ClaimState,
+    /// What it is charged.
+    pub resources: Amounts,
+    /// When it ends by itself; only while held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<Timestamp>,
+    /// Rises with every new holder; a lower one is refused.
+    pub fence: i64,
+    /// When it was granted.
+    pub created_at: Timestamp,
+    /// Values held from pools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<HeldValue>,
+}
+
+/// Asks for more time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewClaim {
+    /// The fence it was granted with.
+    pub fence: i64,
+    /// How many seconds from now; 120 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86_400)]
+    pub lease_s: Option<u32>,
+}
+
+/// A step that needs nothing but the fence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FenceOnly {
+    /// The fence it was granted with.
+    pub fence: i64,
+}
+
+/// Ends a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseClaim {
+    /// A retry under the same id gets the first answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub request_id: Option<String>,
+    /// The fence it was granted with; may be left out by operators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<i64>,
+    /// The instance is known to be gone. Agents and operators may say so; without it, a claim that
+    /// was bound goes to `releasing` and counts until its agent confirms.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
+    /// Why, for the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub reason: Option<String>,
+}
+
+/// A claim after a step of its life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Standing {
+    /// The instance.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// Which of its claims.
+    pub role: ClaimRole,
+    /// Its state; absent when it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<ClaimState>,
+    /// Its fence.
+    pub fence: i64,
+    /// Its lease, while held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<Timestamp>,
+}
+
+/// Marks that are the same for instances that share a host, a rack or a zone.
+///
+/// They mean nothing outside one tenant: another tenant has other marks for the same places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LocalityIndex {
+    /// The host.
+    pub host: String,
+    /// The rack, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
+    /// The zone, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}
+
+/// An instance: its claim, and what it was asked for with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Instance {
+    /// Its claim.
+    #[serde(flatten)]
+    pub claim: Claim,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+    /// Its image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Groups it is a member of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// What it shares with other instances of the same tenant.
+    pub locality: LocalityIndex,
+    /// Its rack; never shown to tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
+    /// Its zone; shown to tenants as a mark only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}

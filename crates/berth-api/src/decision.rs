@@ -1,0 +1,96 @@
+//! Decisions: the record of each choice, and its replay.
+
+use berth_engine::{InstanceId, NodeId, Refusal};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Where an instance of a decision went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedAt {
+    /// The instance.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// The node; hidden from tenants if the policy says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The node's total, in millionths of a point.
+    pub score: i64,
+}
+
+/// How a decision ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionOutcome {
+    /// Claimed.
+    Granted,
+    /// Nothing was claimed.
+    Refused,
+}
+
+/// The record of one choice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Decision {
+    /// Its id.
+    pub id: String,
+    /// When.
+    pub at: Timestamp,
+    /// The request.
+    pub request_id: String,
+    /// The tenant.
+    pub owner: String,
+    /// How it ended.
+    pub outcome: DecisionOutcome,
+    /// How many instances were asked for.
+    pub asked: u32,
+    /// The policy that decided, by hash.
+    pub policy: String,
+    /// The last event that the deciding server had taken in.
+    pub fleet_version: i64,
+    /// Where instances went.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placed: Vec<PlacedAt>,
+    /// Why nothing was placed: the stable code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Why nothing was placed, in full.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Refusal>,
+    /// What was asked for, instance by instance; only when one decision is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub requests: Vec<serde_json::Value>,
+}
+
+/// Whether a decision could be derived again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplayOutcome {
+    /// Derived again, byte for byte.
+    Identical,
+    /// Derived again, with another result.
+    Different,
+    /// The log no longer reaches back to what it was made on.
+    OutOfReach,
+}
+
+/// A decision derived again from the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Replay {
+    /// The decision.
+    pub decision: String,
+    /// Whether it came out the same.
+    pub outcome: ReplayOutcome,
+    /// The event up to which the fleet was rebuilt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet_version: Option<i64>,
+    /// What was recorded.
+    #[schema(value_type = Object)]
+    pub recorded: serde_json::Value,
+    /// What was derived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub derived: Option<serde_json::Value>,
+    /// In words.
+    pub note: String,
+}

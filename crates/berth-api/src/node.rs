@@ -1,0 +1,224 @@
+//! Nodes, and the contract between Berth and the agents that run on them.
+
+use std::collections::BTreeMap;
+
+use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Claim, ClaimState, HeldValue};
+
+/// A node: what is known of it, and what is left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Everything stated of it.
+    pub facts: NodeFacts,
+    /// Rises with every change of its facts or state; also its ETag.
+    pub generation: i64,
+    /// When its agent was last heard; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_at: Option<Timestamp>,
+    /// What instances may be given in all, after the host's own share and with its ratios.
+    pub limits: Amounts,
+    /// What instances are charged.
+    pub used: Amounts,
+    /// How many instances it holds.
+    pub instances: u32,
+}
+
+/// Changes a node's state.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeStateChange {
+    /// Why, for the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub reason: Option<String>,
+}
+
+/// What an instance on a node does, by its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Being started.
+    Starting,
+    /// Runs.
+    Running,
+    /// Being stopped.
+    Stopping,
+    /// Is gone: its claim can be freed.
+    Stopped,
+    /// Could not be started, or died.
+    Failed,
+}
+
+/// An instance that an agent finds on its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunningInstance {
+    /// Which.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// The fence it was started with; absent when nobody placed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<i64>,
+    /// What it does.
+    pub state: RunState,
+    /// For an instance that nobody placed: what it uses, so that it can be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+}
+
+/// What is known of an instance that an agent found and nobody placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Found {
+    /// The tenant.
+    pub owner: String,
+    /// What it uses.
+    pub resources: Amounts,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+}
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Heartbeat {
+    /// Facts, when they changed since the agent last said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Box<NodeFacts>>,
+    /// All instances on the node; absent: nothing is said of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<Vec<RunningInstance>>,
+}
+
+/// What became of one instance that an agent reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reported {
+    /// Which.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// Its claim's state now; absent when it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<ClaimState>,
+    /// Why the report was not taken: a code, such as `stale_fence`. The agent must stop what runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// The answer to a sign of life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Heard {
+    /// The server's time.
+    pub at: Timestamp,
+    /// The node's state.
+    pub state: NodeState,
+    /// The node's generation.
+    pub generation: i64,
+    /// Seconds after which the next sign of life is expected.
+    pub next_s: u32,
+    /// What became of each instance that was reported.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reported: Vec<Reported>,
+    /// Everything that should be on the node.
+    pub assignments: Vec<Assignment>,
+}
+
+/// An instance that should be on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Assignment {
+    /// Which.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// `held` and `binding`: start it. `active`: keep it. `releasing`: stop it.
+    pub state: ClaimState,
+    /// To be presented with every step. A lower one than last seen is void.
+    pub fence: i64,
+    /// The tenant.
+    pub owner: String,
+    /// Its name, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The workload, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Its image, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// What it is charged.
+    pub resources: Amounts,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+    /// Volumes it uses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<String>,
+    /// Values held from pools, such as its address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<HeldValue>,
+}
+
+/// Everything that should be on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AssignmentList {
+    /// The node.
+    pub node: NodeId,
+    /// The node's state.
+    pub state: NodeState,
+    /// All of it, in order of instance id.
+    pub assignments: Vec<Assignment>,
+}
+
+/// One line of an import that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportLine {
+    /// Which: a line of the CSV, or a place in the JSON list, from 1.
+    pub line: u64,
+    /// The node, if it could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// What is wrong, and what would be accepted.
+    pub error: String,
+}
+
+/// What became of an import. Either all of it was taken or nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ImportReport {
+    /// Nodes that were added.
+    pub added: u64,
+    /// Nodes that were changed.
+    pub changed: u64,
+    /// Nodes that were as stated already.
+    pub unchanged: u64,
+    /// What is wrong; then nothing was taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ImportLine>,
+}
+
+/// An instance on a node, and why it is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeGuest {
+    /// Its claim.
+    pub claim: Claim,
+    /// The decision that put it there, when it is still kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+    /// In words: who asked, when, by which policy, with which score.
+    pub why: String,
+}
+
+/// What is on a node and why, and what keeps it from taking more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeExplanation {
+    /// The node.
+    pub node: Node,
+    /// Whether it takes instances, and if not, why: one sentence each.
+    pub obstacles: Vec<String>,
+    /// What is left of each resource, in words.
+    pub room: Vec<String>,
+    /// What is there.
+    pub guests: Vec<NodeGuest>,
+}

@@ -1,0 +1,48 @@
+//! Errors as RFC 9457 problem documents.
+
+use berth_engine::Refusal;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One field of a request that cannot be accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldError {
+    /// Where it is: `instances[0].resources.memory_mib`.
+    pub field: String,
+    /// What was found there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+/// Why a request was not fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Where the code is described.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The code in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// A stable code for programs.
+    pub code: String,
+    /// What happened this time.
+    pub detail: String,
+    /// What would help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Fields that cannot be accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<FieldError>,
+    /// For a placement that found no room: the whole explanation, one for each class of instance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Refusal>,
+    /// Whether the same request may succeed later without any change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<bool>,
+    /// The request's own id in the server's logs and traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+}

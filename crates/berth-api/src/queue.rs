@@ -1,0 +1,69 @@
+//! Requests that wait for room, and demand that found none.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{PlaceRequest, Placed, Problem};
+
+/// Where a waiting request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TicketState {
+    /// No room yet.
+    Waiting,
+    /// Claimed.
+    Granted,
+    /// Its deadline passed.
+    Expired,
+    /// Its owner or an operator called it off.
+    Cancelled,
+    /// It can never be granted.
+    Refused,
+}
+
+/// A request that waits for room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Ticket {
+    /// Its id.
+    pub id: String,
+    /// Where it stands.
+    pub state: TicketState,
+    /// The tenant.
+    pub owner: String,
+    /// Its place in the queue, from 1; only while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+    /// Since when it waits.
+    pub since: Timestamp,
+    /// Until when it waits.
+    pub deadline: Timestamp,
+    /// How often it was tried.
+    pub tries: u64,
+    /// What was asked for.
+    pub request: PlaceRequest,
+    /// The answer, once granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<Placed>,
+    /// Why there was no room when it was last tried, or why it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+/// Requests of one shape that found no room: what an autoscaler should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Demand {
+    /// The tenant.
+    pub owner: String,
+    /// The refusal's code.
+    pub code: String,
+    /// What was asked for.
+    #[schema(value_type = Object)]
+    pub request: serde_json::Value,
+    /// How often.
+    pub times: i64,
+    /// When first.
+    pub first_at: Timestamp,
+    /// When last.
+    pub last_at: Timestamp,
+}

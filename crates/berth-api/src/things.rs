@@ -1,0 +1,175 @@
+//! Groups, volumes, pools, quotas and workloads, and lists of them.
+
+use berth_engine::affinity::{Strength, Topology};
+use berth_engine::{GroupKind, NodeId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Part of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Give this as `cursor` for the next part; absent: that was all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Defines a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewGroup {
+    /// The only tenant whose instances may join; absent: anyone's. A tenant's groups are its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Together or apart.
+    pub kind: GroupKind,
+    /// Rule or wish.
+    pub strength: Strength,
+    /// Per node, rack or zone.
+    pub topology: Topology,
+    /// Most members in one domain; absent: one when apart, any number when together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_per_domain: Option<u32>,
+}
+
+/// Defines a local volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// The only tenant that may use it; absent: anyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The node that holds it.
+    pub home: NodeId,
+}
+
+/// Defines a set of volumes that instances use together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAttachment {
+    /// The tenant. May be left out by a token that is bound to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The volumes; all must live on one node.
+    #[schema(min_items = 1, max_items = 64)]
+    pub volumes: Vec<String>,
+}
+
+/// A set of volumes that instances use together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Attachment {
+    /// Its name.
+    pub id: String,
+    /// The tenant.
+    pub owner: String,
+    /// The volumes.
+    pub volumes: Vec<String>,
+    /// The node they live on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<NodeId>,
+}
+
+/// Defines a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewPool {
+    /// A network (`fd00:7::/64`, `10.0.0.0/24`) or numbers (`1000-4999`).
+    pub range: String,
+    /// Seconds that a released value rests before it is given out again; 600 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine_s: Option<u32>,
+}
+
+/// A pool of addresses or numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name.
+    pub id: String,
+    /// `ipv6`, `ipv4` or `number`.
+    pub kind: String,
+    /// The first value.
+    pub first: String,
+    /// The last value.
+    pub last: String,
+    /// Seconds that a released value rests.
+    pub quarantine_s: u32,
+    /// How many values it has; as text, since a /64 has more than a number holds.
+    pub size: String,
+    /// How many are in use or at rest.
+    pub used: i64,
+}
+
+/// Limits of a tenant; absent means unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    /// Milli-CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub cpu_milli: Option<i64>,
+    /// MiB of memory, as requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub memory_mib: Option<i64>,
+    /// MiB of disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub disk_mib: Option<i64>,
+    /// Instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub instances: Option<i64>,
+}
+
+/// A tenant's limits and what it uses of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QuotaUse {
+    /// The tenant.
+    pub owner: String,
+    /// Its limits.
+    pub limits: Quota,
+    /// What it uses.
+    pub used: Quota,
+}
+
+/// States an environment's secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Secrets {
+    /// The current version of the bundle; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub version: Option<String>,
+}
+
+/// Stores a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewWorkload {
+    /// How many should run.
+    #[schema(maximum = 100_000)]
+    pub replicas: u32,
+    /// What each replica asks for.
+    pub template: crate::InstanceSpec,
+}
+
+/// A workload: what should run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Workload {
+    /// The tenant.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// Rises with every change; also its ETag.
+    pub revision: i64,
+    /// How many should run.
+    pub replicas: u32,
+    /// How many instances name it and are active.
+    pub active: u32,
+    /// How many instances name it.
+    pub placed: u32,
+    /// What each replica asks for.
+    pub template: crate::InstanceSpec,
+}
