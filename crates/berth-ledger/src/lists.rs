@@ -1,8 +1,13 @@
-//! What can be looked up beside the claim path: documents, the audit log, policies.
+//! What can be looked up beside the claim path.
+
+use berth_engine::{NodeFacts, NodeId};
 
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
-use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+use crate::model::{
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
+    Workload,
+};
 
 /// What a database must be able to look up. Each is a transaction of its own.
 pub(crate) trait Lists {
@@ -24,6 +29,17 @@ pub(crate) trait Lists {
     /// When which policy was put in force, newest first; at least as many as asked for if there
     /// are.
     fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault>;
+    /// One node, and what a plan on it would rest on.
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault>;
+    /// All pools, in the order of their ids, each with how many of its values are in use.
+    fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault>;
+    /// All tenants with limits, in the order of their names.
+    fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault>;
+    /// All workloads, in the order of owner and name.
+    fn workloads(&mut self) -> Result<Vec<Workload>, Fault>;
+    /// Claims after this one, in the order of their keys; at least as many as asked for if there
+    /// are.
+    fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault>;
 }
 
 /// Whether texts can be stored at all. What cannot be is not there, and must not reach a database
@@ -97,6 +113,54 @@ impl Ledger {
     /// When the database cannot be read.
     pub fn policy_history(&self, limit: usize) -> Result<Vec<(i64, String, Micros)>, LedgerError> {
         self.page(limit, |tables, limit| tables.policy_history(limit))
+    }
+
+    /// One node, and what a plan on it would rest on: the generation of its facts among it.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn node(&self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, LedgerError> {
+        if !storable([id.as_str()]) {
+            return Ok(None);
+        }
+        self.read(|tables| tables.node(id))
+    }
+
+    /// All pools, in the order of their ids, each with how many of its values are in use. Values
+    /// at rest are not.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn pools(&self) -> Result<Vec<(Pool, i64)>, LedgerError> {
+        self.read(|tables| tables.pools())
+    }
+
+    /// All tenants with limits, in the order of their names, and what they use of them.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn quotas(&self) -> Result<Vec<QuotaUse>, LedgerError> {
+        self.read(|tables| tables.quotas())
+    }
+
+    /// All workloads, in the order of owner and name.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn workloads(&self) -> Result<Vec<Workload>, LedgerError> {
+        self.read(|tables| tables.workloads())
+    }
+
+    /// Claims in the order of their keys, from after this one on.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn claims_page(
+        &self,
+        after: Option<ClaimKey>,
+        limit: usize,
+    ) -> Result<Vec<Claim>, LedgerError> {
+        self.page(limit, |tables, limit| tables.claims_page(after, limit))
     }
 
     /// Reads one page. Databases are asked for one of a few sizes, each a statement of its own

@@ -357,7 +357,7 @@ impl Load {
     }
 }
 
-fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
+pub(super) fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
     Ok(TenantRow {
         quota: quota_from(row, 1)?,
         cpu: get(row, 5)?,

@@ -1,12 +1,18 @@
 //! What can be looked up beside the claim path.
 
+use berth_engine::{NodeFacts, NodeId};
 use rusqlite::{Connection, Params, Row};
 
 use super::Sqlite;
-use super::rows::{optional_text, text};
+use super::lock::{tenant_from, workload_from};
+use super::read::{NODES, seen_from};
+use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
 use crate::error::Fault;
 use crate::lists::Lists;
-use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+use crate::model::{
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
+    Workload,
+};
 
 /// All rows of a query.
 fn list<T>(
@@ -93,5 +99,44 @@ impl Lists for Sqlite {
         list(&self.connection, sql, [rows(limit)], |row| {
             Ok((row.get(0)?, row.get(1)?, Micros(row.get(2)?)))
         })
+    }
+
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+        let sql = format!("{NODES} WHERE n.id = ?1");
+        Ok(list(&self.connection, &sql, [id.as_str()], seen_from)?.pop())
+    }
+
+    fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {
+        let sql = "SELECT id, kind, first, last, quarantine_s, next, (SELECT count(*) \
+             FROM pool_value AS v WHERE v.pool = pool.id AND v.released_at IS NULL) \
+             FROM pool ORDER BY id";
+        list(&self.connection, sql, [], |row| Ok((pool_from(row)?.pool, row.get(6)?)))
+    }
+
+    fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {
+        let sql = "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
+             used_memory, used_disk, used_instances, owner FROM tenant ORDER BY owner";
+        list(&self.connection, sql, [], |row| {
+            let owner = text(row, 8)?;
+            let tenant = tenant_from(row)?;
+            Ok(tenant.used_by(owner))
+        })
+    }
+
+    fn workloads(&mut self) -> Result<Vec<Workload>, Fault> {
+        let sql = "SELECT owner, name, revision, replicas, body FROM workload ORDER BY owner, name";
+        list(&self.connection, sql, [], |row| Ok(workload_from(row)?))
+    }
+
+    fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault> {
+        // No key sorts before nothing at all.
+        let (instance, role) = after.map_or((Vec::new(), -1), |key| {
+            (key.instance.0.as_bytes().to_vec(), key.role.number())
+        });
+        let sql = format!(
+            "SELECT {CLAIM} FROM claim WHERE (instance, role) > (?1, ?2) \
+             ORDER BY instance, role LIMIT ?3"
+        );
+        list(&self.connection, &sql, (instance, role, rows(limit)), claim_from)
     }
 }

@@ -157,21 +157,7 @@ fn tenants(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), 
             "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, used_memory, \
              used_disk, used_instances FROM tenant WHERE owner = ?1",
         )?;
-        let row = |row: &rusqlite::Row<'_>| {
-            Ok(TenantRow {
-                quota: Quota {
-                    cpu_milli: row.get(0)?,
-                    memory_mib: row.get(1)?,
-                    disk_mib: row.get(2)?,
-                    instances: row.get(3)?,
-                },
-                cpu: row.get(4)?,
-                memory: row.get(5)?,
-                disk: row.get(6)?,
-                instances: row.get(7)?,
-            })
-        };
-        if let Some(row) = statement.query_row([&**owner], row).optional()? {
+        if let Some(row) = statement.query_row([&**owner], tenant_from).optional()? {
             rows.tenants.load(Text::clone(owner), row);
         }
     }
@@ -313,6 +299,21 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
         }
     }
     Ok(())
+}
+
+pub(super) fn tenant_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<TenantRow> {
+    Ok(TenantRow {
+        quota: Quota {
+            cpu_milli: row.get(0)?,
+            memory_mib: row.get(1)?,
+            disk_mib: row.get(2)?,
+            instances: row.get(3)?,
+        },
+        cpu: row.get(4)?,
+        memory: row.get(5)?,
+        disk: row.get(6)?,
+        instances: row.get(7)?,
+    })
 }
 
 pub(super) fn workload_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Workload> {

@@ -63,6 +63,18 @@ pub(super) fn segments_after(
     Ok(segments)
 }
 
+/// Nodes with what a plan on them rests on, as [`seen_from`] reads them.
+pub(super) const NODES: &str = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, \
+    r.fence FROM node n JOIN node_room r ON r.node = n.id";
+
+pub(super) fn seen_from(row: &Row<'_>) -> Result<(NodeFacts, Seen), Fault> {
+    let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
+    let mut facts: NodeFacts = serde_json::from_str(facts)?;
+    facts.heartbeat_at = Timestamp(row.get(1)?);
+    let seen = Seen::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
+    Ok((facts, seen))
+}
+
 pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(), Fault> {
     each(connection, "SELECT name, hash, body FROM policy WHERE active = 1", [], |row| {
         take(SnapshotItem::Policy(row.get(0)?, row.get(1)?, row.get(2)?))
@@ -72,13 +84,8 @@ pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(
     })?;
     let groups = "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team";
     each(connection, groups, [], |row| take(SnapshotItem::Group(group_from(row)?.group)))?;
-    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, r.fence \
-         FROM node n JOIN node_room r ON r.node = n.id ORDER BY n.id";
-    each(connection, nodes, [], |row| {
-        let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
-        let mut facts: NodeFacts = serde_json::from_str(facts)?;
-        facts.heartbeat_at = Timestamp(row.get(1)?);
-        let seen = Seen::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
+    each(connection, &format!("{NODES} ORDER BY n.id"), [], |row| {
+        let (facts, seen) = seen_from(row)?;
         take(SnapshotItem::Node(Box::new(facts), seen))
     })?;
     each(connection, "SELECT id, home, attached_to FROM volume", [], |row| {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::table::Table;
 use crate::model::{
-    Claim, ClaimKey, Grant, Micros, NodeNow, Pool, Quota, SlotKey, Standing, Text, UnmetDemand,
-    Workload,
+    Claim, ClaimKey, Grant, Micros, NodeNow, Pool, Quota, QuotaUse, SlotKey, Standing, TenantUse,
+    Text, UnmetDemand, Workload,
 };
 
 /// Everything a guard reads of a node.
@@ -85,6 +85,19 @@ pub(crate) struct TenantRow {
     pub(crate) memory: i64,
     pub(crate) disk: i64,
     pub(crate) instances: i64,
+}
+
+impl TenantRow {
+    /// The row as a reader wants to know it.
+    pub(crate) fn used_by(self, owner: Text) -> QuotaUse {
+        let used = TenantUse {
+            cpu_milli: self.cpu,
+            memory_mib: self.memory,
+            disk_mib: self.disk,
+            instances: self.instances,
+        };
+        QuotaUse { owner, quota: self.quota, used }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 mod claims;
 mod copies;
+mod lists;
 mod log;
 mod races;
 mod service;
@@ -112,7 +113,7 @@ impl World {
         facts.rack = Some(rack.to_owned());
         facts.vmm_overhead_mib = 0;
         facts.extra.insert("gpu".to_owned(), 2);
-        self.done(Op::PutNode(Box::new(facts)));
+        self.done(Op::put_node(facts));
     }
 
     fn planned(
