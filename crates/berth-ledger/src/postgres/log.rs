@@ -126,10 +126,11 @@ pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(),
         let (facts, seen) = seen_from(row)?;
         Ok(SnapshotItem::Node(Box::new(facts), seen))
     })?;
-    each("volume", "SELECT id, home, attached_to FROM volume".to_owned(), |row| {
+    each("volume", "SELECT id, home, attached_to, owner FROM volume".to_owned(), |row| {
         let attached_to: Option<&[u8]> = get(row, 2)?;
         let attached_to = attached_to.map(stored::instance).transpose()?;
-        Ok(SnapshotItem::Volume(Volume { id: get(row, 0)?, home: node_id(row, 1)?, attached_to }))
+        let (id, owner, home) = (get(row, 0)?, get(row, 3)?, node_id(row, 1)?);
+        Ok(SnapshotItem::Volume(Volume { id, owner, home, attached_to }))
     })?;
     each("pool", format!("SELECT {POOL} FROM pool"), |row| {
         Ok(SnapshotItem::Pool(pool_from(row)?.pool))

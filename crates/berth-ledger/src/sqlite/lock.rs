@@ -5,7 +5,8 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::cache::NodeCache;
 use super::rows::{
-    CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, pool_from, text,
+    CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, optional_text, pool_from,
+    text,
 };
 use crate::error::Fault;
 use crate::model::{Claim, Micros, Quota, Text, UnmetDemand, Workload};
@@ -189,14 +190,15 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
         }
     }
     for id in &keys.volumes {
-        let mut statement =
-            connection.prepare_cached("SELECT home, attached_to FROM volume WHERE id = ?1")?;
+        let mut statement = connection
+            .prepare_cached("SELECT home, attached_to, owner FROM volume WHERE id = ?1")?;
         let mut found = statement.query([&**id])?;
         if let Some(row) = found.next()? {
             let home = NodeId::new(&text(row, 0)?);
             let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
             let attached_to = attached_to.map(stored::instance).transpose()?;
-            rows.volumes.load(Text::clone(id), VolumeRow { home, attached_to });
+            let owner = optional_text(row, 2)?;
+            rows.volumes.load(Text::clone(id), VolumeRow { owner, home, attached_to });
         }
     }
     for key in &keys.slots {

@@ -88,10 +88,11 @@ pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(
         let (facts, seen) = seen_from(row)?;
         take(SnapshotItem::Node(Box::new(facts), seen))
     })?;
-    each(connection, "SELECT id, home, attached_to FROM volume", [], |row| {
+    each(connection, "SELECT id, home, attached_to, owner FROM volume", [], |row| {
         let attached_to = row.get_ref(2)?.as_blob_or_null().map_err(Fault::corrupt)?;
         take(SnapshotItem::Volume(Volume {
             id: row.get(0)?,
+            owner: row.get(3)?,
             home: NodeId::new(&text(row, 1)?),
             attached_to: attached_to.map(stored::instance).transpose()?,
         }))

@@ -229,22 +229,26 @@ impl Work {
             return Outcome::Impossible("a volume's id is empty; give it a name".to_owned());
         }
         let id = Text::from(volume.id.as_str());
-        let row = VolumeRow { home: volume.home.clone(), attached_to: volume.attached_to };
-        match self.rows.volumes.get(&id) {
-            Some(old) if *old == row => return Outcome::Unchanged,
-            Some(VolumeRow { attached_to: Some(by), home }) if *home != row.home => {
+        let (owner, home) = (volume.owner.as_deref().map(Text::from), volume.home.clone());
+        let mut row = VolumeRow { owner, home, attached_to: volume.attached_to };
+        if let Some(old) = self.rows.volumes.get(&id) {
+            // Who uses it is changed by claims alone.
+            row.attached_to = old.attached_to;
+            if *old == row {
+                return Outcome::Unchanged;
+            }
+            if let Some(by) = old.attached_to {
                 return Outcome::Impossible(format!(
-                    "volume {id} is used by instance {by} on {home}; release it before the volume moves"
+                    "volume {id} is used by instance {by} on {}; \
+                     release it before the volume moves or changes its owner",
+                    old.home
                 ));
             }
-            // Who uses it is changed by claims alone.
-            Some(old) => {
-                let attached_to = old.attached_to;
-                self.rows.volumes.set(&id, Some(VolumeRow { attached_to, ..row }));
-            }
-            None => self.rows.volumes.set(&id, Some(row)),
         }
-        self.events.push(EventBody::VolumeChanged { volume: volume.clone() });
+        let attached_to = row.attached_to;
+        self.rows.volumes.set(&id, Some(row));
+        let volume = Volume { attached_to, ..volume.clone() };
+        self.events.push(EventBody::VolumeChanged { volume });
         Outcome::Done
     }
 

@@ -102,8 +102,17 @@ impl TenantRow {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeRow {
+    /// The only tenant it is there for.
+    pub(crate) owner: Option<Text>,
     pub(crate) home: NodeId,
     pub(crate) attached_to: Option<InstanceId>,
+}
+
+impl VolumeRow {
+    /// Whether this tenant's instances may use it; for others it is not there.
+    pub(crate) fn is_for(&self, owner: &str) -> bool {
+        self.owner.as_deref().is_none_or(|only| only == owner)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

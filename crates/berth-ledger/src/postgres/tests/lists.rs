@@ -1,9 +1,13 @@
 //! What can be looked up, and changes that expect to find what was looked up.
 
-use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState, Timestamp};
+use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState, Timestamp, Volume};
 
-use super::{World, everywhere, granted, request};
-use crate::model::{Answer, ClaimKey, Expect, Op, Outcome, Pool, Quota, TenantUse, Text, Workload};
+use super::{World, code, everywhere, granted, request, volume};
+use crate::model::{
+    Advance, Answer, ClaimKey, EventBody, Expect, Op, Outcome, Plan, Pool, Quota, Resize, Step,
+    TenantUse, Text, Workload,
+};
+use crate::tables::SnapshotItem;
 
 fn stale(current: Option<i64>) -> Answer {
     Answer::Outcome(Outcome::Stale { current })
@@ -107,4 +111,78 @@ fn claims_are_read_page_by_page() {
         assert_eq!(page(Some(ClaimKey::target(InstanceId::from_u128(2)))).len(), 2);
         assert_eq!(page(Some(key(u128::MAX))), []);
     });
+}
+
+#[test]
+fn a_volume_of_another_tenant_is_not_there() {
+    everywhere(|world| {
+        world.node("n1", "z", "r");
+        let owned = |owner: &str| {
+            Op::PutVolume(Volume { owner: Some(owner.to_owned()), ..volume("v", "n1") })
+        };
+        world.done(owned("other"));
+        let mut asks = request(1);
+        asks.volumes.push("v".to_owned());
+        let planned = world.planned(asks.clone(), "n1", "z", "r");
+        assert_eq!(code(&world.commit(vec![planned])), "unknown_volume");
+        world.done(owned("acme"));
+        let planned = world.planned(asks, "n1", "z", "r");
+        granted(&world.commit(vec![planned]));
+        let answer = world.one(owned("other"));
+        assert!(matches!(answer, Answer::Outcome(Outcome::Impossible(_))), "{answer:?}");
+        assert_eq!(world.one(owned("acme")), Answer::Outcome(Outcome::Unchanged));
+        let (_, items) = world.snapshot();
+        let volumes: Vec<Volume> = items
+            .into_iter()
+            .filter_map(|item| match item {
+                SnapshotItem::Volume(volume) => Some(volume),
+                _ => None,
+            })
+            .collect();
+        let used_by = Some(InstanceId::from_u128(1));
+        let expected =
+            Volume { owner: Some("acme".to_owned()), attached_to: used_by, ..volume("v", "n1") };
+        assert_eq!(volumes, [expected]);
+    });
+}
+
+#[test]
+fn events_of_a_claims_life_name_its_owner_and_old_ones_are_read_without() {
+    everywhere(|world| {
+        world.node("n1", "z", "r");
+        let planned = world.planned(request(1), "n1", "z", "r");
+        let mut plan = Plan::new("p", "acme", vec![planned]);
+        plan.lease_s = 0;
+        world.one(Op::Commit(plan));
+        world.one(Op::Reap(NodeId::new("n1")));
+        let planned = world.planned(request(2), "n1", "z", "r");
+        let fence = granted(&world.commit(vec![planned])).claims[0].fence;
+        let key = ClaimKey::primary(InstanceId::from_u128(2));
+        let step = Advance { key, owner: None, fence, step: Step::Bind };
+        world.claim_answer(Op::Advance(step)).unwrap();
+        let resize = Resize {
+            request_id: Text::from("s"),
+            key,
+            owner: None,
+            fence: None,
+            amounts: Amounts::new(500, 512),
+            cpu_hard: false,
+        };
+        world.claim_answer(Op::Resize(resize)).unwrap();
+        let owners: Vec<String> = world
+            .events()
+            .iter()
+            .filter_map(|event| match &event.body {
+                EventBody::State { owner, .. }
+                | EventBody::Resized { owner, .. }
+                | EventBody::LeaseExpired { owner, .. } => Some(owner.to_string()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(owners, ["acme", "acme", "acme"]);
+    });
+    let old = r#"{"kind":"lease.expired","instance_id":"00000000-0000-0000-0000-000000000001",
+        "node_id":"n","expired_at":1}"#;
+    let read: EventBody = serde_json::from_str(old).unwrap();
+    assert!(matches!(read, EventBody::LeaseExpired { owner, .. } if owner.is_empty()));
 }

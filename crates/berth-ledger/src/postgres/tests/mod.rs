@@ -241,7 +241,7 @@ fn group(id: &str, kind: GroupKind, topology: berth_engine::affinity::Topology) 
 }
 
 fn volume(id: &str, home: &str) -> Volume {
-    Volume { id: id.to_owned(), home: NodeId::new(home), attached_to: None }
+    Volume { id: id.to_owned(), owner: None, home: NodeId::new(home), attached_to: None }
 }
 
 fn granted(verdict: &Verdict) -> &crate::model::Grant {
