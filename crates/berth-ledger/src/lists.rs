@@ -5,9 +5,11 @@ use berth_engine::{NodeFacts, NodeId};
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
-    Workload,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Grant, Micros, Pool, QuotaUse, Seen,
+    StoredPolicy, Workload,
 };
+use crate::tables::ReceiptRow;
+use crate::work::StoredAnswer;
 
 /// What a database must be able to look up. Each is a transaction of its own.
 pub(crate) trait Lists {
@@ -40,11 +42,28 @@ pub(crate) trait Lists {
     /// Claims after this one, in the order of their keys; at least as many as asked for if there
     /// are.
     fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault>;
+    /// Receipts with decisions up to a place and with it, newest first: so many that they have as
+    /// many decisions as asked for, or some of them. None means that there are no more.
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault>;
+    /// The answer that was given to a request, if it is kept.
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault>;
+}
+
+/// A place among all receipts: in the order of time, then chain, then number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiptPlace {
+    pub(crate) at: i64,
+    pub(crate) chain: String,
+    pub(crate) n: i64,
 }
 
 /// Whether texts can be stored at all. What cannot be is not there, and must not reach a database
 /// that would refuse the question.
-fn storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
+pub(crate) fn storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
     !texts.into_iter().any(|text| text.as_ref().contains('\0'))
 }
 
@@ -161,6 +180,20 @@ impl Ledger {
         limit: usize,
     ) -> Result<Vec<Claim>, LedgerError> {
         self.page(limit, |tables, limit| tables.claims_page(after, limit))
+    }
+
+    /// The grant that a request got, while its answer is kept.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn answer(&self, owner: &str, request_id: &str) -> Result<Option<Grant>, LedgerError> {
+        if !storable([owner, request_id]) {
+            return Ok(None);
+        }
+        Ok(match self.read(|tables| tables.answer(request_id, owner))? {
+            Some(StoredAnswer::Granted(grant)) => Some(grant),
+            Some(StoredAnswer::Stands(_)) | None => None,
+        })
     }
 
     /// Reads one page. Databases are asked for one of a few sizes, each a statement of its own

@@ -10,16 +10,21 @@ use super::Postgres;
 use super::lock::tenant_from;
 use super::log::{NODES, seen_from};
 use super::pipeline::{Call, Value};
-use super::read::list;
+use super::read::{RECEIPT, list, receipt_from};
 use super::rows::{
     CLAIM, POOL, WORKLOAD, claim_from, get, optional_text, pool_from, text, workload_from,
 };
 use crate::error::Fault;
-use crate::lists::Lists;
+use crate::lists::{Lists, ReceiptPlace};
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
     Workload,
 };
+use crate::tables::ReceiptRow;
+use crate::work::StoredAnswer;
+
+/// Receipts that are looked at in one statement.
+const RECEIPTS: usize = 1024;
 
 fn owned(text: &str) -> Value {
     Box::new(text.to_owned())
@@ -146,5 +151,36 @@ impl Lists for Postgres {
         );
         let call = Call::new("claim", sql, vec![Box::new(instance), Box::new(role)]);
         self.with(|session| list(session, call, claim_from))
+    }
+
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault> {
+        // Bodies are large and stay where they are until it is known which of them are wanted.
+        let sql = format!(
+            "SELECT {RECEIPT} FROM (SELECT {RECEIPT}, (sum(count) OVER \
+             (ORDER BY at DESC, chain COLLATE \"C\" DESC, n DESC) - count)::bigint AS before FROM \
+             (SELECT {RECEIPT} FROM receipt WHERE at <= $1 \
+             AND (at, chain COLLATE \"C\", n) <= ($1, $2, $3) AND count > 0 \
+             ORDER BY at DESC, chain COLLATE \"C\" DESC, n DESC LIMIT {RECEIPTS}) AS newest) AS r \
+             WHERE before < $4 ORDER BY at DESC, chain COLLATE \"C\" DESC, n DESC"
+        );
+        let decisions = i64::try_from(decisions).unwrap_or(i64::MAX);
+        let values: Vec<Value> = vec![
+            Box::new(place.at),
+            Box::new(place.chain.clone()),
+            Box::new(place.n),
+            Box::new(decisions),
+        ];
+        self.with(|session| list(session, Call::new("receipt", sql, values), receipt_from))
+    }
+
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault> {
+        let sql = "SELECT answer FROM request WHERE request_id = $1 AND owner = $2";
+        let call = Call::new("request", sql, vec![owned(request_id), owned(owner)]);
+        let answer = |row: &Row| Ok(serde_json::from_str(get(row, 0)?)?);
+        Ok(self.with(|session| list(session, call, answer))?.pop())
     }
 }

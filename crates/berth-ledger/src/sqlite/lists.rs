@@ -5,14 +5,16 @@ use rusqlite::{Connection, Params, Row};
 
 use super::Sqlite;
 use super::lock::{tenant_from, workload_from};
-use super::read::{NODES, seen_from};
+use super::read::{NODES, RECEIPT, receipt_from, seen_from};
 use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
 use crate::error::Fault;
-use crate::lists::Lists;
+use crate::lists::{Lists, ReceiptPlace};
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
     Workload,
 };
+use crate::tables::ReceiptRow;
+use crate::work::StoredAnswer;
 
 /// All rows of a query.
 fn list<T>(
@@ -138,5 +140,37 @@ impl Lists for Sqlite {
              ORDER BY instance, role LIMIT ?3"
         );
         list(&self.connection, &sql, (instance, role, rows(limit)), claim_from)
+    }
+
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault> {
+        let sql = format!(
+            "SELECT {RECEIPT} FROM receipt WHERE at <= ?1 AND (at, chain, n) <= (?1, ?2, ?3) \
+             AND count > 0 ORDER BY at DESC, chain DESC, n DESC"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut found = statement.query((place.at, &place.chain, place.n))?;
+        let (mut receipts, mut read) = (Vec::new(), 0);
+        // Row by row, since a receipt may have many decisions and only so many are wanted.
+        while read < rows(decisions)
+            && let Some(row) = found.next()?
+        {
+            let receipt = receipt_from(row)?;
+            read += receipt.count;
+            receipts.push(receipt);
+        }
+        Ok(receipts)
+    }
+
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault> {
+        let sql = "SELECT answer FROM request WHERE request_id = ?1 AND owner = ?2";
+        let answer = |row: &Row<'_>| {
+            let answer = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
+            Ok(serde_json::from_str(answer)?)
+        };
+        Ok(list(&self.connection, sql, (request_id, owner), answer)?.pop())
     }
 }

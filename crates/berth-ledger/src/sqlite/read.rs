@@ -221,22 +221,31 @@ pub(super) fn chains(connection: &Connection) -> Result<Vec<ChainRow>, Fault> {
     Ok(chains)
 }
 
+/// The columns of a receipt, in the order in which [`receipt_from`] reads them.
+pub(super) const RECEIPT: &str = "chain, n, at, hash, count, body";
+
+pub(super) fn receipt_from(row: &Row<'_>) -> Result<ReceiptRow, Fault> {
+    Ok(ReceiptRow {
+        chain: text(row, 0)?,
+        n: row.get(1)?,
+        at: Micros(row.get(2)?),
+        hash: row.get(3)?,
+        count: row.get(4)?,
+        body: row.get(5)?,
+    })
+}
+
 pub(super) fn receipts(
     connection: &Connection,
     chain: &str,
     from: i64,
     limit: i64,
 ) -> Result<Vec<ReceiptRow>, Fault> {
-    let sql = "SELECT n, hash, count, body FROM receipt \
-         WHERE chain = ?1 AND n >= ?2 ORDER BY n LIMIT ?3";
+    let sql =
+        format!("SELECT {RECEIPT} FROM receipt WHERE chain = ?1 AND n >= ?2 ORDER BY n LIMIT ?3");
     let mut receipts = Vec::new();
-    each(connection, sql, (chain, from, limit), |row| {
-        receipts.push(ReceiptRow {
-            n: row.get(0)?,
-            hash: row.get(1)?,
-            count: row.get(2)?,
-            body: row.get(3)?,
-        });
+    each(connection, &sql, (chain, from, limit), |row| {
+        receipts.push(receipt_from(row)?);
         Ok(())
     })?;
     Ok(receipts)

@@ -25,7 +25,7 @@ use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
 pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
 pub(crate) use rows::{
     ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
-    TenantRow, ValueRow, VolumeRow,
+    StoredAnswer, TenantRow, ValueRow, VolumeRow,
 };
 pub(crate) use table::Change;
 

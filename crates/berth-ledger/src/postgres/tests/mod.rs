@@ -3,6 +3,7 @@
 
 mod claims;
 mod copies;
+mod decisions;
 mod lists;
 mod log;
 mod races;
