@@ -42,7 +42,9 @@ pub(crate) struct ChainRow {
 
 /// A receipt as stored.
 pub(crate) struct ReceiptRow {
+    pub(crate) chain: Text,
     pub(crate) n: i64,
+    pub(crate) at: Micros,
     pub(crate) hash: Vec<u8>,
     pub(crate) count: i64,
     pub(crate) body: String,

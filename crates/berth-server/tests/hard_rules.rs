@@ -44,7 +44,7 @@ fn add_nodes(ledger: &Ledger) {
         let mut facts = NodeFacts::new(&format!("n{number}"), capacity);
         facts.zone = Some("z".to_owned());
         facts.rack = Some(format!("r{}", number / 2));
-        ledger.administer(Op::PutNode(Box::new(facts))).unwrap();
+        ledger.administer(Op::put_node(facts)).unwrap();
     }
 }
 

@@ -142,12 +142,12 @@ impl Keys {
                 self.alone = true;
             }
             Op::RemoveQuota(owner) => drop(self.tenants.insert(owner.clone())),
-            Op::PutNode(facts) => {
+            Op::PutNode { facts, .. } => {
                 self.nodes.insert(facts.id.clone());
                 self.facts.insert(facts.id.clone());
                 self.whole_classes.insert(facts.id.clone());
             }
-            Op::SetNodeState { node, .. } | Op::RemoveNode(node) => {
+            Op::SetNodeState { node, .. } | Op::RemoveNode { node, .. } => {
                 self.nodes.insert(node.clone());
                 self.facts.insert(node.clone());
                 self.whole_classes.insert(node.clone());
@@ -160,7 +160,7 @@ impl Keys {
                 self.pools_in_use.insert(pool.clone());
                 self.alone = true;
             }
-            Op::PutWorkload(workload) => {
+            Op::PutWorkload { workload, .. } => {
                 let key = (workload.owner.as_str(), workload.name.as_str());
                 self.workloads.insert((Text::from(key.0), Text::from(key.1)));
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use berth_engine::{BatchMode, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp};
 use berth_ledger::{
-    Backend, Conflict, EventBody, Grant, Ledger, LedgerError, Options, RefusedBy, Text, Verdict,
+    Backend, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy, Text, Verdict,
 };
 use thiserror::Error;
 
@@ -106,7 +106,7 @@ enum Message {
     /// The ledger's answer to a plan of several tries.
     Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
     /// What was committed here.
-    Committed(Vec<EventBody>),
+    Committed(Committed),
     /// Looks at or changes the mirror between two plans.
     Inspect(Box<dyn FnOnce(&mut Mirror) + Send>),
     /// Time to look for others' events.
@@ -141,10 +141,10 @@ impl Placer {
     pub fn start(backend: Backend, options: &PlacerOptions) -> Result<Self, StartError> {
         let (inbox, outbox) = mpsc::channel();
         let committed = Mutex::new(inbox.clone());
-        let observer = move |events| {
+        let observer = move |told: Committed| {
             let inbox = committed.lock().unwrap_or_else(PoisonError::into_inner);
             // The planner may have stopped first.
-            let _ = inbox.send(Message::Committed(events));
+            let _ = inbox.send(Message::Committed(told));
         };
         let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
         let mut mirror = Mirror::new(options.policy.clone());

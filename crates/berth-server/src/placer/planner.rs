@@ -63,6 +63,8 @@ pub(super) struct Planner {
     pub(super) follows: u64,
     /// The last heartbeat that was taken in, in whole seconds.
     pub(super) heard_until: i64,
+    /// The time at which the last request was planned, in whole seconds.
+    planned_now: i64,
     stopping: bool,
 }
 
@@ -94,6 +96,7 @@ impl Planner {
             lost: 0,
             follows: 0,
             heard_until: 0,
+            planned_now: 0,
             stopping: false,
         }
     }
@@ -117,8 +120,8 @@ impl Planner {
         match message {
             Message::Place(job) => self.plan(InFlight::new(job)),
             Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
-            Message::Committed(events) => {
-                for event in &events {
+            Message::Committed(told) => {
+                for event in &told.events {
                     // What the ledger just wrote can be read.
                     let _ = self.mirror.apply(event);
                 }
@@ -153,6 +156,7 @@ impl Planner {
 
     fn choose(&mut self, in_flight: &InFlight) -> Planned {
         let now = (self.clock)();
+        self.planned_now = now.0;
         let request = &in_flight.job.request;
         let mut instances: Vec<Arc<InstanceRequest>> = request.instances.clone();
         for instance in instances.iter_mut().filter(|_| !in_flight.denied.is_empty()) {
@@ -257,7 +261,7 @@ impl Planner {
 
     fn basis(&mut self) -> Basis {
         let policy = self.mirror.engine().policy().hash().to_string();
-        Basis { policy, fleet_version: self.mirror.cursor }
+        Basis { policy, fleet_version: self.mirror.cursor, now: self.planned_now }
     }
 
     fn send(&mut self, in_flight: InFlight, plan: Plan) {
