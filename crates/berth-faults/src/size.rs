@@ -145,6 +145,7 @@ pub fn decide_first(backend: Backend) -> anyhow::Result<FirstDecision> {
         mode: BatchMode::AllOrNothing,
         lease_s: DEFAULT_LEASE_S,
         pools: Vec::new(),
+        ..PlaceRequest::default()
     });
     let decided = watch.elapsed();
     match answer {

@@ -60,6 +60,7 @@ pub(crate) struct LogEnds {
 }
 
 /// One thing of a snapshot, in the order in which a fleet can take it in.
+#[derive(Clone)]
 pub enum SnapshotItem {
     /// The policy in force: name, hash, body.
     Policy(String, String, String),

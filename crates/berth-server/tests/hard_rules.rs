@@ -34,6 +34,7 @@ fn request(id: u128, role: &str, rule: Option<&str>) -> PlaceRequest {
         mode: BatchMode::AllOrNothing,
         lease_s: 120,
         pools: Vec::new(),
+        ..PlaceRequest::default()
     }
 }
 

@@ -153,6 +153,8 @@ pub struct Workload {
 pub enum Op {
     /// Claims a plan.
     Commit(Plan),
+    /// Says whether a plan would be granted, and claims nothing.
+    Rehearse(Plan),
     /// A step in a claim's life.
     Advance(Advance),
     /// Ends a claim.

@@ -73,6 +73,7 @@ impl Work {
     pub(crate) fn apply(&mut self, op: &Op) -> Answer {
         match op {
             Op::Commit(plan) => self.commit(plan),
+            Op::Rehearse(plan) => self.rehearse(plan),
             Op::Advance(advance) => Answer::Claim(self.advance(advance)),
             Op::Release(release) => Answer::Claim(self.release(release)),
             Op::Resize(resize) => Answer::Claim(self.resize(resize)),

@@ -37,7 +37,7 @@ pub(crate) fn wants_peek(ops: &[Op], careful: bool) -> PeekKeys {
     let mut keys = PeekKeys::default();
     for op in ops {
         match op.bare() {
-            Op::Commit(plan) => {
+            Op::Commit(plan) | Op::Rehearse(plan) => {
                 let groups = plan.claims.iter().flat_map(|claim| &claim.request.groups);
                 keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
                 if careful {
@@ -81,7 +81,7 @@ pub(crate) fn needs(ops: &[Op], peeked: &Peeked, careful: bool) -> Keys {
 impl Keys {
     fn add(&mut self, op: &Op, peeked: &Peeked, careful: bool) {
         match op {
-            Op::Commit(plan) => {
+            Op::Commit(plan) | Op::Rehearse(plan) => {
                 if careful {
                     self.requests.insert((plan.request_id.clone(), plan.owner.clone()));
                     self.claims.extend(plan.claims.iter().map(|claim| claim.key));
