@@ -8,8 +8,9 @@
 //! planner nor whoever asked for it. Then the fleet is loaded anew.
 
 use berth_engine::Timestamp;
-use berth_ledger::{LedgerError, Text};
+use berth_ledger::{LedgerError, Mark, Text};
 
+use super::Message;
 use super::planner::Planner;
 
 /// Events read at once.
@@ -18,12 +19,22 @@ const PAGE: usize = 5000;
 /// Looks for events between two looks at heartbeats.
 const HEARTBEATS_EVERY: u64 = 40;
 
+/// Claims that are gone and set apart to be forgotten.
+pub(super) struct Passing {
+    /// When they were set apart.
+    mark: Mark,
+    /// Whether the message was sent after which they are forgotten.
+    sent: bool,
+}
+
 impl Planner {
     /// Looks for others' events; errors wait for the next time.
     pub(super) fn follow(&mut self) {
         let lost = self.ledger.stats().retries.lost;
         if lost == self.lost {
-            self.follow_now();
+            if self.follow_to_end().1 {
+                self.let_pass();
+            }
         } else if self.start_anew() {
             self.lost = lost;
         }
@@ -45,17 +56,53 @@ impl Planner {
 
     /// Takes in all events there are. Returns whether others' were among them.
     pub(super) fn follow_now(&mut self) -> bool {
+        self.follow_to_end().0
+    }
+
+    /// The same, and whether the end of the log was reached.
+    fn follow_to_end(&mut self) -> (bool, bool) {
         let mut learnt = false;
         loop {
             match self.page() {
                 Ok(Some(others)) => learnt |= others,
-                Ok(None) => return learnt,
+                Ok(None) => return (learnt, true),
                 Err(LedgerError::CursorTooOld { .. } | LedgerError::CursorInFuture { .. }) => {
                     self.start_anew();
-                    return true;
+                    return (true, false);
                 }
-                Err(_) => return learnt,
+                Err(_) => return (learnt, false),
             }
+        }
+    }
+
+    /// Lets claims that are gone be forgotten once nobody can tell of their allocation any more:
+    /// neither the log, which was just read to its end, nor our own writers.
+    ///
+    /// What is gone now is set apart. By the next time the log has passed it. The writers have told
+    /// of all they had committed by then once the ledger says so; what they told waits in the inbox
+    /// before the message that is sent now.
+    fn let_pass(&mut self) {
+        match &mut self.passing {
+            None => {
+                if self.mirror.seal() {
+                    self.seals += 1;
+                    self.passing = Some(Passing { mark: self.ledger.mark(), sent: false });
+                }
+            }
+            Some(passing) if !passing.sent && self.ledger.has_told(&passing.mark) => {
+                passing.sent = true;
+                // The planner is the one who listens.
+                let _ = self.inbox.send(Message::Passed(self.seals));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The message of [`Planner::let_pass`] has come through.
+    pub(super) fn passed(&mut self, seal: u64) {
+        // Of a mirror that was made anew since, other claims may be set apart.
+        if seal == self.seals && self.passing.take().is_some_and(|passing| passing.sent) {
+            self.mirror.forget_sealed();
         }
     }
 
@@ -88,7 +135,10 @@ impl Planner {
         let mut fresh = crate::mirror::Mirror::new(policy);
         let Ok(cursor) = self.ledger.snapshot(|item| fresh.load(item)) else { return false };
         fresh.cursor = cursor;
+        fresh.remember(&self.mirror);
         self.mirror = fresh;
+        // What was set apart is not set apart in this one.
+        self.passing = None;
         true
     }
 }

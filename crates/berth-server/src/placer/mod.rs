@@ -111,6 +111,8 @@ enum Message {
     Inspect(Box<dyn FnOnce(&mut Mirror) + Send>),
     /// Time to look for others' events.
     Follow,
+    /// All that was told before this seal has been taken in.
+    Passed(u64),
     /// No more.
     Stop,
 }

@@ -11,6 +11,7 @@ use berth_ledger::{
     Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
 };
 
+use super::follow::Passing;
 use super::{Clock, Message, PlaceAnswer, PlaceJob};
 use crate::mirror::Mirror;
 
@@ -49,7 +50,7 @@ impl InFlight {
 pub(super) struct Planner {
     pub(super) mirror: Mirror,
     pub(super) ledger: Ledger,
-    inbox: Sender<Message>,
+    pub(super) inbox: Sender<Message>,
     clock: Clock,
     /// The stored form of requests, for the classes asked for last.
     specs: Vec<(Arc<InstanceRequest>, Spec)>,
@@ -63,6 +64,9 @@ pub(super) struct Planner {
     pub(super) follows: u64,
     /// The last heartbeat that was taken in, in whole seconds.
     pub(super) heard_until: i64,
+    /// Claims that are gone and about to be forgotten, and how often there were any.
+    pub(super) passing: Option<Passing>,
+    pub(super) seals: u64,
     /// The time at which the last request was planned, in whole seconds.
     planned_now: i64,
     stopping: bool,
@@ -96,6 +100,8 @@ impl Planner {
             lost: 0,
             follows: 0,
             heard_until: 0,
+            passing: None,
+            seals: 0,
             planned_now: 0,
             stopping: false,
         }
@@ -128,6 +134,7 @@ impl Planner {
             }
             Message::Inspect(look) => look(&mut self.mirror),
             Message::Follow => self.follow(),
+            Message::Passed(seal) => self.passed(seal),
             Message::Stop => self.stopping = true,
         }
     }
