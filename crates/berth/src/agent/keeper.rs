@@ -33,9 +33,9 @@ pub(super) struct Habits {
     pub(super) restart: Restart,
 }
 
-/// Answers in a row that must leave an instance out before it is stopped: servers may lag behind
+/// How long all answers must leave an instance out before it is stopped: servers may lag behind
 /// each other, and stopping cannot be taken back.
-const MISSING_ANSWERS: u32 = 2;
+const MISSING_FOR: Duration = Duration::from_secs(2);
 
 const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(60);
@@ -49,8 +49,10 @@ enum Ending {
     Stopped,
     /// It ended by itself, as it may.
     Done(String),
-    /// It ended by itself, as it should not, or could not be started.
+    /// It ended by itself, as it should not.
     Failed(String),
+    /// It could not be started: the server counts that against the node.
+    NeverUp,
 }
 
 /// Where an instance stands on this host.
@@ -72,7 +74,8 @@ struct Guest {
     fence: i64,
     phase: Phase,
     starts: u32,
-    missing: u32,
+    /// Since when answers leave it out.
+    missing: Option<Instant>,
 }
 
 /// What is said of one instance.
@@ -82,6 +85,15 @@ pub(super) struct Word {
     pub(super) running: RunningInstance,
     /// Why its claim should be released; absent: it should not.
     pub(super) give_up: Option<String>,
+}
+
+/// Everything that is to be said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Of each instance.
+    pub(super) words: Vec<Word>,
+    /// Whether something runs that the last answer left out, so that another is wanted soon.
+    pub(super) in_doubt: bool,
 }
 
 /// What a server answered.
@@ -100,6 +112,8 @@ pub(super) struct Keeper {
     guests: BTreeMap<InstanceId, Guest>,
     /// Absent until a server answered.
     wanted: Option<BTreeMap<InstanceId, Assignment>>,
+    /// When a server last answered.
+    heard_at: Option<Instant>,
     leaving: bool,
 }
 
@@ -115,13 +129,13 @@ impl Keeper {
             fence,
             phase: Phase::Up { settled: true, since: now },
             starts: 1,
-            missing: 0,
+            missing: None,
         };
         let guests = survivors.iter().map(|one| (one.instance, guest(one.fence))).collect();
         for survivor in &survivors {
             say!("{} was started by an earlier agent; it is kept", survivor.instance);
         }
-        Ok(Self { driver, habits, guests, wanted: None, leaving: false })
+        Ok(Self { driver, habits, guests, wanted: None, heard_at: None, leaving: false })
     }
 
     /// Takes in what a server answered.
@@ -129,9 +143,11 @@ impl Keeper {
         let wanted: BTreeMap<_, _> =
             orders.assignments.into_iter().map(|one| (one.instance, one)).collect();
         for (instance, guest) in &mut self.guests {
-            guest.missing = if wanted.contains_key(instance) { 0 } else { guest.missing + 1 };
+            let listed = wanted.contains_key(instance);
+            guest.missing = if listed { None } else { guest.missing.or(Some(now)) };
         }
         self.wanted = Some(wanted);
+        self.heard_at = Some(now);
         for (instance, fence) in orders.refused {
             if self.guests.get(&instance).is_some_and(|guest| guest.fence == fence) {
                 self.stop(instance, "the server knows no claim under its fence", now);
@@ -172,8 +188,8 @@ impl Keeper {
         }
     }
 
-    /// What is to be said of all instances.
-    pub(super) fn words(&self) -> Vec<Word> {
+    /// What is to be said.
+    pub(super) fn report(&self) -> Report {
         let word = |(instance, guest): (&InstanceId, &Guest)| {
             let (state, give_up) = match &guest.phase {
                 Phase::Up { settled: true, .. } => (RunState::Running, None),
@@ -182,13 +198,20 @@ impl Keeper {
                 }
                 Phase::Stopping { .. } => (RunState::Stopping, None),
                 Phase::Ended(Ending::Stopped) => (RunState::Stopped, None),
+                // The report alone ends the claim, and is how the server learns of a bad boot.
+                Phase::Ended(Ending::NeverUp) => (RunState::Failed, None),
                 Phase::Ended(Ending::Done(why)) => (RunState::Stopped, Some(why.clone())),
                 Phase::Ended(Ending::Failed(why)) => (RunState::Failed, Some(why.clone())),
             };
             let (instance, fence) = (*instance, Some(guest.fence));
             Word { running: RunningInstance { instance, fence, state, found: None }, give_up }
         };
-        self.guests.iter().map(word).collect()
+        let left_out =
+            |guest: &Guest| guest.missing.is_some() && matches!(guest.phase, Phase::Up { .. });
+        Report {
+            words: self.guests.iter().map(word).collect(),
+            in_doubt: self.guests.values().any(left_out),
+        }
     }
 
     /// Looks at one instance, and moves it on when its process did.
@@ -237,6 +260,7 @@ impl Keeper {
         say!("{instance} {exit}");
         let wanted = self.wanted.as_ref().and_then(|wanted| wanted.get(&instance));
         let Some(guest) = self.guests.get_mut(&instance) else { return };
+        let was_up = matches!(guest.phase, Phase::Up { settled: true, .. });
         let why = exit.to_string();
         let again = wanted.filter(|one| {
             one.fence == guest.fence
@@ -246,7 +270,8 @@ impl Keeper {
         guest.phase = match again {
             _ if exit.is_success() => Phase::Ended(Ending::Done(why)),
             Some(assignment) => rest(guest.starts, Launch::of(assignment), now),
-            None => Phase::Ended(Ending::Failed(why)),
+            None if was_up => Phase::Ended(Ending::Failed(why)),
+            None => Phase::Ended(Ending::NeverUp),
         };
     }
 
@@ -285,7 +310,8 @@ impl Keeper {
     /// An assignment of an instance that is not here.
     fn welcome(&mut self, assignment: &Assignment, now: Instant) {
         let (instance, fence) = (assignment.instance, assignment.fence);
-        let absent = |ending| Guest { fence, phase: Phase::Ended(ending), starts: 0, missing: 0 };
+        let absent =
+            |ending| Guest { fence, phase: Phase::Ended(ending), starts: 0, missing: None };
         match (assignment.state, self.habits.restart) {
             // Not ours yet: it is bound first.
             (ClaimState::Held, _) => {}
@@ -315,14 +341,12 @@ impl Keeper {
             Err(error) => {
                 say!("{instance} cannot be started: {error}");
                 match self.habits.restart {
-                    Restart::Never => {
-                        Phase::Ended(Ending::Failed(format!("could not be started: {error}")))
-                    }
+                    Restart::Never => Phase::Ended(Ending::NeverUp),
                     Restart::OnFailure => rest(starts, launch.clone(), now),
                 }
             }
         };
-        self.guests.insert(instance, Guest { fence: launch.fence, phase, starts, missing: 0 });
+        self.guests.insert(instance, Guest { fence: launch.fence, phase, starts, missing: None });
     }
 
     fn stop(&mut self, instance: InstanceId, why: &str, now: Instant) {
@@ -345,14 +369,16 @@ impl Keeper {
 
     /// Stops what is no longer listed, and forgets what is neither listed nor here.
     fn clear_missing(&mut self, now: Instant) {
-        let missing = |guest: &Guest| guest.missing >= MISSING_ANSWERS;
+        let heard = self.heard_at;
+        let long_enough = |since| heard.is_some_and(|heard| heard >= since + MISSING_FOR);
+        let missing = |guest: &Guest| guest.missing.is_some_and(long_enough);
         let gone: Vec<InstanceId> =
             self.guests.iter().filter(|(_, guest)| missing(guest)).map(|(id, _)| *id).collect();
         for instance in gone {
             self.stop(instance, "it is no longer assigned to this node", now);
         }
         self.guests
-            .retain(|_, guest| guest.missing == 0 || !matches!(guest.phase, Phase::Ended(_)));
+            .retain(|_, guest| guest.missing.is_none() || !matches!(guest.phase, Phase::Ended(_)));
     }
 }
 

@@ -104,8 +104,7 @@ impl Scene {
     }
 
     fn said(&self) -> Option<(RunState, i64, Option<String>)> {
-        let words = self.keeper.words();
-        let word = words.into_iter().next()?;
+        let word = self.keeper.report().words.into_iter().next()?;
         Some((word.running.state, word.running.fence?, word.give_up))
     }
 
@@ -151,13 +150,16 @@ fn a_released_instance_is_asked_then_killed_and_reported_until_it_is_unlisted() 
 }
 
 #[test]
-fn an_instance_is_kept_until_two_answers_in_a_row_leave_it_out() {
+fn an_instance_is_kept_until_answers_leave_it_out_for_a_while() {
     let mut scene = Scene::new(Restart::Never, Vec::new());
     scene.hear(&[(ClaimState::Binding, 5)]);
     scene.hear(&[]);
     scene.hear(&[(ClaimState::Active, 5)]);
     scene.hear(&[]);
+    // Silence says nothing, however long.
+    scene.pass(3600);
     assert_eq!(scene.state(), Some(RunState::Running));
+    assert!(scene.keeper.report().in_doubt);
     scene.hear(&[]);
     assert_eq!(scene.state(), Some(RunState::Stopping));
 }
@@ -234,12 +236,11 @@ fn an_active_instance_that_is_not_here_is_given_up_or_started_as_the_policy_says
 }
 
 #[test]
-fn what_cannot_be_started_is_given_up_and_what_is_released_and_gone_is_said_to_be_stopped() {
+fn what_cannot_be_started_has_failed_and_what_is_released_and_gone_is_said_to_be_stopped() {
     let mut scene = Scene::new(Restart::Never, Vec::new());
     scene.stage.lock().unwrap().broken = true;
     scene.hear(&[(ClaimState::Binding, 5)]);
-    let why = Some("could not be started: out of strings".to_owned());
-    assert_eq!(scene.said(), Some((RunState::Failed, 5, why)));
+    assert_eq!(scene.said(), Some((RunState::Failed, 5, None)));
     let mut scene = Scene::new(Restart::Never, Vec::new());
     scene.hear(&[(ClaimState::Releasing, 5)]);
     assert_eq!(scene.said(), Some((RunState::Stopped, 5, None)));

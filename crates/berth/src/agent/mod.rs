@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use driver::Driver;
 use exec::Exec;
 use facts::{FactArgs, FactSource, Machine};
-use keeper::{Habits, Keeper, Orders, Restart, Word};
+use keeper::{Habits, Keeper, Orders, Report, Restart};
 use link::{Link, LinkArgs};
 use say::say;
 use voice::{Parts, Voice};
@@ -105,12 +105,12 @@ impl Agent {
         let habits = Habits { stop_grace: self.stop_grace, restart: self.restart };
         let keeper = Keeper::new(driver, habits, Instant::now())?;
 
-        let (say_words, words) = watch::channel(keeper.words());
+        let (tell, reports) = watch::channel(keeper.report());
         let (give_orders, orders) = mpsc::channel(4);
         let quiet = CancellationToken::new();
-        let voice = Voice::new(Parts { link, facts, words, orders: give_orders });
+        let voice = Voice::new(Parts { link, facts, reports, orders: give_orders });
         let speaking = tokio::spawn(voice.run(quiet.clone()));
-        keep(keeper, orders, say_words, self.stop_instances).await?;
+        keep(keeper, orders, tell, self.stop_instances).await?;
         quiet.cancel();
         speaking.await.context("the conversation with the server broke off")
     }
@@ -120,7 +120,7 @@ impl Agent {
 async fn keep(
     mut keeper: Keeper,
     mut orders: mpsc::Receiver<Orders>,
-    words: watch::Sender<Vec<Word>>,
+    tell: watch::Sender<Report>,
     stop_instances: bool,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -145,10 +145,10 @@ async fn keep(
             keeper.leave(Instant::now());
         }
         keeper.tick(Instant::now());
-        let said = keeper.words();
-        words.send_if_modified(|last| {
-            let modified = *last != said;
-            *last = said;
+        let report = keeper.report();
+        tell.send_if_modified(|last| {
+            let modified = *last != report;
+            *last = report;
             modified
         });
         if leaving && keeper.is_empty() {

@@ -13,6 +13,7 @@ pub(super) use say;
 
 /// Prints one line. An agent nobody listens to any more goes on with its work.
 pub(super) fn line(words: std::fmt::Arguments<'_>) {
-    let clock = jiff::Timestamp::now().strftime("%H:%M:%SZ").to_string();
-    let _ = writeln!(std::io::stderr(), "{clock} {words}");
+    let clock = jiff::Timestamp::now().strftime("%H:%M:%SZ");
+    // In one piece, so that lines of several writers stay whole.
+    let _ = std::io::stderr().write_all(format!("{clock} {words}\n").as_bytes());
 }

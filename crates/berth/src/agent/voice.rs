@@ -14,12 +14,14 @@ use tokio::time::{Instant, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::facts::FactSource;
-use super::keeper::{Orders, Word};
+use super::keeper::{Orders, Report};
 use super::link::Link;
 use super::say::say;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How soon to ask again about an instance that an answer left out.
+const DOUBT: Duration = Duration::from_millis(2_200);
 /// Least time between two signs of life, whatever happens.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// A stream on which nothing came for so long is opened anew: it may have broken unnoticed.
@@ -37,7 +39,7 @@ pub(super) struct Voice {
     clients: watch::Sender<Client>,
     facts: FactSource,
     node: NodeId,
-    words: watch::Receiver<Vec<Word>>,
+    reports: watch::Receiver<Report>,
     orders: mpsc::Sender<Orders>,
     gist: watch::Sender<Gist>,
     wake: Arc<Notify>,
@@ -52,7 +54,7 @@ pub(super) struct Parts {
     /// What the node is.
     pub(super) facts: FactSource,
     /// What the keeper has to say.
-    pub(super) words: watch::Receiver<Vec<Word>>,
+    pub(super) reports: watch::Receiver<Report>,
     /// Where answers go.
     pub(super) orders: mpsc::Sender<Orders>,
 }
@@ -66,7 +68,7 @@ impl Voice {
             link: parts.link,
             facts: parts.facts,
             node,
-            words: parts.words,
+            reports: parts.reports,
             orders: parts.orders,
             gist: watch::Sender::new(Vec::new()),
             wake: Arc::new(Notify::new()),
@@ -99,7 +101,7 @@ impl Voice {
             // While the server is away, news do not shorten the wait.
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = self.words.changed(), if healthy => sleep(LEAST_PAUSE).await,
+                _ = self.reports.changed(), if healthy => sleep(LEAST_PAUSE).await,
                 () = self.wake.notified(), if healthy => sleep(LEAST_PAUSE).await,
                 _ = facts_due.tick() => self.facts.look_again(),
                 () = stop.cancelled() => {}
@@ -119,7 +121,7 @@ impl Voice {
             self.registered = true;
             say!("node {} is registered at {}", self.node, self.link.url());
         }
-        let words = self.words.borrow_and_update().clone();
+        let Report { words, in_doubt } = self.reports.borrow_and_update().clone();
         for word in &words {
             if let (Some(reason), Some(fence)) = (&word.give_up, word.running.fence) {
                 give_up(&client, word.running.instance, fence, reason).await?;
@@ -133,6 +135,7 @@ impl Voice {
             self.facts.said();
         }
         let next = Duration::from_secs(u64::from(heard.next_s.clamp(1, 300)));
+        let next = if in_doubt { next.min(DOUBT) } else { next };
         let gist = heard.assignments.iter().map(|one| (one.instance, one.fence, one.state));
         self.gist.send_replace(gist.collect());
         let orders = take_up(&client, heard, beat.running.as_deref().unwrap_or_default()).await?;
@@ -198,7 +201,9 @@ async fn take_up(
 ) -> Result<Orders, ClientError> {
     let mut orders = Orders::default();
     for report in heard.reported {
-        let Some(code) = report.refused else { continue };
+        // That a claim is not known may only mean that this server lags behind another; the list
+        // decides then. A higher fence is never hearsay.
+        let Some(code) = report.refused.filter(|code| code == "stale_fence") else { continue };
         let said = reported.iter().find(|one| one.instance == report.instance);
         if let Some(fence) = said.and_then(|one| one.fence) {
             say!("the report on {} was refused: {code}", report.instance);
