@@ -29,7 +29,8 @@ pub(crate) struct FactArgs {
     /// A label. May be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// A trait: a switch, or a word with `=`. May be given several times.
+    /// A trait: a switch, or a word with `=`. May be given several times. Only instances that ask
+    /// for it are placed there.
     #[arg(long = "trait", value_name = "KEY[=VALUE]")]
     traits: Vec<String>,
     /// Cores, such as 8 or 0.5.
@@ -237,10 +238,10 @@ fn found(node: &str, machine: &Machine) -> NodeFacts {
     facts.scratch_mib = machine.scratch_mib;
     facts.last_boot = machine.last_boot;
     facts.is_virtual = machine.is_virtual;
-    // To the engine, a node without KVM can boot nothing. A driver that needs none can; whoever
-    // needs it asks for the trait.
+    // To the engine, a node without KVM can boot nothing; with a driver that needs none, it can.
+    // A label says what was found: a trait would keep away all who do not ask for it.
     facts.kvm = machine.kvm || !machine.driver_needs_kvm;
-    facts.traits.insert("kvm".to_owned(), TraitValue::Bool(machine.kvm));
+    facts.labels.insert("kvm".to_owned(), machine.kvm.to_string());
     facts.labels.insert("driver".to_owned(), machine.driver.to_owned());
     facts.labels.insert("arch".to_owned(), std::env::consts::ARCH.to_owned());
     if let Some(kernel) = &machine.kernel {
