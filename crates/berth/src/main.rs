@@ -4,6 +4,7 @@ mod agent;
 mod bench;
 mod demo;
 mod transfer;
+mod up;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,10 @@ enum Command {
     ///
     /// Example: berth import --database-url postgres://berth@localhost/berth ledger.jsonl
     Import(transfer::Import),
+    /// Run a server.
+    ///
+    /// Example: berth up --listen 127.0.0.1:7070
+    Up(up::Up),
     /// Walk the chain of receipts and find any altered or missing decision.
     ///
     /// Example: berth verify --database-url berth.db
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
+        Command::Up(up) => up.run(),
         Command::Verify(verify) => verify.run(),
     };
     match outcome {
