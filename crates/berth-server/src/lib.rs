@@ -15,6 +15,7 @@ mod mirror;
 pub mod placement;
 mod placer;
 pub mod queue;
+mod replay;
 pub mod service;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};
@@ -24,3 +25,4 @@ pub use mirror::Mirror;
 pub use placer::{
     Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions,
 };
+pub use replay::replay;

@@ -1,6 +1,7 @@
 //! Every route, by what it is about.
 
 mod claims;
+mod decisions;
 mod events;
 mod health;
 mod instances;
@@ -30,6 +31,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(claims::routes())
         .merge(instances::routes())
         .merge(nodes::routes(limits))
+        .merge(decisions::routes())
         .merge(events::routes())
         .merge(things::routes())
 }
