@@ -12,6 +12,7 @@ mod housekeeping;
 pub mod http;
 pub mod metrics;
 mod mirror;
+mod pages;
 pub mod placement;
 mod placer;
 pub mod queue;

@@ -164,6 +164,19 @@ pub(crate) async fn wanted(
     }
 }
 
+/// The newest decisions that a caller may see.
+pub(crate) async fn recent(
+    service: &Arc<Service>,
+    caller: &Caller,
+    most: usize,
+) -> Answer<Vec<Decision>> {
+    let found = service.read(move |ledger| ledger.decisions(None, most)).await?;
+    let seen = found.iter().filter(|decision| caller.sees(&decision.record.owner));
+    let viewed =
+        seen.map(|decision| view(decision, &Audience::of(service, caller, &decision.record.owner)));
+    Ok(viewed.collect())
+}
+
 /// List decisions
 ///
 /// Newest first. A part may be short, or empty, while there are more: go on while there is a

@@ -6,6 +6,7 @@ mod events;
 mod health;
 mod instances;
 mod nodes;
+mod pages;
 mod placements;
 mod queue;
 mod things;
@@ -17,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::HttpLimits;
 use crate::service::Service;
 
+pub(crate) use decisions::recent as recent_decisions;
 pub(crate) use things::volumes_of;
 
 /// Routes and what describes them.
@@ -34,4 +36,5 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(decisions::routes())
         .merge(events::routes())
         .merge(things::routes())
+        .merge(pages::routes())
 }
