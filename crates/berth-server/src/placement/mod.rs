@@ -17,6 +17,7 @@ use crate::service::Service;
 pub use answer::Audience;
 pub(crate) use answer::decision_id;
 pub use read::Prepared;
+pub(crate) use read::{owner_for, request_of};
 
 /// What became of a placement.
 #[derive(Debug)]

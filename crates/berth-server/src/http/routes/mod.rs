@@ -1,5 +1,6 @@
 //! Every route, by what it is about.
 
+mod audit;
 mod claims;
 mod decisions;
 mod events;
@@ -8,8 +9,11 @@ mod instances;
 mod nodes;
 mod pages;
 mod placements;
+mod policies;
 mod queue;
+mod state;
 mod things;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -36,5 +40,9 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(decisions::routes())
         .merge(events::routes())
         .merge(things::routes())
+        .merge(policies::routes())
+        .merge(tokens::routes())
+        .merge(audit::routes())
+        .merge(state::routes())
         .merge(pages::routes())
 }
