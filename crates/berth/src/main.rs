@@ -1,5 +1,6 @@
 //! The one binary: `berth`. It parses arguments and prints; what it knows, it asks the crates.
 
+mod agent;
 mod bench;
 mod demo;
 mod transfer;
@@ -23,6 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Agent(Box<agent::Agent>),
     /// Measure Berth on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -61,6 +63,7 @@ fn leave_quietly_when_nobody_reads() {
 fn main() -> ExitCode {
     leave_quietly_when_nobody_reads();
     let outcome = match Cli::parse().command {
+        Command::Agent(agent) => agent.run(),
         Command::Bench(bench) => bench.run(),
         Command::Demo(demo) => demo.run(),
         Command::Export(export) => export.run(),
