@@ -13,7 +13,9 @@ mod place;
 mod policy;
 mod problem;
 mod queue;
+pub mod select;
 mod things;
+pub mod units;
 
 pub use access::{AuditEntry, NewToken, Role, Token, TokenMade, WhoAmI};
 pub use claim::{

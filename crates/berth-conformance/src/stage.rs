@@ -205,7 +205,7 @@ impl Stage {
     /// When it cannot be.
     pub fn put_node(&self, facts: NodeFacts) -> anyhow::Result<()> {
         match self.claimant {
-            Claimant::Placer => self.administer(Op::PutNode(Box::new(facts))),
+            Claimant::Placer => self.administer(Op::put_node(facts)),
             Claimant::Naive => {
                 let memory = facts.capacity.unwrap_or_default().memory_mib;
                 let id = facts.id;

@@ -234,8 +234,12 @@ fn a_batch_leaves_a_volume_attached_to_the_instance_that_had_it() {
     let mut request =
         InstanceRequest::new(oracle::requests::instance_id(1), "acme", Amounts::new(1000, 2048));
     request.volumes = vec!["v".to_owned()];
-    let volume =
-        Volume { id: "v".to_owned(), home: NodeId::new("a"), attached_to: Some(request.id) };
+    let volume = Volume {
+        owner: None,
+        id: "v".to_owned(),
+        home: NodeId::new("a"),
+        attached_to: Some(request.id),
+    };
     twin.put_volume(volume.clone());
     let outcome = twin.engine.place_batch(&Batch::new(vec![request]), twin.now);
     assert_eq!(outcome.unwrap().placements.len(), 1);

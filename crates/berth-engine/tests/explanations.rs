@@ -96,6 +96,7 @@ fn node_names_are_shown_to_tenants_where_the_policy_allows() {
 fn a_tenant_learns_that_a_volume_is_in_use_and_not_by_whom() {
     let mut engine = engine(discreet(), &[node("host-ash", 1000, 4096)]);
     engine.fleet_mut().put_volume(Volume {
+        owner: None,
         id: "data".to_owned(),
         home: NodeId::new("host-ash"),
         attached_to: Some(InstanceId::from_u128(70)),

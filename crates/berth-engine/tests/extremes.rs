@@ -234,7 +234,7 @@ fn furnished(policy: Policy, rng: &mut Rng) -> Engine {
         drop(engine.fleet_mut().add_node(&facts(rng)));
     }
     let (id, home) = ("volume".to_owned(), NodeId::new("a"));
-    engine.fleet_mut().put_volume(Volume { id, home, attached_to: None });
+    engine.fleet_mut().put_volume(Volume { owner: None, id, home, attached_to: None });
     let free = rng.pick(&[None, None, Some(u64::MAX), Some(u64::MAX), Some(1)]);
     engine.fleet_mut().set_free_addresses(free);
     engine

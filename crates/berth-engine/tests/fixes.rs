@@ -193,6 +193,7 @@ fn rules_about_others() -> Vec<Relaxation> {
             "do without volume data",
             |engine, wanted| {
                 engine.fleet_mut().put_volume(Volume {
+                    owner: None,
                     id: "data".to_owned(),
                     home: NodeId::new("elsewhere"),
                     attached_to: None,
@@ -428,6 +429,7 @@ fn no_node_is_proposed_where_a_new_one_cannot_help() {
     let mut tied = request(2, 0, 512);
     tied.affinity = rules(&["role==db"]);
     engine.fleet_mut().put_volume(Volume {
+        owner: None,
         id: "data".to_owned(),
         home: NodeId::new("elsewhere"),
         attached_to: None,

@@ -108,7 +108,12 @@ fn what_is_stated_fits_its_schema() {
     };
     fits::<Group>(&[group(None, None), group(Some("acme"), Some(2))]);
     let attached_to = Some(InstanceId::from_u128(3));
-    let volume = Volume { id: "v".to_owned(), home: NodeId::new("a"), attached_to };
+    let volume = Volume {
+        id: "v".to_owned(),
+        home: NodeId::new("a"),
+        owner: Some("acme".to_owned()),
+        attached_to,
+    };
     fits::<Volume>(&[Volume { attached_to: None, ..volume.clone() }, volume]);
     fits::<Policy>(&BUILTIN_NAMES.map(builtin));
 }

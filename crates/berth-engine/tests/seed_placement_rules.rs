@@ -19,7 +19,7 @@ fn replica(number: u128, memory_mib: u32) -> InstanceRequest {
 }
 
 fn volume(id: &str, home: &str) -> Volume {
-    Volume { id: id.to_owned(), home: NodeId::new(home), attached_to: None }
+    Volume { owner: None, id: id.to_owned(), home: NodeId::new(home), attached_to: None }
 }
 
 fn with_volumes(number: u128, volumes: &[&str]) -> InstanceRequest {
@@ -177,6 +177,26 @@ fn an_instance_goes_where_its_volumes_are_whatever_the_scores() {
     let reason = "home of volume data is c, wanted is this node";
     let removed = removal(&mut engine, &wanted, "a");
     assert_eq!(removed, ("volume-home".into(), reason.into()));
+}
+
+#[test]
+fn a_volume_of_another_owner_is_not_there() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 4000, 4096), node("b", 4000, 4096)]);
+    let owned = |owner: &str| Volume { owner: Some(owner.to_owned()), ..volume("data", "a") };
+    engine.fleet_mut().put_volume(owned("somebody else"));
+    let wanted = with_volumes(1, &["data"]);
+    let invalid = engine.place(&wanted, NOW).unwrap_err();
+    let unknown = with_volumes(1, &["nothing"]);
+    let same = engine.place(&unknown, NOW).unwrap_err();
+    assert_eq!(invalid.to_string().replace("data", "nothing"), same.to_string());
+    // One that is there all the same does not get hold of it.
+    engine.fleet_mut().claim(&wanted, &NodeId::new("b")).unwrap();
+    assert_eq!(engine.fleet().volume("data").unwrap().attached_to, None);
+    engine.fleet_mut().release(wanted.id);
+    engine.fleet_mut().put_volume(owned(&wanted.owner));
+    assert_eq!(engine.place(&wanted, NOW).unwrap().node, NodeId::new("a"));
+    engine.fleet_mut().claim(&wanted, &NodeId::new("a")).unwrap();
+    assert_eq!(engine.fleet().volume("data").unwrap().attached_to, Some(wanted.id));
 }
 
 #[test]

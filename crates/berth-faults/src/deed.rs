@@ -197,6 +197,7 @@ fn kind(error: &LedgerError) -> &'static str {
         LedgerError::NewerSchema { .. }
         | LedgerError::InvalidUrl { .. }
         | LedgerError::CursorTooOld { .. }
-        | LedgerError::CursorInFuture { .. } => "other",
+        | LedgerError::CursorInFuture { .. }
+        | LedgerError::InvalidCursor { .. } => "other",
     }
 }

@@ -89,7 +89,7 @@ fn node(number: usize) -> NodeFacts {
 }
 
 fn definitions() -> anyhow::Result<Vec<Op>> {
-    let mut ops: Vec<Op> = (0..NODES).map(|number| Op::PutNode(Box::new(node(number)))).collect();
+    let mut ops: Vec<Op> = (0..NODES).map(|number| Op::put_node(node(number))).collect();
     ops.push(Op::PutGroup(Group {
         id: GROUP.to_owned(),
         owner: None,

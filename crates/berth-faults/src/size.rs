@@ -94,7 +94,7 @@ pub fn fill(ledger: &Ledger, size: Size) -> anyhow::Result<()> {
     berth_sim::add_nodes(&mut fleet, size.nodes, 20_260_101)?;
     let nodes = (0..size.nodes).map(|number| {
         let facts = fleet.node(&berth_sim::node_id(number)).context("a node is missing")?;
-        Ok(Op::PutNode(Box::new(roomy(facts))))
+        Ok(Op::put_node(roomy(facts)))
     });
     submit_all(ledger, nodes, |answer| match answer? {
         Answer::Outcome(Outcome::Done | Outcome::Unchanged) => Ok(()),
@@ -145,6 +145,7 @@ pub fn decide_first(backend: Backend) -> anyhow::Result<FirstDecision> {
         mode: BatchMode::AllOrNothing,
         lease_s: DEFAULT_LEASE_S,
         pools: Vec::new(),
+        ..PlaceRequest::default()
     });
     let decided = watch.elapsed();
     match answer {

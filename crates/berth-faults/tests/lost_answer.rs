@@ -98,6 +98,7 @@ fn place(number: u128) -> PlaceRequest {
         mode: BatchMode::AllOrNothing,
         lease_s: 3600,
         pools: Vec::new(),
+        ..PlaceRequest::default()
     }
 }
 

@@ -56,6 +56,14 @@ pub enum LedgerError {
         /// The newest event.
         newest: i64,
     },
+    /// A place in the list of decisions that is none.
+    #[error(
+        "{cursor:?} is not the id of a decision; accepted is CHAIN/NUMBER/PLACE, as a decision carries it"
+    )]
+    InvalidCursor {
+        /// What was given.
+        cursor: String,
+    },
     /// Stored data cannot be read.
     #[error("stored data cannot be read: {0}")]
     Corrupt(String),

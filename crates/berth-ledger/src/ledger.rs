@@ -430,6 +430,22 @@ impl Ledger {
         })
     }
 
+    /// The number of the newest event; 0 when there is none.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn newest_event(&self) -> Result<i64, LedgerError> {
+        Ok(self.read(|tables| tables.number_events())?.next - 1)
+    }
+
+    /// The number of the oldest event that is kept.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn oldest_event(&self) -> Result<i64, LedgerError> {
+        Ok(self.read(|tables| tables.number_events())?.first)
+    }
+
     /// Waits until this process has committed something since `seen`, or the time is up. Other
     /// processes' commits are noticed by asking again.
     #[must_use]
@@ -528,7 +544,9 @@ impl Ledger {
 fn lane_of(op: &Op, lanes: usize) -> usize {
     let mut hasher = FxHasher::default();
     match op.bare() {
-        Op::Commit(plan) => plan.claims.first().map(|claim| &claim.node).hash(&mut hasher),
+        Op::Commit(plan) | Op::Rehearse(plan) => {
+            plan.claims.first().map(|claim| &claim.node).hash(&mut hasher)
+        }
         Op::Move(to) => to.to.node.hash(&mut hasher),
         Op::Adopt(adopt) => adopt.node.hash(&mut hasher),
         Op::Reap(node) | Op::ReconcileNode(node) => node.hash(&mut hasher),

@@ -28,6 +28,6 @@ pub use model::*;
 pub use postgres::{InvalidIsolation, Isolation};
 pub use receipts::{ChainFault, Decision, Verification};
 pub use retention::Retention;
-pub use run::Retries;
+pub use run::{Committed, Retries};
 pub use tables::SnapshotItem;
 pub use writer::{Job, Observer, Reply, WriteStats};

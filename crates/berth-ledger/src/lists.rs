@@ -1,8 +1,15 @@
-//! What can be looked up beside the claim path: documents, the audit log, policies.
+//! What can be looked up beside the claim path.
+
+use berth_engine::{NodeFacts, NodeId};
 
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
-use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+use crate::model::{
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Grant, Micros, Pool, QuotaUse, Seen,
+    StoredPolicy, Workload,
+};
+use crate::tables::ReceiptRow;
+use crate::work::StoredAnswer;
 
 /// What a database must be able to look up. Each is a transaction of its own.
 pub(crate) trait Lists {
@@ -24,11 +31,39 @@ pub(crate) trait Lists {
     /// When which policy was put in force, newest first; at least as many as asked for if there
     /// are.
     fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault>;
+    /// One node, and what a plan on it would rest on.
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault>;
+    /// All pools, in the order of their ids, each with how many of its values are in use.
+    fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault>;
+    /// All tenants with limits, in the order of their names.
+    fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault>;
+    /// All workloads, in the order of owner and name.
+    fn workloads(&mut self) -> Result<Vec<Workload>, Fault>;
+    /// Claims after this one, in the order of their keys; at least as many as asked for if there
+    /// are.
+    fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault>;
+    /// Receipts with decisions up to a place and with it, newest first: so many that they have as
+    /// many decisions as asked for, or some of them. None means that there are no more.
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault>;
+    /// The answer that was given to a request, if it is kept.
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault>;
+}
+
+/// A place among all receipts: in the order of time, then chain, then number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiptPlace {
+    pub(crate) at: i64,
+    pub(crate) chain: String,
+    pub(crate) n: i64,
 }
 
 /// Whether texts can be stored at all. What cannot be is not there, and must not reach a database
 /// that would refuse the question.
-fn storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
+pub(crate) fn storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
     !texts.into_iter().any(|text| text.as_ref().contains('\0'))
 }
 
@@ -97,6 +132,68 @@ impl Ledger {
     /// When the database cannot be read.
     pub fn policy_history(&self, limit: usize) -> Result<Vec<(i64, String, Micros)>, LedgerError> {
         self.page(limit, |tables, limit| tables.policy_history(limit))
+    }
+
+    /// One node, and what a plan on it would rest on: the generation of its facts among it.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn node(&self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, LedgerError> {
+        if !storable([id.as_str()]) {
+            return Ok(None);
+        }
+        self.read(|tables| tables.node(id))
+    }
+
+    /// All pools, in the order of their ids, each with how many of its values are in use. Values
+    /// at rest are not.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn pools(&self) -> Result<Vec<(Pool, i64)>, LedgerError> {
+        self.read(|tables| tables.pools())
+    }
+
+    /// All tenants with limits, in the order of their names, and what they use of them.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn quotas(&self) -> Result<Vec<QuotaUse>, LedgerError> {
+        self.read(|tables| tables.quotas())
+    }
+
+    /// All workloads, in the order of owner and name.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn workloads(&self) -> Result<Vec<Workload>, LedgerError> {
+        self.read(|tables| tables.workloads())
+    }
+
+    /// Claims in the order of their keys, from after this one on.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn claims_page(
+        &self,
+        after: Option<ClaimKey>,
+        limit: usize,
+    ) -> Result<Vec<Claim>, LedgerError> {
+        self.page(limit, |tables, limit| tables.claims_page(after, limit))
+    }
+
+    /// The grant that a request got, while its answer is kept.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn answer(&self, owner: &str, request_id: &str) -> Result<Option<Grant>, LedgerError> {
+        if !storable([owner, request_id]) {
+            return Ok(None);
+        }
+        Ok(match self.read(|tables| tables.answer(request_id, owner))? {
+            Some(StoredAnswer::Granted(grant)) => Some(grant),
+            Some(StoredAnswer::Stands(_)) | None => None,
+        })
     }
 
     /// Reads one page. Databases are asked for one of a few sizes, each a statement of its own

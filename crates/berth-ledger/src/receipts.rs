@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
-use crate::model::{DecisionRecord, link, unpack_decisions};
+use crate::lists::{ReceiptPlace, storable};
+use crate::model::{DecisionRecord, Micros, link, unpack_decisions};
 use crate::tables::{ChainRow, ReceiptRow, Tables};
 
 /// Receipts read at once.
@@ -86,6 +87,8 @@ pub struct Verification {
 pub struct Decision {
     /// Its id: chain, receipt and place.
     pub id: String,
+    /// When it was committed, by the database's clock.
+    pub at: Micros,
     /// What was decided.
     pub record: DecisionRecord,
 }
@@ -112,22 +115,62 @@ impl Ledger {
     /// # Errors
     /// When the database cannot be read.
     pub fn decision(&self, id: &str) -> Result<Option<Decision>, LedgerError> {
-        let mut parts = id.split('/');
-        let (Some(chain), Some(n), Some(place)) = (parts.next(), parts.next(), parts.next()) else {
-            return Ok(None);
-        };
-        let (Ok(n), Ok(place)) = (n.parse::<i64>(), place.parse::<usize>()) else {
-            return Ok(None);
-        };
+        let Some((chain, n, place)) = parts_of(id) else { return Ok(None) };
         self.read(|tables| {
             let receipts = tables.receipts(chain, n, 1)?;
             let Some(receipt) = receipts.into_iter().find(|receipt| receipt.n == n) else {
                 return Ok(None);
             };
-            let mut decisions = decisions(&receipt)?;
-            let there = place < decisions.len();
-            Ok(there.then(|| Decision { id: id.to_owned(), record: decisions.swap_remove(place) }))
+            let decision = decisions(&receipt)?.into_iter().nth(place);
+            Ok(decision.map(|record| Decision { id: id.to_owned(), at: receipt.at, record }))
         })
+    }
+
+    /// Decisions of all chains, newest first, from before this one on: its time in microseconds and
+    /// its id. A page goes on where the last one ended whatever is decided meanwhile.
+    ///
+    /// # Errors
+    /// When `before` names no decision, or the database cannot be read.
+    pub fn decisions(
+        &self,
+        before: Option<(i64, String)>,
+        limit: usize,
+    ) -> Result<Vec<Decision>, LedgerError> {
+        let (mut until, mut first_place) = match &before {
+            // No id of a chain sorts after it.
+            None => (ReceiptPlace { at: i64::MAX, chain: "~".to_owned(), n: i64::MAX }, usize::MAX),
+            Some((at, id)) => {
+                let parts = parts_of(id);
+                let (chain, n, place) =
+                    parts.ok_or_else(|| LedgerError::InvalidCursor { cursor: id.clone() })?;
+                (ReceiptPlace { at: *at, chain: chain.to_owned(), n }, place)
+            }
+        };
+        let mut found = Vec::new();
+        while found.len() < limit {
+            // Of the first receipt, some may have been given out before: then there is a next round.
+            let wanted = limit - found.len();
+            let receipts = self.read(|tables| tables.receipts_until(&until, wanted))?;
+            let Some(last) = receipts.last() else { break };
+            let next = ReceiptPlace { at: last.at.0, chain: last.chain.to_string(), n: last.n - 1 };
+            for receipt in &receipts {
+                let here = (receipt.at.0, &*receipt.chain, receipt.n);
+                let cut = here == (until.at, until.chain.as_str(), until.n);
+                let most = if cut { first_place } else { usize::MAX };
+                let records = decisions(receipt).map_err(|fault| fault.into_error(1))?;
+                let numbered = records.into_iter().enumerate().take(most);
+                let mut numbered: Vec<(usize, DecisionRecord)> = numbered.collect();
+                numbered.reverse();
+                found.extend(numbered.into_iter().map(|(place, record)| Decision {
+                    id: format!("{}/{}/{place}", receipt.chain, receipt.n),
+                    at: receipt.at,
+                    record,
+                }));
+            }
+            (until, first_place) = (next, usize::MAX);
+        }
+        found.truncate(limit);
+        Ok(found)
     }
 
     /// The latest decisions of every chain, newest receipts first.
@@ -142,7 +185,7 @@ impl Ledger {
                 for receipt in tables.receipts(&chain.id, from, STEP)?.iter().rev() {
                     for (place, record) in decisions(receipt)?.into_iter().enumerate().rev() {
                         let id = format!("{}/{}/{place}", chain.id, receipt.n);
-                        found.push(Decision { id, record });
+                        found.push(Decision { id, at: receipt.at, record });
                     }
                     if found.len() >= most {
                         break;
@@ -153,6 +196,14 @@ impl Ledger {
             Ok(found)
         })
     }
+}
+
+/// Chain, receipt and place of a decision's id.
+fn parts_of(id: &str) -> Option<(&str, i64, usize)> {
+    let mut parts = id.split('/');
+    let (chain, n, place) = (parts.next()?, parts.next()?, parts.next()?);
+    let whole = parts.next().is_none() && !chain.is_empty() && storable([chain]);
+    whole.then_some((chain, n.parse().ok()?, place.parse().ok()?))
 }
 
 fn decisions(receipt: &ReceiptRow) -> Result<Vec<DecisionRecord>, Fault> {

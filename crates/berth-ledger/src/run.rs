@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::{Fault, LedgerError};
-use crate::model::{Answer, EventBody, Op, Text, Verdict, link, pack_decisions, pack_events};
+use crate::model::{
+    Answer, EventBody, Micros, Op, Text, Verdict, link, pack_decisions, pack_events,
+};
 use crate::tables::{NewReceipt, NewSegment, Tables};
 use crate::work::{Peeked, Work, needs, wants_peek};
 
@@ -30,8 +32,17 @@ pub struct Retries {
 pub(crate) struct Done {
     /// One answer per operation, in order.
     pub(crate) answers: Vec<Answer>,
+    /// What was committed, in order: one transaction, or two where plans were looked at again.
+    pub(crate) commits: Vec<Committed>,
+}
+
+/// What one transaction committed.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// When, by the database's clock.
+    pub at: Micros,
     /// What happened, in order.
-    pub(crate) events: Vec<EventBody>,
+    pub events: Vec<EventBody>,
 }
 
 /// A writer's chain of receipts.
@@ -85,11 +96,11 @@ pub(crate) fn run(
             for (place, answer) in places.into_iter().zip(second.answers) {
                 done.answers[place] = answer;
             }
-            done.events.extend(second.events);
+            done.commits.extend(second.commits);
             Ok(done)
         }
         // What was committed must be told; the others plan again, and are looked at again.
-        Err(_) if !done.events.is_empty() => Ok(done),
+        Err(_) if !done.commits.is_empty() => Ok(done),
         Err(error) => Err(error),
     }
 }
@@ -189,7 +200,9 @@ fn attempt(
     tables.flush(&work.rows)?;
     record(tables, chain, &mut work)?;
     tables.commit()?;
-    Ok(Done { answers, events: work.events })
+    let told = Committed { at: work.rows.now, events: work.events };
+    let commits = if told.events.is_empty() { Vec::new() } else { vec![told] };
+    Ok(Done { answers, commits })
 }
 
 /// Appends the events and receipts of the work.
@@ -232,7 +245,7 @@ fn genesis(tables: &mut dyn Tables) -> Result<String, Fault> {
 }
 
 impl Chain {
-    fn receipt(&mut self, body: String, count: i64, at: crate::model::Micros) -> NewReceipt {
+    fn receipt(&mut self, body: String, count: i64, at: Micros) -> NewReceipt {
         let n = self.length;
         let hash = link(&self.head, &self.id, n, &body);
         self.length += 1;

@@ -42,7 +42,9 @@ pub(crate) struct ChainRow {
 
 /// A receipt as stored.
 pub(crate) struct ReceiptRow {
+    pub(crate) chain: Text,
     pub(crate) n: i64,
+    pub(crate) at: Micros,
     pub(crate) hash: Vec<u8>,
     pub(crate) count: i64,
     pub(crate) body: String,
@@ -58,6 +60,7 @@ pub(crate) struct LogEnds {
 }
 
 /// One thing of a snapshot, in the order in which a fleet can take it in.
+#[derive(Clone)]
 pub enum SnapshotItem {
     /// The policy in force: name, hash, body.
     Policy(String, String, String),

@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::error::LedgerError;
-use crate::model::{Answer, EventBody, Op};
-use crate::run::{Chain, Done, Patience, Retries, run};
+use crate::model::{Answer, Op};
+use crate::run::{Chain, Committed, Done, Patience, Retries, run};
 use crate::tables::Tables;
 
 /// Gets the answer once it is durable, on the thread that made it so. It must be quick.
@@ -158,8 +158,8 @@ pub(crate) struct LaneSettings {
     pub(crate) observer: Option<Observer>,
 }
 
-/// Told of every commit of this process, with what happened in it, before the answers go out.
-pub type Observer = Arc<dyn Fn(Vec<EventBody>) + Send + Sync>;
+/// Told of every commit of this process in which something happened, before the answers go out.
+pub type Observer = Arc<dyn Fn(Committed) + Send + Sync>;
 
 thread_local! {
     /// Whether this thread gives a lane's answers.
@@ -183,9 +183,9 @@ struct Finished {
 fn finish(finished: Finished, observer: Option<&Observer>) {
     let Finished { ops, replies, outcome } = finished;
     match outcome {
-        Ok(Done { answers, events }) => {
-            if let Some(observer) = observer.filter(|_| !events.is_empty()) {
-                observer(events);
+        Ok(Done { answers, commits }) => {
+            if let Some(observer) = observer {
+                commits.into_iter().for_each(|committed| observer(committed));
             }
             replies.into_iter().zip(answers).for_each(|(reply, answer)| reply(Ok(answer)));
         }

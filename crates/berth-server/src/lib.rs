@@ -1,10 +1,26 @@
-//! The service of Berth. Here is its heart, the claim path: requests are planned on the fleet in
-//! memory, claimed in the ledger, and planned again when others were faster.
+//! The service of Berth: the HTTP API, who may use it, the claim path behind it, and the loops
+//! beside it.
+//!
+//! A request goes from `http` (read, signed in, allowed) to `placement` (whose, which ids), to
+//! `placer` (planned on the fleet in memory, claimed in the ledger, planned again when others were
+//! faster) and back. Readers ask the `catalog`, streams the `feed`.
 
+pub mod access;
+pub mod catalog;
+pub mod feed;
 mod housekeeping;
+pub mod http;
+pub mod metrics;
 mod mirror;
+pub mod placement;
 mod placer;
+pub mod queue;
+pub mod service;
 
+pub use access::{Caller, Scope, TokenError, TokenRecord};
 pub use housekeeping::{Chores, Housekeeper};
+pub use http::{Access, ApiError, HttpLimits, ROUTES, openapi, router};
 pub use mirror::Mirror;
-pub use placer::{Clock, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions};
+pub use placer::{
+    Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions,
+};

@@ -34,6 +34,7 @@ fn request(id: u128, role: &str, rule: Option<&str>) -> PlaceRequest {
         mode: BatchMode::AllOrNothing,
         lease_s: 120,
         pools: Vec::new(),
+        ..PlaceRequest::default()
     }
 }
 
@@ -44,7 +45,7 @@ fn add_nodes(ledger: &Ledger) {
         let mut facts = NodeFacts::new(&format!("n{number}"), capacity);
         facts.zone = Some("z".to_owned());
         facts.rack = Some(format!("r{}", number / 2));
-        ledger.administer(Op::PutNode(Box::new(facts))).unwrap();
+        ledger.administer(Op::put_node(facts)).unwrap();
     }
 }
 

@@ -11,8 +11,8 @@ use berth_engine::{
     Amounts, Group, GroupKind, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
 };
 use berth_ledger::{
-    Backend, ClaimKey, EventBody, Ledger, Op, Options, Plan, PlannedClaim, Pool, Quota, Seen,
-    SlotKey, SnapshotItem, Text, Verdict, Workload,
+    Backend, ClaimKey, EventBody, Expect, Ledger, Op, Options, Plan, PlannedClaim, Pool, Quota,
+    Seen, SlotKey, SnapshotItem, Text, Verdict, Workload,
 };
 use berth_server::{Chores, Housekeeper};
 
@@ -20,7 +20,7 @@ fn ledger(folder: &tempfile::TempDir) -> Ledger {
     let backend = Backend::Sqlite(folder.path().join("ledger.db"));
     let ledger = Ledger::open(backend, Options::default()).unwrap();
     let facts = NodeFacts::new("n1", Amounts::new(8000, 8192).with_disk(100_000));
-    ledger.administer(Op::PutNode(Box::new(facts))).unwrap();
+    ledger.administer(Op::put_node(facts)).unwrap();
     ledger
 }
 
@@ -90,7 +90,7 @@ fn a_deleted_tenant_leaves_no_row_that_counts() {
     let quota = Quota { instances: Some(9), ..Quota::default() };
     for op in [
         Op::PutGroup(group),
-        Op::PutWorkload(workload),
+        Op::PutWorkload { workload, expect: Expect::Absent },
         Op::PutPool(Pool::parse("overlay", "fd00:7::/64").unwrap()),
         Op::PutQuota { owner: Text::from("acme"), quota },
     ] {

@@ -140,10 +140,11 @@ impl Server {
             mode: BatchMode::AllOrNothing,
             lease_s: ask.lease_s,
             pools: ask.pools.iter().map(|pool| Text::from(pool.as_str())).collect(),
+            ..PlaceRequest::default()
         };
         match self.placer.place(request) {
-            PlaceAnswer::Granted(grant) => {
-                Outcome::Granted { claims: grant.claims, decision: grant.decision }
+            PlaceAnswer::Granted(granted) => {
+                Outcome::Granted { claims: granted.grant.claims, decision: granted.grant.decision }
             }
             PlaceAnswer::NoRoom(refusals) => {
                 Outcome::NoRoom(serde_json::to_value(&refusals).unwrap_or_default())

@@ -52,12 +52,11 @@ impl Server {
             Order::Cordon { node, after_ms } => {
                 std::thread::sleep(Duration::from_millis(*after_ms));
                 let (node, state) = (NodeId::new(node), NodeState::Cordoned);
-                known(self.ledger().administer(Op::SetNodeState { node, state }), |outcome| {
-                    match outcome {
-                        Outcome::Done | Outcome::Unchanged => Stood::Done,
-                        Outcome::Impossible(why) => Stood::Unknown(why),
-                        Outcome::Stale { current } => Stood::Unknown(format!("at {current:?}")),
-                    }
+                let cordon = Op::SetNodeState { node, state, expect: None };
+                known(self.ledger().administer(cordon), |outcome| match outcome {
+                    Outcome::Done | Outcome::Unchanged => Stood::Done,
+                    Outcome::Impossible(why) => Stood::Unknown(why),
+                    Outcome::Stale { current } => Stood::Unknown(format!("at {current:?}")),
                 })
             }
             Order::Reconcile { times } => {

@@ -47,7 +47,7 @@ fn put_nodes(stage: &Stage, many: u32) {
             &format!("r{}", number % 20),
         );
         let sender = sender.clone();
-        let op = berth_ledger::Op::PutNode(Box::new(facts));
+        let op = berth_ledger::Op::put_node(facts);
         berth_ledger::Job { op, reply: Box::new(move |answer| drop(sender.send(answer))) }
     });
     stage.ledger().unwrap().submit(jobs.collect::<Vec<_>>());

@@ -230,7 +230,9 @@ impl Fleet {
 
     fn attach_volumes(&mut self, instance: &InstanceRow) {
         for volume in instance.rare.iter().flat_map(|rare| &rare.volumes) {
-            if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume)) {
+            if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume))
+                && volume.is_for(self.texts.text(instance.owner))
+            {
                 // Whoever has it keeps it: two claims on one volume are reality gone wrong, and the
                 // second must not make the first look free when it goes.
                 volume.attached_to.get_or_insert(instance.id);

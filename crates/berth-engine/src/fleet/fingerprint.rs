@@ -28,7 +28,7 @@ impl Fleet {
         }
         parts.push(format!("addresses {:?}", self.free_addresses));
         for (id, volume) in &self.volumes {
-            parts.push(format!("volume {id} {:?}", volume.attached_to));
+            parts.push(format!("volume {id} {:?} {:?}", volume.owner, volume.attached_to));
         }
         parts.extend(self.index_parts());
         *blake3::hash(parts.join("\n").as_bytes()).as_bytes()

@@ -439,9 +439,20 @@ impl Group {
 pub struct Volume {
     /// Its name.
     pub id: String,
+    /// The only owner whose instances may use it; for others it is not there. Absent: anyone's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The node that holds it.
     pub home: NodeId,
     /// The one instance that uses it.
     #[serde(default)]
     pub attached_to: Option<InstanceId>,
+}
+
+impl Volume {
+    /// Whether this owner's instances may use it.
+    #[must_use]
+    pub fn is_for(&self, owner: &str) -> bool {
+        self.owner.as_deref().is_none_or(|only| only == owner)
+    }
 }

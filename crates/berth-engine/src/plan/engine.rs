@@ -235,7 +235,9 @@ impl Engine {
         if let Some(group) = request.groups.iter().find(|id| !joins(id)) {
             return Err(InvalidRequest::UnknownGroup { group: group.clone() });
         }
-        if let Some(volume) = request.volumes.iter().find(|id| self.fleet.volume(id).is_none()) {
+        let uses =
+            |id: &str| self.fleet.volume(id).is_some_and(|volume| volume.is_for(&request.owner));
+        if let Some(volume) = request.volumes.iter().find(|id| !uses(id)) {
             return Err(InvalidRequest::UnknownVolume { volume: volume.clone() });
         }
         Ok(())

@@ -256,5 +256,10 @@ pub fn volume(id: &str, seed: u64, nodes: &[NodeFacts]) -> Volume {
         _ if rng.chance(10) => NodeId::new("gone"),
         count => nodes[rng.below(count)].id.clone(),
     };
-    Volume { id: id.to_owned(), home, attached_to: rng.chance(5).then(|| InstanceId::from_u128(9)) }
+    Volume {
+        owner: None,
+        id: id.to_owned(),
+        home,
+        attached_to: rng.chance(5).then(|| InstanceId::from_u128(9)),
+    }
 }

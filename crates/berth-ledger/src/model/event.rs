@@ -29,6 +29,9 @@ pub enum EventBody {
         node_id: NodeId,
         /// Its state now.
         state: ClaimState,
+        /// The tenant; empty in events of the first logs.
+        #[serde(default)]
+        owner: Text,
         /// Its fence.
         fence: i64,
         /// Its lease, while held.
@@ -43,6 +46,9 @@ pub enum EventBody {
         role: Role,
         /// The node.
         node_id: NodeId,
+        /// The tenant; empty in events of the first logs.
+        #[serde(default)]
+        owner: Text,
         /// What it is charged now.
         resources: Amounts,
     },
@@ -69,6 +75,9 @@ pub enum EventBody {
         instance_id: InstanceId,
         /// The node it was on.
         node_id: NodeId,
+        /// The tenant; empty in events of the first logs.
+        #[serde(default)]
+        owner: Text,
         /// When.
         expired_at: Micros,
     },

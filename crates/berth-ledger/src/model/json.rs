@@ -114,6 +114,8 @@ pub(super) fn decision(out: &mut String, record: &DecisionRecord) {
     text(out, &record.basis.policy);
     out.push_str(",\"fleet_version\":");
     number(out, record.basis.fleet_version);
+    out.push_str(",\"now\":");
+    number(out, record.basis.now);
     out.push_str("},\"asked\":[");
     for (place, (asked, spec)) in record.asked.iter().enumerate() {
         out.push_str(if place == 0 { "[" } else { ",[" });
@@ -240,7 +242,7 @@ mod tests {
             let record = DecisionRecord {
                 request_id: Text::from("r"),
                 owner: Text::from("o\u{7f}"),
-                basis: Basis { policy: "ff".to_owned(), fleet_version: 12 },
+                basis: Basis { policy: "ff".to_owned(), fleet_version: 12, now: 34 },
                 asked: vec![(id, 0), (id, 4)],
                 specs: Vec::new(),
                 outcome,

@@ -30,4 +30,6 @@ pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen, hash_of_asked};
 pub use pool::{InvalidPool, Pool, PoolKind};
 pub use receipt::{DecisionOutcome, DecisionRecord, PlacedAt};
 pub(crate) use receipt::{link, pack as pack_decisions, unpack as unpack_decisions};
-pub use service::{AuditEntry, AuditFilter, By, Document, Expect, StoredPolicy};
+pub use service::{
+    AuditEntry, AuditFilter, By, Document, Expect, QuotaUse, StoredPolicy, TenantUse,
+};

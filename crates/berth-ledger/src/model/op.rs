@@ -153,6 +153,8 @@ pub struct Workload {
 pub enum Op {
     /// Claims a plan.
     Commit(Plan),
+    /// Says whether a plan would be granted, and claims nothing.
+    Rehearse(Plan),
     /// A step in a claim's life.
     Advance(Advance),
     /// Ends a claim.
@@ -172,16 +174,28 @@ pub enum Op {
     /// Recomputes one tenant's use from its claims.
     ReconcileTenant(Text),
     /// Adds a node, or changes what is known of it.
-    PutNode(Box<NodeFacts>),
+    PutNode {
+        /// What is known.
+        facts: Box<NodeFacts>,
+        /// The generation its facts must be in now, 0 if it must not be there; absent: any.
+        expect: Option<i64>,
+    },
     /// Changes where a node stands in its life.
     SetNodeState {
         /// The node.
         node: NodeId,
         /// Its state.
         state: NodeState,
+        /// The generation its facts must be in now; absent: any.
+        expect: Option<i64>,
     },
     /// Removes an empty node.
-    RemoveNode(NodeId),
+    RemoveNode {
+        /// The node.
+        node: NodeId,
+        /// The generation its facts must be in now; absent: any.
+        expect: Option<i64>,
+    },
     /// Notes when agents were heard, in whole seconds.
     Heartbeats(Vec<(NodeId, i64)>),
     /// Defines a group, or changes its rules.
@@ -206,7 +220,12 @@ pub enum Op {
     /// Removes a tenant's limits.
     RemoveQuota(Text),
     /// Stores a workload.
-    PutWorkload(Workload),
+    PutWorkload {
+        /// The workload, in its new revision.
+        workload: Workload,
+        /// What must be stored now.
+        expect: Expect,
+    },
     /// Removes a workload that has no slots taken.
     RemoveWorkload {
         /// The tenant.
@@ -271,6 +290,12 @@ pub enum Op {
 }
 
 impl Op {
+    /// Adds a node, or changes what is known of it, whatever is known now.
+    #[must_use]
+    pub fn put_node(facts: NodeFacts) -> Self {
+        Self::PutNode { facts: Box::new(facts), expect: None }
+    }
+
     /// The operation itself, without on whose behalf it is done.
     #[must_use]
     pub fn bare(&self) -> &Self {

@@ -118,6 +118,9 @@ pub struct Basis {
     pub policy: String,
     /// The last event that the planner's fleet had taken in.
     pub fleet_version: i64,
+    /// The planner's clock, in whole seconds; 0 in receipts that did not say.
+    #[serde(default)]
+    pub now: i64,
 }
 
 /// Claims to be granted together or not at all.

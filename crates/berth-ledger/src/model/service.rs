@@ -2,7 +2,7 @@
 //! operation may expect of the row it changes.
 
 use super::claim::{Micros, Text};
-use super::op::Op;
+use super::op::{Op, Quota};
 
 /// What an operation expects of the row it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -88,6 +88,30 @@ pub struct AuditFilter {
     pub action: Option<String>,
     /// Only those whose subject has this in it, letter by letter.
     pub subject_contains: Option<String>,
+}
+
+/// What a tenant uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TenantUse {
+    /// Milli-CPU.
+    pub cpu_milli: i64,
+    /// MiB of memory, as requested.
+    pub memory_mib: i64,
+    /// MiB of disk.
+    pub disk_mib: i64,
+    /// Instances.
+    pub instances: i64,
+}
+
+/// A tenant's limits, and what it uses of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// The tenant.
+    pub owner: Text,
+    /// Its limits.
+    pub quota: Quota,
+    /// What it uses.
+    pub used: TenantUse,
 }
 
 /// A policy as stored.

@@ -3,15 +3,28 @@
 //! How many rows are wanted stands in the statement itself: a plan that did not know it would read
 //! and sort far more than a page.
 
+use berth_engine::{NodeFacts, NodeId};
 use tokio_postgres::Row;
 
 use super::Postgres;
+use super::lock::tenant_from;
+use super::log::{NODES, seen_from};
 use super::pipeline::{Call, Value};
-use super::read::list;
-use super::rows::{get, optional_text, text};
+use super::read::{RECEIPT, list, receipt_from};
+use super::rows::{
+    CLAIM, POOL, WORKLOAD, claim_from, get, optional_text, pool_from, text, workload_from,
+};
 use crate::error::Fault;
-use crate::lists::Lists;
-use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+use crate::lists::{Lists, ReceiptPlace};
+use crate::model::{
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
+    Workload,
+};
+use crate::tables::ReceiptRow;
+use crate::work::StoredAnswer;
+
+/// Receipts that are looked at in one statement.
+const RECEIPTS: usize = 1024;
 
 fn owned(text: &str) -> Value {
     Box::new(text.to_owned())
@@ -95,5 +108,79 @@ impl Lists for Postgres {
         let call = Call::new("policy_history", sql, Vec::new());
         let entry = |row: &Row| Ok((get(row, 0)?, get(row, 1)?, Micros(get(row, 2)?)));
         self.with(|session| list(session, call, entry))
+    }
+
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+        let call = Call::new("node", format!("{NODES} WHERE n.id = $1"), vec![owned(id.as_str())]);
+        Ok(self.with(|session| list(session, call, seen_from))?.pop())
+    }
+
+    fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {
+        let sql = format!(
+            "SELECT {POOL}, (SELECT count(*) FROM pool_value AS v WHERE v.pool = pool.id \
+             AND v.released_at IS NULL) FROM pool ORDER BY id COLLATE \"C\""
+        );
+        let call = Call::new("pool", sql, Vec::new());
+        // Counts every value that is in use, and may take its time.
+        self.reading(|session| list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 6)?))))
+    }
+
+    fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {
+        let sql = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
+             used_memory, used_disk, used_instances FROM tenant ORDER BY owner COLLATE \"C\"";
+        let used = |row: &Row| Ok(tenant_from(row)?.used_by(text(row, 0)?));
+        self.with(|session| list(session, Call::bare("tenant", sql), used))
+    }
+
+    fn workloads(&mut self) -> Result<Vec<Workload>, Fault> {
+        let sql = format!(
+            "SELECT {WORKLOAD} FROM workload ORDER BY owner COLLATE \"C\", name COLLATE \"C\""
+        );
+        let call = Call::new("workload", sql, Vec::new());
+        self.with(|session| list(session, call, workload_from))
+    }
+
+    fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault> {
+        // No key sorts before nothing at all.
+        let (instance, role) = after.map_or((Vec::new(), -1), |key| {
+            (key.instance.0.as_bytes().to_vec(), key.role.number())
+        });
+        let sql = format!(
+            "SELECT {CLAIM} FROM claim AS c WHERE (c.instance, c.role) > ($1, $2) \
+             ORDER BY c.instance, c.role LIMIT {limit}"
+        );
+        let call = Call::new("claim", sql, vec![Box::new(instance), Box::new(role)]);
+        self.with(|session| list(session, call, claim_from))
+    }
+
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault> {
+        // Bodies are large and stay where they are until it is known which of them are wanted.
+        let sql = format!(
+            "SELECT {RECEIPT} FROM (SELECT {RECEIPT}, (sum(count) OVER \
+             (ORDER BY at DESC, chain COLLATE \"C\" DESC, n DESC) - count)::bigint AS before FROM \
+             (SELECT {RECEIPT} FROM receipt WHERE at <= $1 \
+             AND (at, chain COLLATE \"C\", n) <= ($1, $2, $3) AND count > 0 \
+             ORDER BY at DESC, chain COLLATE \"C\" DESC, n DESC LIMIT {RECEIPTS}) AS newest) AS r \
+             WHERE before < $4 ORDER BY at DESC, chain COLLATE \"C\" DESC, n DESC"
+        );
+        let decisions = i64::try_from(decisions).unwrap_or(i64::MAX);
+        let values: Vec<Value> = vec![
+            Box::new(place.at),
+            Box::new(place.chain.clone()),
+            Box::new(place.n),
+            Box::new(decisions),
+        ];
+        self.with(|session| list(session, Call::new("receipt", sql, values), receipt_from))
+    }
+
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault> {
+        let sql = "SELECT answer FROM request WHERE request_id = $1 AND owner = $2";
+        let call = Call::new("request", sql, vec![owned(request_id), owned(owner)]);
+        let answer = |row: &Row| Ok(serde_json::from_str(get(row, 0)?)?);
+        Ok(self.with(|session| list(session, call, answer))?.pop())
     }
 }

@@ -20,7 +20,7 @@ use super::batch::{Batch, cells};
 use super::pipeline::{Call, Value};
 use super::rows::{
     CLAIM, DEMAND, POOL, ROOM, TEAM, claim_from, claim_key_from, demand_from, get, group_from,
-    node_from, node_id, pool_from, quota_from, text, workload_from,
+    node_from, node_id, optional_text, pool_from, quota_from, text, workload_from,
 };
 use crate::error::Fault;
 use crate::export::Column;
@@ -211,7 +211,7 @@ impl Plan {
     }
 
     fn volumes_and_slots(&mut self, keys: &Keys) -> Result<(), Fault> {
-        let sql = "SELECT id, home, attached_to FROM volume WHERE id = ANY($1) \
+        let sql = "SELECT id, home, attached_to, owner FROM volume WHERE id = ANY($1) \
              ORDER BY id COLLATE \"C\" FOR UPDATE";
         self.by_name(Load::Volumes, "volume", keys.volumes.iter(), sql.to_owned());
         let mut slots = Batch::new(&[
@@ -357,7 +357,7 @@ impl Load {
     }
 }
 
-fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
+pub(super) fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
     Ok(TenantRow {
         quota: quota_from(row, 1)?,
         cpu: get(row, 5)?,
@@ -370,7 +370,7 @@ fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
 fn volume_from(row: &Row) -> Result<VolumeRow, Fault> {
     let attached_to: Option<&[u8]> = get(row, 2)?;
     let attached_to = attached_to.map(stored::instance).transpose()?;
-    Ok(VolumeRow { home: node_id(row, 1)?, attached_to })
+    Ok(VolumeRow { owner: optional_text(row, 3)?, home: node_id(row, 1)?, attached_to })
 }
 
 fn request_from(row: &Row) -> Result<RequestRow, Fault> {

@@ -95,6 +95,17 @@ pub(super) fn segments_after(
     session.rows(call)?.iter().map(segment).collect()
 }
 
+/// Nodes with what a plan on them rests on, as [`seen_from`] reads them.
+pub(super) const NODES: &str = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, \
+    r.fence FROM node AS n JOIN node_room AS r ON r.node = n.id";
+
+pub(super) fn seen_from(row: &Row) -> Result<(NodeFacts, Seen), Fault> {
+    let mut facts: NodeFacts = serde_json::from_str(get(row, 0)?)?;
+    facts.heartbeat_at = Timestamp(get(row, 1)?);
+    let seen = Seen::of(&facts, get(row, 2)?, get(row, 3)?, get(row, 4)?);
+    Ok((facts, seen))
+}
+
 /// Hands over everything, in the order in which a fleet can take it in.
 pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(), Fault> {
     let mut each =
@@ -111,18 +122,15 @@ pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(),
     each("team", format!("SELECT {TEAM} FROM team"), |row| {
         Ok(SnapshotItem::Group(group_from(row)?.group))
     })?;
-    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, r.fence \
-         FROM node AS n JOIN node_room AS r ON r.node = n.id ORDER BY n.id COLLATE \"C\"";
-    each("node", nodes.to_owned(), |row| {
-        let mut facts: NodeFacts = serde_json::from_str(get(row, 0)?)?;
-        facts.heartbeat_at = Timestamp(get(row, 1)?);
-        let seen = Seen::of(&facts, get(row, 2)?, get(row, 3)?, get(row, 4)?);
+    each("node", format!("{NODES} ORDER BY n.id COLLATE \"C\""), |row| {
+        let (facts, seen) = seen_from(row)?;
         Ok(SnapshotItem::Node(Box::new(facts), seen))
     })?;
-    each("volume", "SELECT id, home, attached_to FROM volume".to_owned(), |row| {
+    each("volume", "SELECT id, home, attached_to, owner FROM volume".to_owned(), |row| {
         let attached_to: Option<&[u8]> = get(row, 2)?;
         let attached_to = attached_to.map(stored::instance).transpose()?;
-        Ok(SnapshotItem::Volume(Volume { id: get(row, 0)?, home: node_id(row, 1)?, attached_to }))
+        let (id, owner, home) = (get(row, 0)?, get(row, 3)?, node_id(row, 1)?);
+        Ok(SnapshotItem::Volume(Volume { id, owner, home, attached_to }))
     })?;
     each("pool", format!("SELECT {POOL} FROM pool"), |row| {
         Ok(SnapshotItem::Pool(pool_from(row)?.pool))

@@ -121,23 +121,30 @@ pub(super) fn chains(session: &mut Session) -> Result<Vec<ChainRow>, Fault> {
     })
 }
 
+/// The columns of a receipt, in the order in which [`receipt_from`] reads them.
+pub(super) const RECEIPT: &str = "chain, n, at, hash, count, body";
+
+pub(super) fn receipt_from(row: &Row) -> Result<ReceiptRow, Fault> {
+    Ok(ReceiptRow {
+        chain: text(row, 0)?,
+        n: get(row, 1)?,
+        at: Micros(get(row, 2)?),
+        hash: get(row, 3)?,
+        count: get(row, 4)?,
+        body: get(row, 5)?,
+    })
+}
+
 pub(super) fn receipts(
     session: &mut Session,
     chain: &str,
     from: i64,
     limit: i64,
 ) -> Result<Vec<ReceiptRow>, Fault> {
-    let sql = "SELECT n, hash, count, body FROM receipt \
-         WHERE chain = $1 AND n >= $2 ORDER BY n LIMIT $3";
+    let sql =
+        format!("SELECT {RECEIPT} FROM receipt WHERE chain = $1 AND n >= $2 ORDER BY n LIMIT $3");
     let values: Vec<Value> = vec![Box::new(chain.to_owned()), Box::new(from), Box::new(limit)];
-    list(session, Call::new("receipt", sql, values), |row| {
-        Ok(ReceiptRow {
-            n: get(row, 0)?,
-            hash: get(row, 1)?,
-            count: get(row, 2)?,
-            body: get(row, 3)?,
-        })
-    })
+    list(session, Call::new("receipt", sql, values), receipt_from)
 }
 
 /// A statement that says how many rows it took away.

@@ -292,10 +292,11 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
             connection.execute("DELETE FROM volume WHERE id = ?1", [id])?;
             continue;
         };
-        let sql = "INSERT INTO volume (id, home, attached_to) VALUES (?1, ?2, ?3) \
-             ON CONFLICT (id) DO UPDATE SET home = ?2, attached_to = ?3";
+        let sql = "INSERT INTO volume (id, home, attached_to, owner) VALUES (?1, ?2, ?3, ?4) \
+             ON CONFLICT (id) DO UPDATE SET home = ?2, attached_to = ?3, owner = ?4";
         let attached_to = row.attached_to.map(|instance| *instance.0.as_bytes());
-        connection.prepare_cached(sql)?.execute((id, row.home.as_str(), attached_to))?;
+        let values = (id, row.home.as_str(), attached_to, row.owner.as_deref());
+        connection.prepare_cached(sql)?.execute(values)?;
     }
     for change in rows.slots.changes() {
         let key = change.key;

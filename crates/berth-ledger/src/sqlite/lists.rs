@@ -1,12 +1,20 @@
 //! What can be looked up beside the claim path.
 
+use berth_engine::{NodeFacts, NodeId};
 use rusqlite::{Connection, Params, Row};
 
 use super::Sqlite;
-use super::rows::{optional_text, text};
+use super::lock::{tenant_from, workload_from};
+use super::read::{NODES, RECEIPT, receipt_from, seen_from};
+use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
 use crate::error::Fault;
-use crate::lists::Lists;
-use crate::model::{AuditEntry, AuditFilter, Document, Micros, StoredPolicy};
+use crate::lists::{Lists, ReceiptPlace};
+use crate::model::{
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
+    Workload,
+};
+use crate::tables::ReceiptRow;
+use crate::work::StoredAnswer;
 
 /// All rows of a query.
 fn list<T>(
@@ -93,5 +101,76 @@ impl Lists for Sqlite {
         list(&self.connection, sql, [rows(limit)], |row| {
             Ok((row.get(0)?, row.get(1)?, Micros(row.get(2)?)))
         })
+    }
+
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+        let sql = format!("{NODES} WHERE n.id = ?1");
+        Ok(list(&self.connection, &sql, [id.as_str()], seen_from)?.pop())
+    }
+
+    fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {
+        let sql = "SELECT id, kind, first, last, quarantine_s, next, (SELECT count(*) \
+             FROM pool_value AS v WHERE v.pool = pool.id AND v.released_at IS NULL) \
+             FROM pool ORDER BY id";
+        list(&self.connection, sql, [], |row| Ok((pool_from(row)?.pool, row.get(6)?)))
+    }
+
+    fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {
+        let sql = "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
+             used_memory, used_disk, used_instances, owner FROM tenant ORDER BY owner";
+        list(&self.connection, sql, [], |row| {
+            let owner = text(row, 8)?;
+            let tenant = tenant_from(row)?;
+            Ok(tenant.used_by(owner))
+        })
+    }
+
+    fn workloads(&mut self) -> Result<Vec<Workload>, Fault> {
+        let sql = "SELECT owner, name, revision, replicas, body FROM workload ORDER BY owner, name";
+        list(&self.connection, sql, [], |row| Ok(workload_from(row)?))
+    }
+
+    fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault> {
+        // No key sorts before nothing at all.
+        let (instance, role) = after.map_or((Vec::new(), -1), |key| {
+            (key.instance.0.as_bytes().to_vec(), key.role.number())
+        });
+        let sql = format!(
+            "SELECT {CLAIM} FROM claim WHERE (instance, role) > (?1, ?2) \
+             ORDER BY instance, role LIMIT ?3"
+        );
+        list(&self.connection, &sql, (instance, role, rows(limit)), claim_from)
+    }
+
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault> {
+        let sql = format!(
+            "SELECT {RECEIPT} FROM receipt WHERE at <= ?1 AND (at, chain, n) <= (?1, ?2, ?3) \
+             AND count > 0 ORDER BY at DESC, chain DESC, n DESC"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut found = statement.query((place.at, &place.chain, place.n))?;
+        let (mut receipts, mut read) = (Vec::new(), 0);
+        // Row by row, since a receipt may have many decisions and only so many are wanted.
+        while read < rows(decisions)
+            && let Some(row) = found.next()?
+        {
+            let receipt = receipt_from(row)?;
+            read += receipt.count;
+            receipts.push(receipt);
+        }
+        Ok(receipts)
+    }
+
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault> {
+        let sql = "SELECT answer FROM request WHERE request_id = ?1 AND owner = ?2";
+        let answer = |row: &Row<'_>| {
+            let answer = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
+            Ok(serde_json::from_str(answer)?)
+        };
+        Ok(list(&self.connection, sql, (request_id, owner), answer)?.pop())
     }
 }

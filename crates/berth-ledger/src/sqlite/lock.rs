@@ -5,7 +5,8 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::cache::NodeCache;
 use super::rows::{
-    CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, pool_from, text,
+    CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, optional_text, pool_from,
+    text,
 };
 use crate::error::Fault;
 use crate::model::{Claim, Micros, Quota, Text, UnmetDemand, Workload};
@@ -157,21 +158,7 @@ fn tenants(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), 
             "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, used_memory, \
              used_disk, used_instances FROM tenant WHERE owner = ?1",
         )?;
-        let row = |row: &rusqlite::Row<'_>| {
-            Ok(TenantRow {
-                quota: Quota {
-                    cpu_milli: row.get(0)?,
-                    memory_mib: row.get(1)?,
-                    disk_mib: row.get(2)?,
-                    instances: row.get(3)?,
-                },
-                cpu: row.get(4)?,
-                memory: row.get(5)?,
-                disk: row.get(6)?,
-                instances: row.get(7)?,
-            })
-        };
-        if let Some(row) = statement.query_row([&**owner], row).optional()? {
+        if let Some(row) = statement.query_row([&**owner], tenant_from).optional()? {
             rows.tenants.load(Text::clone(owner), row);
         }
     }
@@ -203,14 +190,15 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
         }
     }
     for id in &keys.volumes {
-        let mut statement =
-            connection.prepare_cached("SELECT home, attached_to FROM volume WHERE id = ?1")?;
+        let mut statement = connection
+            .prepare_cached("SELECT home, attached_to, owner FROM volume WHERE id = ?1")?;
         let mut found = statement.query([&**id])?;
         if let Some(row) = found.next()? {
             let home = NodeId::new(&text(row, 0)?);
             let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
             let attached_to = attached_to.map(stored::instance).transpose()?;
-            rows.volumes.load(Text::clone(id), VolumeRow { home, attached_to });
+            let owner = optional_text(row, 2)?;
+            rows.volumes.load(Text::clone(id), VolumeRow { owner, home, attached_to });
         }
     }
     for key in &keys.slots {
@@ -313,6 +301,21 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
         }
     }
     Ok(())
+}
+
+pub(super) fn tenant_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<TenantRow> {
+    Ok(TenantRow {
+        quota: Quota {
+            cpu_milli: row.get(0)?,
+            memory_mib: row.get(1)?,
+            disk_mib: row.get(2)?,
+            instances: row.get(3)?,
+        },
+        cpu: row.get(4)?,
+        memory: row.get(5)?,
+        disk: row.get(6)?,
+        instances: row.get(7)?,
+    })
 }
 
 pub(super) fn workload_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Workload> {

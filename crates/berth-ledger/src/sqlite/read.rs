@@ -63,6 +63,18 @@ pub(super) fn segments_after(
     Ok(segments)
 }
 
+/// Nodes with what a plan on them rests on, as [`seen_from`] reads them.
+pub(super) const NODES: &str = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, \
+    r.fence FROM node n JOIN node_room r ON r.node = n.id";
+
+pub(super) fn seen_from(row: &Row<'_>) -> Result<(NodeFacts, Seen), Fault> {
+    let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
+    let mut facts: NodeFacts = serde_json::from_str(facts)?;
+    facts.heartbeat_at = Timestamp(row.get(1)?);
+    let seen = Seen::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
+    Ok((facts, seen))
+}
+
 pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(), Fault> {
     each(connection, "SELECT name, hash, body FROM policy WHERE active = 1", [], |row| {
         take(SnapshotItem::Policy(row.get(0)?, row.get(1)?, row.get(2)?))
@@ -72,19 +84,15 @@ pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(
     })?;
     let groups = "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team";
     each(connection, groups, [], |row| take(SnapshotItem::Group(group_from(row)?.group)))?;
-    let nodes = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, r.fence \
-         FROM node n JOIN node_room r ON r.node = n.id ORDER BY n.id";
-    each(connection, nodes, [], |row| {
-        let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
-        let mut facts: NodeFacts = serde_json::from_str(facts)?;
-        facts.heartbeat_at = Timestamp(row.get(1)?);
-        let seen = Seen::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
+    each(connection, &format!("{NODES} ORDER BY n.id"), [], |row| {
+        let (facts, seen) = seen_from(row)?;
         take(SnapshotItem::Node(Box::new(facts), seen))
     })?;
-    each(connection, "SELECT id, home, attached_to FROM volume", [], |row| {
+    each(connection, "SELECT id, home, attached_to, owner FROM volume", [], |row| {
         let attached_to = row.get_ref(2)?.as_blob_or_null().map_err(Fault::corrupt)?;
         take(SnapshotItem::Volume(Volume {
             id: row.get(0)?,
+            owner: row.get(3)?,
             home: NodeId::new(&text(row, 1)?),
             attached_to: attached_to.map(stored::instance).transpose()?,
         }))
@@ -213,22 +221,31 @@ pub(super) fn chains(connection: &Connection) -> Result<Vec<ChainRow>, Fault> {
     Ok(chains)
 }
 
+/// The columns of a receipt, in the order in which [`receipt_from`] reads them.
+pub(super) const RECEIPT: &str = "chain, n, at, hash, count, body";
+
+pub(super) fn receipt_from(row: &Row<'_>) -> Result<ReceiptRow, Fault> {
+    Ok(ReceiptRow {
+        chain: text(row, 0)?,
+        n: row.get(1)?,
+        at: Micros(row.get(2)?),
+        hash: row.get(3)?,
+        count: row.get(4)?,
+        body: row.get(5)?,
+    })
+}
+
 pub(super) fn receipts(
     connection: &Connection,
     chain: &str,
     from: i64,
     limit: i64,
 ) -> Result<Vec<ReceiptRow>, Fault> {
-    let sql = "SELECT n, hash, count, body FROM receipt \
-         WHERE chain = ?1 AND n >= ?2 ORDER BY n LIMIT ?3";
+    let sql =
+        format!("SELECT {RECEIPT} FROM receipt WHERE chain = ?1 AND n >= ?2 ORDER BY n LIMIT ?3");
     let mut receipts = Vec::new();
-    each(connection, sql, (chain, from, limit), |row| {
-        receipts.push(ReceiptRow {
-            n: row.get(0)?,
-            hash: row.get(1)?,
-            count: row.get(2)?,
-            body: row.get(3)?,
-        });
+    each(connection, &sql, (chain, from, limit), |row| {
+        receipts.push(receipt_from(row)?);
         Ok(())
     })?;
     Ok(receipts)

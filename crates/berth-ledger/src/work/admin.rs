@@ -4,7 +4,7 @@ use berth_engine::{Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
 use super::Work;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
-use crate::model::{EventBody, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
+use crate::model::{EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
 
 /// The key under which equal unmet demand is counted.
 pub(crate) fn shape(demand: &UnmetDemand) -> String {
@@ -22,9 +22,15 @@ impl Work {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
         }
         let outcome = match op {
-            Op::PutNode(facts) => self.put_node(facts),
-            Op::SetNodeState { node, state } => self.set_state(node, *state),
-            Op::RemoveNode(node) => self.remove_node(node),
+            Op::PutNode { facts, expect } => {
+                self.as_expected(&facts.id, *expect, |work| work.put_node(facts))
+            }
+            Op::SetNodeState { node, state, expect } => {
+                self.as_expected(node, *expect, |work| work.set_state(node, *state))
+            }
+            Op::RemoveNode { node, expect } => {
+                self.as_expected(node, *expect, |work| work.remove_node(node))
+            }
             Op::Heartbeats(heard) => {
                 self.rows.heartbeats.extend(heard.iter().cloned());
                 Outcome::Done
@@ -37,7 +43,7 @@ impl Work {
             Op::RemovePool(pool) => self.remove_pool(pool),
             Op::PutQuota { owner, quota } => self.put_quota(owner, quota),
             Op::RemoveQuota(owner) => self.remove_quota(owner),
-            Op::PutWorkload(workload) => self.put_workload(workload),
+            Op::PutWorkload { workload, expect } => self.put_workload(workload, *expect),
             Op::RemoveWorkload { owner, name } => self.remove_workload(owner, name),
             Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
             Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
@@ -60,6 +66,21 @@ impl Work {
             Outcome::Done | Outcome::Unchanged => self.keep(),
         }
         outcome
+    }
+
+    /// Does something to a node whose facts are in the generation that was expected.
+    fn as_expected(
+        &mut self,
+        node: &NodeId,
+        expect: Option<i64>,
+        act: impl FnOnce(&mut Self) -> Outcome,
+    ) -> Outcome {
+        let current = self.rows.nodes.get(node).map(|row| row.constraint_gen);
+        match expect {
+            // One that is not there has no generation, and the first is 1.
+            Some(expected) if expected != current.unwrap_or(0) => Outcome::Stale { current },
+            Some(_) | None => act(self),
+        }
     }
 
     fn put_node(&mut self, facts: &NodeFacts) -> Outcome {
@@ -208,22 +229,26 @@ impl Work {
             return Outcome::Impossible("a volume's id is empty; give it a name".to_owned());
         }
         let id = Text::from(volume.id.as_str());
-        let row = VolumeRow { home: volume.home.clone(), attached_to: volume.attached_to };
-        match self.rows.volumes.get(&id) {
-            Some(old) if *old == row => return Outcome::Unchanged,
-            Some(VolumeRow { attached_to: Some(by), home }) if *home != row.home => {
+        let (owner, home) = (volume.owner.as_deref().map(Text::from), volume.home.clone());
+        let mut row = VolumeRow { owner, home, attached_to: volume.attached_to };
+        if let Some(old) = self.rows.volumes.get(&id) {
+            // Who uses it is changed by claims alone.
+            row.attached_to = old.attached_to;
+            if *old == row {
+                return Outcome::Unchanged;
+            }
+            if let Some(by) = old.attached_to {
                 return Outcome::Impossible(format!(
-                    "volume {id} is used by instance {by} on {home}; release it before the volume moves"
+                    "volume {id} is used by instance {by} on {}; \
+                     release it before the volume moves or changes its owner",
+                    old.home
                 ));
             }
-            // Who uses it is changed by claims alone.
-            Some(old) => {
-                let attached_to = old.attached_to;
-                self.rows.volumes.set(&id, Some(VolumeRow { attached_to, ..row }));
-            }
-            None => self.rows.volumes.set(&id, Some(row)),
         }
-        self.events.push(EventBody::VolumeChanged { volume: volume.clone() });
+        let attached_to = row.attached_to;
+        self.rows.volumes.set(&id, Some(row));
+        let volume = Volume { attached_to, ..volume.clone() };
+        self.events.push(EventBody::VolumeChanged { volume });
         Outcome::Done
     }
 
@@ -289,9 +314,13 @@ impl Work {
         Outcome::Done
     }
 
-    fn put_workload(&mut self, workload: &Workload) -> Outcome {
+    fn put_workload(&mut self, workload: &Workload, expect: Expect) -> Outcome {
         let (owner, name) = (workload.owner.as_str(), workload.name.as_str());
         let key = (Text::from(owner), Text::from(name));
+        let current = self.rows.workloads.get(&key).map(|stored| stored.revision);
+        if !expect.holds(current) {
+            return Outcome::Stale { current };
+        }
         if self.rows.workloads.get(&key) == Some(workload) {
             return Outcome::Unchanged;
         }
@@ -344,12 +373,12 @@ impl Work {
 /// The name that an operation gives to something new.
 fn name_of(op: &Op) -> Option<&str> {
     match op {
-        Op::PutNode(facts) => Some(facts.id.as_str()),
+        Op::PutNode { facts, .. } => Some(facts.id.as_str()),
         Op::PutGroup(group) => Some(&group.id),
         Op::PutVolume(volume) => Some(&volume.id),
         Op::PutPool(pool) => Some(&pool.id),
         Op::PutQuota { owner, .. } => Some(owner),
-        Op::PutWorkload(workload) => Some(&workload.name),
+        Op::PutWorkload { workload, .. } => Some(&workload.name),
         Op::PutSecrets { env, .. } => Some(env),
         Op::PutPolicy { name, .. } | Op::ActivatePolicy { name, .. } => Some(name),
         _ => None,

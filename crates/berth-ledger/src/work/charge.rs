@@ -60,7 +60,7 @@ impl Work {
         }
         self.charge_tenant(planned, owner, mode)?;
         for volume in &request.volumes {
-            ties.volumes.push(self.attach(planned, volume, mode)?);
+            ties.volumes.push(self.attach(planned, owner, volume, mode)?);
         }
         if let Some(slot) = &planned.slot {
             if let Some(by) = self.rows.slots.get(slot).filter(|by| **by != planned.key) {
@@ -324,9 +324,16 @@ impl Work {
         Ok(())
     }
 
-    fn attach(&mut self, planned: &PlannedClaim, volume: &str, mode: Mode) -> Result<Text, No> {
+    fn attach(
+        &mut self,
+        planned: &PlannedClaim,
+        owner: &Text,
+        volume: &str,
+        mode: Mode,
+    ) -> Result<Text, No> {
         let volume = Text::from(volume);
-        let Some(row) = self.rows.volumes.get(&volume) else {
+        let row = self.rows.volumes.get(&volume).filter(|row| row.is_for(owner));
+        let Some(row) = row else {
             return match mode {
                 Mode::Guarded => Err(Guard::UnknownVolume(volume).into()),
                 Mode::Recorded => Ok(volume),

@@ -15,7 +15,7 @@ impl Work {
     pub(super) fn commit(&mut self, plan: &Plan) -> Answer {
         let request = (Text::clone(&plan.request_id), Text::clone(&plan.owner));
         match self.rows.requests.get(&request).map(|row| (&row.answer, row.body_hash)) {
-            None => Answer::Plan(self.decide(plan, request)),
+            None => Answer::Plan(self.decide(plan, Some(request))),
             Some((StoredAnswer::Granted(grant), hash)) if hash == plan.body_hash => {
                 Answer::Repeated(grant.clone())
             }
@@ -26,7 +26,13 @@ impl Work {
         }
     }
 
-    fn decide(&mut self, plan: &Plan, request: RequestKey) -> Verdict {
+    /// Says whether a plan would be granted now, by the code that would grant it. Nothing changes.
+    pub(super) fn rehearse(&mut self, plan: &Plan) -> Answer {
+        Answer::Plan(self.decide(plan, None))
+    }
+
+    /// Grants a plan under a request's key; without one, only says whether it would.
+    fn decide(&mut self, plan: &Plan, request: Option<RequestKey>) -> Verdict {
         if let Some(refused) = malformed(plan) {
             return Verdict::Refused(refused);
         }
@@ -41,6 +47,10 @@ impl Work {
                 }
             }
         }
+        let Some(request) = request else {
+            self.undo(events);
+            return Verdict::Granted(Grant { claims: granted, decision: String::new() });
+        };
         let decision = format!("{}/{}", self.receipt, self.decisions.len());
         let grant = Grant { claims: granted, decision };
         self.decisions.push(record(plan));

@@ -105,6 +105,7 @@ impl Work {
             role: key.role,
             node_id: claim.node.clone(),
             state: claim.state,
+            owner: Text::clone(&claim.owner),
             fence: claim.fence,
             lease_until: claim.lease_until,
         });
@@ -170,6 +171,7 @@ impl Work {
             instance_id: key.instance,
             role: key.role,
             node_id: claim.node.clone(),
+            owner: Text::clone(&claim.owner),
             resources: resize.amounts,
         });
         let answer = standing(&resized);
@@ -405,6 +407,7 @@ impl Work {
             self.events.push(EventBody::LeaseExpired {
                 instance_id: claim.key.instance,
                 node_id: claim.node.clone(),
+                owner: Text::clone(&claim.owner),
                 expired_at: claim.lease_until.unwrap_or(now),
             });
             self.discharge(&claim, &Text::from("lease_expired"));

@@ -25,7 +25,7 @@ use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
 pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
 pub(crate) use rows::{
     ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
-    TenantRow, ValueRow, VolumeRow,
+    StoredAnswer, TenantRow, ValueRow, VolumeRow,
 };
 pub(crate) use table::Change;
 
@@ -73,6 +73,7 @@ impl Work {
     pub(crate) fn apply(&mut self, op: &Op) -> Answer {
         match op {
             Op::Commit(plan) => self.commit(plan),
+            Op::Rehearse(plan) => self.rehearse(plan),
             Op::Advance(advance) => Answer::Claim(self.advance(advance)),
             Op::Release(release) => Answer::Claim(self.release(release)),
             Op::Resize(resize) => Answer::Claim(self.resize(resize)),
@@ -82,9 +83,9 @@ impl Work {
             Op::ReconcileNode(node) => Answer::Drifts(self.reconcile_node(node)),
             Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
             Op::ReconcileTenant(owner) => Answer::Drifts(self.reconcile_tenant(owner)),
-            Op::PutNode(_)
+            Op::PutNode { .. }
             | Op::SetNodeState { .. }
-            | Op::RemoveNode(_)
+            | Op::RemoveNode { .. }
             | Op::Heartbeats(_)
             | Op::PutGroup(_)
             | Op::RemoveGroup(_)
@@ -94,7 +95,7 @@ impl Work {
             | Op::RemovePool(_)
             | Op::PutQuota { .. }
             | Op::RemoveQuota(_)
-            | Op::PutWorkload(_)
+            | Op::PutWorkload { .. }
             | Op::RemoveWorkload { .. }
             | Op::PutSecrets { .. }
             | Op::PutPolicy { .. }

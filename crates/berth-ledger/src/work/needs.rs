@@ -37,7 +37,7 @@ pub(crate) fn wants_peek(ops: &[Op], careful: bool) -> PeekKeys {
     let mut keys = PeekKeys::default();
     for op in ops {
         match op.bare() {
-            Op::Commit(plan) => {
+            Op::Commit(plan) | Op::Rehearse(plan) => {
                 let groups = plan.claims.iter().flat_map(|claim| &claim.request.groups);
                 keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
                 if careful {
@@ -81,7 +81,7 @@ pub(crate) fn needs(ops: &[Op], peeked: &Peeked, careful: bool) -> Keys {
 impl Keys {
     fn add(&mut self, op: &Op, peeked: &Peeked, careful: bool) {
         match op {
-            Op::Commit(plan) => {
+            Op::Commit(plan) | Op::Rehearse(plan) => {
                 if careful {
                     self.requests.insert((plan.request_id.clone(), plan.owner.clone()));
                     self.claims.extend(plan.claims.iter().map(|claim| claim.key));
@@ -142,12 +142,12 @@ impl Keys {
                 self.alone = true;
             }
             Op::RemoveQuota(owner) => drop(self.tenants.insert(owner.clone())),
-            Op::PutNode(facts) => {
+            Op::PutNode { facts, .. } => {
                 self.nodes.insert(facts.id.clone());
                 self.facts.insert(facts.id.clone());
                 self.whole_classes.insert(facts.id.clone());
             }
-            Op::SetNodeState { node, .. } | Op::RemoveNode(node) => {
+            Op::SetNodeState { node, .. } | Op::RemoveNode { node, .. } => {
                 self.nodes.insert(node.clone());
                 self.facts.insert(node.clone());
                 self.whole_classes.insert(node.clone());
@@ -160,7 +160,7 @@ impl Keys {
                 self.pools_in_use.insert(pool.clone());
                 self.alone = true;
             }
-            Op::PutWorkload(workload) => {
+            Op::PutWorkload { workload, .. } => {
                 let key = (workload.owner.as_str(), workload.name.as_str());
                 self.workloads.insert((Text::from(key.0), Text::from(key.1)));
             }

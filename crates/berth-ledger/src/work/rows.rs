@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::table::Table;
 use crate::model::{
-    Claim, ClaimKey, Grant, Micros, NodeNow, Pool, Quota, SlotKey, Standing, Text, UnmetDemand,
-    Workload,
+    Claim, ClaimKey, Grant, Micros, NodeNow, Pool, Quota, QuotaUse, SlotKey, Standing, TenantUse,
+    Text, UnmetDemand, Workload,
 };
 
 /// Everything a guard reads of a node.
@@ -87,10 +87,32 @@ pub(crate) struct TenantRow {
     pub(crate) instances: i64,
 }
 
+impl TenantRow {
+    /// The row as a reader wants to know it.
+    pub(crate) fn used_by(self, owner: Text) -> QuotaUse {
+        let used = TenantUse {
+            cpu_milli: self.cpu,
+            memory_mib: self.memory,
+            disk_mib: self.disk,
+            instances: self.instances,
+        };
+        QuotaUse { owner, quota: self.quota, used }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeRow {
+    /// The only tenant it is there for.
+    pub(crate) owner: Option<Text>,
     pub(crate) home: NodeId,
     pub(crate) attached_to: Option<InstanceId>,
+}
+
+impl VolumeRow {
+    /// Whether this tenant's instances may use it; for others it is not there.
+    pub(crate) fn is_for(&self, owner: &str) -> bool {
+        self.owner.as_deref().is_none_or(|only| only == owner)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

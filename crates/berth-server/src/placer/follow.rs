@@ -7,10 +7,31 @@
 //! When a connection was lost, a commit may have happened that nobody was told of, neither the
 //! planner nor whoever asked for it. Then the fleet is loaded anew.
 
-use berth_engine::Timestamp;
-use berth_ledger::{LedgerError, Text};
+use berth_engine::{Policy, Timestamp};
+use berth_ledger::{Event, Ledger, LedgerError, SnapshotItem, Text};
 
+use super::Listener;
 use super::planner::Planner;
+use crate::catalog::Note;
+use crate::mirror::Mirror;
+
+/// Loads the fleet as the ledger has it, and tells whoever listens the same.
+pub(super) fn load(
+    ledger: &Ledger,
+    policy: Policy,
+    listener: &Listener,
+) -> Result<Mirror, LedgerError> {
+    let mut mirror = Mirror::new(policy);
+    listener.tell(|| Note::Begin);
+    mirror.cursor = ledger.snapshot(|item: SnapshotItem| {
+        if listener.is_there() {
+            listener.tell(|| Note::Load(item.clone()));
+        }
+        mirror.load(item)
+    })?;
+    listener.tell(|| Note::Loaded);
+    Ok(mirror)
+}
 
 /// Events read at once.
 const PAGE: usize = 5000;
@@ -70,11 +91,13 @@ impl Planner {
         if self.has_company {
             for segment in &segments {
                 let corrupt = |error: serde_json::Error| LedgerError::Corrupt(error.to_string());
-                for event in segment.events().map_err(corrupt)? {
-                    if event.seq > self.mirror.cursor {
-                        self.mirror.apply(&event.body)?;
-                    }
+                let mut events: Vec<Event> = segment.events().map_err(corrupt)?;
+                events.retain(|event| event.seq > self.mirror.cursor);
+                for event in &events {
+                    self.mirror.apply(&event.body)?;
                 }
+                let bodies = || events.into_iter().map(|event| event.body).collect();
+                self.listener.tell(|| Note::Events(segment.at, bodies()));
             }
         }
         self.mirror.cursor = end;
@@ -85,9 +108,7 @@ impl Planner {
     /// everything anew. Returns whether it could be read.
     fn start_anew(&mut self) -> bool {
         let policy = self.mirror.engine().policy().clone();
-        let mut fresh = crate::mirror::Mirror::new(policy);
-        let Ok(cursor) = self.ledger.snapshot(|item| fresh.load(item)) else { return false };
-        fresh.cursor = cursor;
+        let Ok(fresh) = load(&self.ledger, policy, &self.listener) else { return false };
         self.mirror = fresh;
         true
     }

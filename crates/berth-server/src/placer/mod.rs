@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use berth_engine::{BatchMode, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp};
+use berth_engine::{
+    BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
+};
 use berth_ledger::{
-    Backend, Conflict, EventBody, Grant, Ledger, LedgerError, Options, RefusedBy, Text, Verdict,
+    Backend, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy, Text, Verdict,
 };
 use thiserror::Error;
 
+use crate::catalog::Note;
 use crate::mirror::Mirror;
 use planner::Planner;
 
@@ -26,7 +29,7 @@ use planner::Planner;
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Instances to be placed together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PlaceRequest {
     /// A retry under the same id gets the first answer.
     pub request_id: Text,
@@ -40,13 +43,41 @@ pub struct PlaceRequest {
     pub lease_s: u32,
     /// Pools that each instance takes a value from.
     pub pools: Vec<Text>,
+    /// Who asks, for the audit log; absent: nobody who need be named.
+    pub by: Option<Actor>,
+    /// Whether to say why, when it is granted. A refusal always says why.
+    pub explain: bool,
+    /// Decide, and claim nothing.
+    pub dry_run: bool,
+    /// If there is no room, say only that: it was explained and recorded before.
+    pub quiet: bool,
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// Who.
+    pub name: Text,
+    /// From where.
+    pub origin: Text,
+}
+
+/// A request that was granted, or in a dry run would be.
+#[derive(Debug)]
+pub struct Granted {
+    /// The claims; in a dry run without fences and leases.
+    pub grant: Grant,
+    /// Why others of the batch have no place, one for each class.
+    pub left_out: Vec<Refusal>,
+    /// Why the first instance is where it is, if asked for.
+    pub explanation: Option<Box<Explanation>>,
 }
 
 /// What became of a request.
 #[derive(Debug)]
 pub enum PlaceAnswer {
-    /// Claimed.
-    Granted(Grant),
+    /// Claimed, or in a dry run found a place.
+    Granted(Granted),
     /// No node can take it, or too few instances can be placed; the refusals say why.
     NoRoom(Vec<Refusal>),
     /// The ledger refused it for a reason that another node would not change.
@@ -78,6 +109,8 @@ pub struct PlacerOptions {
     pub follow_every: Duration,
     /// Where the planner gets the time from.
     pub clock: Clock,
+    /// Who is told of everything that the planner takes in.
+    pub notes: Option<Sender<Note>>,
 }
 
 impl PlacerOptions {
@@ -89,6 +122,7 @@ impl PlacerOptions {
             policy,
             follow_every: Duration::from_millis(50),
             clock: Arc::new(system_time),
+            notes: None,
         }
     }
 }
@@ -106,9 +140,11 @@ enum Message {
     /// The ledger's answer to a plan of several tries.
     Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
     /// What was committed here.
-    Committed(Vec<EventBody>),
+    Committed(Committed),
     /// Looks at or changes the mirror between two plans.
     Inspect(Box<dyn FnOnce(&mut Mirror) + Send>),
+    /// Answered when everything before it was taken in.
+    Barrier(tokio::sync::oneshot::Sender<()>),
     /// Time to look for others' events.
     Follow,
     /// No more.
@@ -141,16 +177,16 @@ impl Placer {
     pub fn start(backend: Backend, options: &PlacerOptions) -> Result<Self, StartError> {
         let (inbox, outbox) = mpsc::channel();
         let committed = Mutex::new(inbox.clone());
-        let observer = move |events| {
+        let observer = move |happened| {
             let inbox = committed.lock().unwrap_or_else(PoisonError::into_inner);
             // The planner may have stopped first.
-            let _ = inbox.send(Message::Committed(events));
+            let _ = inbox.send(Message::Committed(happened));
         };
         let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
-        let mut mirror = Mirror::new(options.policy.clone());
-        mirror.cursor = ledger.snapshot(|item| mirror.load(item))?;
-        let planner =
-            Planner::new(mirror, ledger.clone(), inbox.clone(), Arc::clone(&options.clock));
+        let listener = Listener(options.notes.clone());
+        let mirror = follow::load(&ledger, options.policy.clone(), &listener)?;
+        let clock = Arc::clone(&options.clock);
+        let planner = Planner::new(mirror, ledger.clone(), inbox.clone(), clock, listener);
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
         let (ticks, every) = (inbox.clone(), options.follow_every);
@@ -195,6 +231,49 @@ impl Placer {
         let look = Box::new(move |mirror: &mut Mirror| drop(sender.send(look(mirror))));
         self.inbox.send(Message::Inspect(look)).ok()?;
         receiver.recv().ok()
+    }
+}
+
+impl Placer {
+    /// Changes the mirror between two plans, and does not wait for it.
+    pub fn tell(&self, look: impl FnOnce(&mut Mirror) + Send + 'static) {
+        // A planner that stopped has no more use for it.
+        let _ = self.inbox.send(Message::Inspect(Box::new(look)));
+    }
+
+    /// Looks at the fleet as the planner knows it, without holding up a thread meanwhile.
+    pub async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Mirror) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.tell(move |mirror| drop(sender.send(look(mirror))));
+        receiver.await.ok()
+    }
+
+    /// Waits until everything committed here so far was taken in, by whoever is told of it too.
+    pub async fn settled(&self) {
+        let (reached, waits) = tokio::sync::oneshot::channel();
+        if self.inbox.send(Message::Barrier(reached)).is_ok() {
+            // A planner that stops meanwhile takes in nothing more.
+            let _ = waits.await;
+        }
+    }
+}
+
+/// Who is told of everything that the planner takes in.
+struct Listener(Option<Sender<Note>>);
+
+impl Listener {
+    fn tell(&self, note: impl FnOnce() -> Note) {
+        if let Some(sender) = &self.0 {
+            // It lives as long as the process.
+            let _ = sender.send(note());
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.is_some()
     }
 }
 

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use berth_engine::{
-    Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement, Refusal,
+    Batch, Explanation, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement,
+    Refusal, Timestamp,
 };
 use berth_ledger::{
-    Answer, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError, Op,
-    Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
+    Answer, Basis, By, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError,
+    Op, Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
 };
 
-use super::{Clock, Message, PlaceAnswer, PlaceJob};
+use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest};
+use crate::catalog::Note;
 use crate::mirror::Mirror;
 
 /// Plans for one request before it is told that others were faster.
@@ -33,16 +35,38 @@ pub(super) struct InFlight {
     tries: u32,
     /// The last event that was known when it was planned.
     planned_at: i64,
+    /// The time it was planned at.
+    now: Timestamp,
     /// Whether the ledger was asked for an earlier answer to this request.
     asked: bool,
     /// Nodes that denied the request though the mirror was up to date.
     denied: Vec<NodeId>,
+    /// Why some of the batch have no place in the plan.
+    left_out: Vec<Refusal>,
+    /// Why the first instance is where it is.
+    explanation: Option<Box<Explanation>>,
 }
 
 impl InFlight {
     fn new(job: PlaceJob) -> Self {
-        let (claimed, raised, denied) = (Vec::new(), Vec::new(), Vec::new());
-        Self { job, claimed, raised, tries: 0, planned_at: 0, asked: false, denied }
+        Self {
+            job,
+            claimed: Vec::new(),
+            raised: Vec::new(),
+            tries: 0,
+            planned_at: 0,
+            now: Timestamp(0),
+            asked: false,
+            denied: Vec::new(),
+            left_out: Vec::new(),
+            explanation: None,
+        }
+    }
+
+    /// Tells whoever asked that it is granted.
+    fn granted(self, grant: Grant) {
+        let Self { job, left_out, explanation, .. } = self;
+        (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, explanation }));
     }
 }
 
@@ -51,6 +75,7 @@ pub(super) struct Planner {
     pub(super) ledger: Ledger,
     inbox: Sender<Message>,
     clock: Clock,
+    pub(super) listener: Listener,
     /// The stored form of requests, for the classes asked for last.
     specs: Vec<(Arc<InstanceRequest>, Spec)>,
     /// Jobs of this round.
@@ -82,12 +107,14 @@ impl Planner {
         ledger: Ledger,
         inbox: Sender<Message>,
         clock: Clock,
+        listener: Listener,
     ) -> Self {
         Self {
             mirror,
             ledger,
             inbox,
             clock,
+            listener,
             specs: Vec::new(),
             outgoing: Vec::new(),
             has_company: false,
@@ -117,10 +144,19 @@ impl Planner {
         match message {
             Message::Place(job) => self.plan(InFlight::new(job)),
             Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
-            Message::Committed(events) => {
-                for event in &events {
+            Message::Committed(happened) => {
+                for event in &happened.events {
                     // What the ledger just wrote can be read.
                     let _ = self.mirror.apply(event);
+                }
+                self.listener.tell(|| Note::Events(happened.at, happened.events));
+            }
+            Message::Barrier(reached) => {
+                if self.listener.is_there() {
+                    self.listener.tell(|| Note::Barrier(reached));
+                } else {
+                    // Whoever waited may have gone.
+                    let _ = reached.send(());
                 }
             }
             Message::Inspect(look) => look(&mut self.mirror),
@@ -133,7 +169,13 @@ impl Planner {
     fn plan(&mut self, mut in_flight: InFlight) {
         in_flight.tries += 1;
         in_flight.planned_at = self.mirror.cursor;
-        match self.choose(&in_flight) {
+        match self.choose(&mut in_flight) {
+            Planned::Plan(plan, claimed) if in_flight.job.request.dry_run => {
+                for id in claimed {
+                    self.mirror.take_back(id);
+                }
+                self.rehearse(in_flight, plan);
+            }
             Planned::Plan(plan, claimed) => {
                 in_flight.claimed = claimed;
                 in_flight.raised = raised_by(&plan);
@@ -151,14 +193,23 @@ impl Planner {
         }
     }
 
-    fn choose(&mut self, in_flight: &InFlight) -> Planned {
+    fn choose(&mut self, in_flight: &mut InFlight) -> Planned {
         let now = (self.clock)();
+        in_flight.now = now;
         let request = &in_flight.job.request;
         let mut instances: Vec<Arc<InstanceRequest>> = request.instances.clone();
         for instance in instances.iter_mut().filter(|_| !in_flight.denied.is_empty()) {
             Arc::make_mut(instance).excluded_nodes.extend(in_flight.denied.iter().cloned());
         }
+        in_flight.explanation = None;
+        if let Some(first) = instances.first().filter(|_| request.explain) {
+            // What cannot be explained cannot be placed either, which is said below.
+            in_flight.explanation = self.mirror.engine().explain(first, now).ok().map(Box::new);
+        }
         if let [one] = instances.as_slice() {
+            if request.quiet && matches!(self.mirror.engine().try_place(one, now), Ok(None)) {
+                return Planned::NoRoom(Vec::new());
+            }
             return match self.mirror.engine().place(one, now) {
                 Ok(placement) => self.planned(in_flight, &instances, &[placement]),
                 Err(PlaceError::Invalid(invalid)) => Planned::Invalid(invalid),
@@ -171,7 +222,11 @@ impl Planner {
             Ok(outcome) if outcome.placements.is_empty() => {
                 Planned::NoRoom(outcome.refused.into_iter().map(|(_, refusal)| refusal).collect())
             }
-            Ok(outcome) => self.planned(in_flight, &instances, &outcome.placements),
+            Ok(outcome) => {
+                in_flight.left_out =
+                    outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
+                self.planned(in_flight, &instances, &outcome.placements)
+            }
             Err(PlaceError::Invalid(invalid)) => Planned::Invalid(invalid),
             Err(PlaceError::Refused(refusal)) => Planned::NoRoom(vec![*refusal]),
         }
@@ -251,17 +306,19 @@ impl Planner {
                 instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
             plan.body_hash = hash_of_asked(asked.iter().map(|(id, spec)| (*id, spec)));
         }
-        plan.basis = self.basis();
+        plan.basis = self.basis(in_flight.now);
         plan
     }
 
-    fn basis(&mut self) -> Basis {
+    fn basis(&mut self, now: Timestamp) -> Basis {
         let policy = self.mirror.engine().policy().hash().to_string();
-        Basis { policy, fleet_version: self.mirror.cursor }
+        Basis { policy, fleet_version: self.mirror.cursor, now: now.0 }
     }
 
     fn send(&mut self, in_flight: InFlight, plan: Plan) {
         let inbox = self.inbox.clone();
+        // The ledger says which node won.
+        let op = named(&in_flight.job.request, "place", "", Op::Commit(plan));
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
             let verdict = answer.map(|answer| match answer {
                 Answer::Plan(verdict) => Ok((verdict, false)),
@@ -270,9 +327,7 @@ impl Planner {
             });
             match verdict {
                 // Straight to whoever asked: the planner hears of it by the commit.
-                Ok(Ok((Verdict::Granted(grant), false))) => {
-                    (in_flight.job.reply)(PlaceAnswer::Granted(grant));
-                }
+                Ok(Ok((Verdict::Granted(grant), false))) => in_flight.granted(grant),
                 Ok(verdict) => {
                     let verdict = verdict.map(|(verdict, _)| verdict);
                     let _ = inbox.send(Message::Answered(Box::new(in_flight), verdict));
@@ -282,7 +337,7 @@ impl Planner {
                 }
             }
         });
-        self.outgoing.push(Job { op: Op::Commit(plan), reply });
+        self.outgoing.push(Job { op, reply });
     }
 
     /// A plan that was not granted, or was granted before.
@@ -295,7 +350,7 @@ impl Planner {
         match answer {
             Ok(Verdict::Granted(grant)) => {
                 self.learn(&grant);
-                (in_flight.job.reply)(PlaceAnswer::Granted(grant));
+                in_flight.granted(grant);
             }
             Ok(Verdict::Refused(by)) => (in_flight.job.reply)(PlaceAnswer::Refused(by)),
             Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
@@ -313,6 +368,27 @@ impl Planner {
                 self.plan(in_flight);
             }
         }
+    }
+
+    /// Has the ledger say whether it would grant a plan, by the same code that would.
+    fn rehearse(&mut self, in_flight: InFlight, plan: Plan) {
+        let reply = Box::new(move |answer: Result<Answer, LedgerError>| match answer {
+            Ok(Answer::Plan(Verdict::Granted(grant)) | Answer::Repeated(grant)) => {
+                in_flight.granted(grant);
+            }
+            Ok(Answer::Plan(Verdict::Refused(by))) => {
+                (in_flight.job.reply)(PlaceAnswer::Refused(by))
+            }
+            Ok(Answer::Plan(Verdict::Conflict(conflict))) => {
+                (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
+            }
+            Ok(other) => {
+                let error = LedgerError::Corrupt(format!("{other:?}"));
+                (in_flight.job.reply)(PlaceAnswer::Unknown(error));
+            }
+            Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
+        });
+        self.outgoing.push(Job { op: Op::Rehearse(plan), reply });
     }
 
     /// A grant of an earlier time: its claims may be gone or elsewhere, and if the answer to our
@@ -341,6 +417,11 @@ impl Planner {
             self.plan(in_flight);
             return;
         }
+        // A dry run leaves no trace, and what was recorded once need not be again.
+        if in_flight.job.request.dry_run || in_flight.job.request.quiet {
+            (in_flight.job.reply)(PlaceAnswer::NoRoom(refusals));
+            return;
+        }
         // What was granted once is never refused later, though it may be gone and its room taken.
         if !in_flight.asked {
             self.ask(in_flight);
@@ -353,8 +434,8 @@ impl Planner {
         let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
         let outcome = DecisionOutcome::Refused { code: code.clone(), detail };
         let (id, owner) = (Text::clone(&request.request_id), Text::clone(&request.owner));
-        let record = DecisionRecord::new(id, owner, self.basis(), asked, outcome);
-        let mut ops = vec![Op::Record(vec![record])];
+        let record = DecisionRecord::new(id, owner, self.basis(in_flight.now), asked, outcome);
+        let mut ops = vec![named(request, "refuse", &code, Op::Record(vec![record]))];
         for instance in &instances {
             ops.push(Op::Demand(UnmetDemand {
                 owner: instance.owner.clone(),
@@ -381,6 +462,15 @@ impl Planner {
             self.outgoing.push(Job { op, reply });
         }
     }
+}
+
+/// An operation under the name of whoever asked for it.
+fn named(request: &PlaceRequest, action: &str, subject: &str, op: Op) -> Op {
+    let Some(by) = &request.by else { return op };
+    let (actor, origin) = (Text::clone(&by.name), Text::clone(&by.origin));
+    let request_id = Some(Text::clone(&request.request_id));
+    let (action, subject) = (Text::from(action), Text::from(subject));
+    Op::By(Box::new(By { actor, origin, action, subject, request_id, op }))
 }
 
 /// Nodes whose rules a plan raises, once for each claim that does.

@@ -66,9 +66,7 @@ pub(super) fn values(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
 }
 
 pub(super) fn volumes(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
-    const VOLUME: &[Column] =
-        &[Column::Text("id"), Column::Text("home"), Column::Bytes("attached_to")];
-    let (mut added, mut changed) = (Batch::new(VOLUME), Batch::new(VOLUME));
+    let (mut added, mut changed) = (Batch::of("volume"), Batch::of("volume"));
     let mut gone = Batch::new(&[Column::Text("id")]);
     for change in rows.volumes.changes() {
         let id = &**change.key;
@@ -78,11 +76,11 @@ pub(super) fn volumes(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         };
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
         let attached_to = row.attached_to.map(|instance| instance.0.into_bytes());
-        batch.push(cells![id, row.home.as_str(), attached_to])?;
+        batch.push(cells![id, row.owner.as_deref(), row.home.as_str(), attached_to])?;
     }
     calls.extend(gone.guarded("volume", "DELETE FROM volume AS t USING {u} WHERE t.id = u.id"));
-    let sql = "UPDATE volume AS t SET home = u.home, attached_to = u.attached_to \
-         FROM {u} WHERE t.id = u.id";
+    let sql = "UPDATE volume AS t SET owner = u.owner, home = u.home, \
+         attached_to = u.attached_to FROM {u} WHERE t.id = u.id";
     calls.extend(changed.guarded("volume", sql));
     calls.extend(added.insert("volume", ""));
     Ok(())

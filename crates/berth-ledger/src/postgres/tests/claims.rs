@@ -39,7 +39,7 @@ fn a_plan_is_granted_whole_until_the_node_is_full() {
 fn a_plan_on_old_knowledge_is_a_conflict() {
     everywhere(|world| {
         world.node("n1", "z", "r");
-        let cordon = |state| Op::SetNodeState { node: NodeId::new("n1"), state };
+        let cordon = |state| Op::SetNodeState { node: NodeId::new("n1"), state, expect: None };
         world.done(cordon(NodeState::Cordoned));
         let claims = vec![on_node(world, 1, "n1")];
         assert_eq!(code(&world.commit(claims)), "node_changed");
@@ -49,10 +49,11 @@ fn a_plan_on_old_knowledge_is_a_conflict() {
         granted(&world.commit(vec![planned]));
         let claims = vec![on_node(world, 2, "unknown")];
         assert_eq!(code(&world.commit(claims)), "unknown_node");
-        let answer = world.one(Op::RemoveNode(NodeId::new("n1")));
+        let remove = Op::RemoveNode { node: NodeId::new("n1"), expect: None };
+        let answer = world.one(remove.clone());
         assert!(matches!(answer, Answer::Outcome(Outcome::Impossible(_))), "{answer:?}");
         world.release(1).unwrap();
-        world.done(Op::RemoveNode(NodeId::new("n1")));
+        world.done(remove);
         assert!(world.snapshot().1.is_empty());
     });
 }
@@ -235,7 +236,7 @@ fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
             replicas: 1,
             body: "{}".to_owned(),
         };
-        world.done(Op::PutWorkload(workload));
+        world.done(Op::PutWorkload { workload, expect: crate::model::Expect::Absent });
         let remove = Op::RemoveWorkload { owner: Text::from("acme"), name: Text::from("web") };
         assert!(matches!(world.one(remove.clone()), Answer::Outcome(Outcome::Impossible(_))));
         world.release(2).unwrap();

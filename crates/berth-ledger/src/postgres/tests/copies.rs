@@ -205,7 +205,8 @@ fn a_ledger_of_the_first_schema_is_migrated_with_the_policy_in_force() {
     let path = folder.path().join("first.db");
     Sqlite::make_first(&path);
     rusqlite::Connection::open(&path).unwrap().execute_batch(policies).unwrap();
-    let url = new_database(&server());
+    let server = server();
+    let url = new_database(&server);
     let mut hand = raw(&url);
     crate::postgres::migrate::make_first(&mut hand);
     hand.script("test", policies).unwrap();

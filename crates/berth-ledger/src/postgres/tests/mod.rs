@@ -3,6 +3,8 @@
 
 mod claims;
 mod copies;
+mod decisions;
+mod lists;
 mod log;
 mod races;
 mod service;
@@ -112,7 +114,7 @@ impl World {
         facts.rack = Some(rack.to_owned());
         facts.vmm_overhead_mib = 0;
         facts.extra.insert("gpu".to_owned(), 2);
-        self.done(Op::PutNode(Box::new(facts)));
+        self.done(Op::put_node(facts));
     }
 
     fn planned(
@@ -240,7 +242,7 @@ fn group(id: &str, kind: GroupKind, topology: berth_engine::affinity::Topology) 
 }
 
 fn volume(id: &str, home: &str) -> Volume {
-    Volume { id: id.to_owned(), home: NodeId::new(home), attached_to: None }
+    Volume { id: id.to_owned(), owner: None, home: NodeId::new(home), attached_to: None }
 }
 
 fn granted(verdict: &Verdict) -> &crate::model::Grant {

@@ -103,6 +103,7 @@ async fn one_client(
             mode: BatchMode::AllOrNothing,
             lease_s: DEFAULT_LEASE_S,
             pools: Vec::new(),
+            ..PlaceRequest::default()
         };
         let asked = Instant::now();
         let (sender, receiver) = oneshot::channel();

@@ -158,7 +158,7 @@ impl LedgerBench {
             let id = berth_sim::node_id(number);
             let facts = fleet.node(&id).context("a simulated node is missing")?;
             let sender = sender.clone();
-            let op = Op::PutNode(Box::new(self.roomy(facts)));
+            let op = Op::put_node(self.roomy(facts));
             let reply = Box::new(move |answer| drop(sender.send(answer)));
             ledger.submit([berth_ledger::Job { op, reply }]);
         }

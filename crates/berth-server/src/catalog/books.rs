@@ -1,0 +1,314 @@
+//! The catalogue's content, and how each event changes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_engine::{
+    Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
+};
+use berth_ledger::{
+    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, SnapshotItem, Spec, Text,
+};
+use rustc_hash::FxHashMap;
+
+/// A claim as readers see it.
+#[derive(Clone, Debug)]
+pub struct ClaimEntry {
+    /// Which.
+    pub key: ClaimKey,
+    /// The node.
+    pub node: NodeId,
+    /// Where it stands.
+    pub state: ClaimState,
+    /// Its fence.
+    pub fence: i64,
+    /// Its lease, while held.
+    pub lease_until: Option<Micros>,
+    /// What it is charged.
+    pub amounts: Amounts,
+    /// Its name.
+    pub name: Option<Text>,
+    /// What it asked for, shared by all of its class; id and name are not in it.
+    pub request: Arc<InstanceRequest>,
+    /// Values held from pools.
+    pub values: Vec<HeldValue>,
+    /// When it was granted.
+    pub created_at: Micros,
+}
+
+/// A node as readers see it.
+#[derive(Clone, Debug)]
+pub struct NodeEntry {
+    /// What is stated of it.
+    pub facts: Arc<NodeFacts>,
+    /// The generation of its facts.
+    pub generation: i64,
+    /// When its agent was last heard, in whole seconds.
+    pub heard_at: i64,
+    /// Its use and limits.
+    pub room: Room,
+    /// What is on it.
+    pub claims: BTreeSet<ClaimKey>,
+}
+
+/// Requests as parsed before, by their stored text; a million claims share a few.
+const SPECS: usize = 4096;
+
+/// Everything that readers ask for.
+#[derive(Default)]
+pub struct Books {
+    /// Nodes, by id.
+    pub nodes: BTreeMap<NodeId, NodeEntry>,
+    /// Claims, by instance and role.
+    pub claims: BTreeMap<ClaimKey, Arc<ClaimEntry>>,
+    /// Claims of each tenant.
+    pub by_owner: FxHashMap<Text, BTreeSet<ClaimKey>>,
+    /// Groups, by id.
+    pub groups: BTreeMap<String, Group>,
+    /// Volumes, by id.
+    pub volumes: BTreeMap<String, Volume>,
+    /// The policy in force, once one was stored.
+    pub policy: Option<Arc<Policy>>,
+    specs: FxHashMap<Spec, Arc<InstanceRequest>>,
+    /// Claims that went, with their fence, until the log has passed them.
+    gone: [FxHashMap<ClaimKey, i64>; 2],
+}
+
+impl Books {
+    pub(super) fn begin(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn heard(&mut self, node: &NodeId, at: i64) {
+        if let Some(entry) = self.nodes.get_mut(node) {
+            entry.heard_at = entry.heard_at.max(at);
+        }
+    }
+
+    /// What went before the last time the log was read to its end cannot come up again.
+    pub(super) fn passed(&mut self) {
+        let [fresh, old] = &mut self.gone;
+        *old = std::mem::take(fresh);
+    }
+
+    pub(super) fn load(&mut self, item: SnapshotItem) {
+        match item {
+            SnapshotItem::Policy(_, _, body) => self.set_policy(&body),
+            SnapshotItem::Group(group) => drop(self.groups.insert(group.id.clone(), group)),
+            SnapshotItem::Node(facts, seen) => self.put_node(*facts, seen.constraint_gen),
+            SnapshotItem::Volume(volume) => drop(self.volumes.insert(volume.id.clone(), volume)),
+            SnapshotItem::Claim(claim) => self.load_claim(*claim),
+            SnapshotItem::Secrets(..)
+            | SnapshotItem::Pool(_)
+            | SnapshotItem::Quota(..)
+            | SnapshotItem::Workload(_) => {}
+        }
+    }
+
+    fn set_policy(&mut self, body: &str) {
+        // One that cannot be read is reported by the planner, which must not go on without it.
+        self.policy = Policy::from_json(body).ok().map(Arc::new).or(self.policy.take());
+    }
+
+    fn put_node(&mut self, facts: NodeFacts, generation: i64) {
+        let mut room = Room::of(&facts);
+        let id = facts.id.clone();
+        let heard_at = facts.heartbeat_at.0;
+        if let Some(entry) = self.nodes.get_mut(&id) {
+            // Events may come twice, and the second time late.
+            if entry.generation > generation {
+                return;
+            }
+            room.used = entry.room.used;
+            (entry.room, entry.generation) = (room, generation);
+            entry.heard_at = entry.heard_at.max(heard_at);
+            entry.facts = Arc::new(facts);
+            return;
+        }
+        let (facts, claims) = (Arc::new(facts), BTreeSet::new());
+        self.nodes.insert(id, NodeEntry { facts, generation, heard_at, room, claims });
+    }
+
+    fn request(&mut self, spec: &Spec) -> Option<Arc<InstanceRequest>> {
+        if let Some(known) = self.specs.get(spec) {
+            return Some(Arc::clone(known));
+        }
+        // What the ledger stored can be read; if not, the planner says so and loads anew.
+        let request = Arc::new(spec.request().ok()?);
+        if self.specs.len() >= SPECS {
+            self.specs.clear();
+        }
+        self.specs.insert(spec.clone(), Arc::clone(&request));
+        Some(request)
+    }
+
+    fn load_claim(&mut self, claim: Claim) {
+        let Some(request) = self.request(&claim.spec) else { return };
+        let values = claim.ties.map(|ties| ties.values).unwrap_or_default();
+        self.put_claim(ClaimEntry {
+            key: claim.key,
+            node: claim.node,
+            state: claim.state,
+            fence: claim.fence,
+            lease_until: claim.lease_until,
+            amounts: claim.amounts,
+            name: claim.name,
+            request,
+            values,
+            created_at: claim.created_at,
+        });
+    }
+
+    fn put_claim(&mut self, entry: ClaimEntry) {
+        self.drop_claim(entry.key);
+        if let Some(node) = self.nodes.get_mut(&entry.node) {
+            node.room.used.charge(&entry.amounts, entry.request.cpu_capped, 1);
+            node.claims.insert(entry.key);
+        }
+        let owner = self.by_owner.entry(Text::from(entry.request.owner.as_str()));
+        owner.or_default().insert(entry.key);
+        self.claims.insert(entry.key, Arc::new(entry));
+    }
+
+    fn drop_claim(&mut self, key: ClaimKey) -> Option<Arc<ClaimEntry>> {
+        let entry = self.claims.remove(&key)?;
+        if let Some(node) = self.nodes.get_mut(&entry.node)
+            && node.claims.remove(&key)
+        {
+            node.room.used.charge(&entry.amounts, entry.request.cpu_capped, -1);
+        }
+        let owner = entry.request.owner.as_str();
+        if let Some(claims) = self.by_owner.get_mut(owner) {
+            claims.remove(&key);
+            if claims.is_empty() {
+                self.by_owner.remove(owner);
+            }
+        }
+        Some(entry)
+    }
+
+    /// Takes in what happened, and notes nodes whose claims or state changed.
+    pub(super) fn apply(&mut self, at: Micros, body: EventBody, touched: &mut Vec<NodeId>) {
+        match body {
+            EventBody::Allocated(allocated) => self.allocated(at, *allocated, touched),
+            EventBody::State { instance_id, role, state, fence, lease_until, .. } => {
+                let key = ClaimKey { instance: instance_id, role };
+                self.edit(key, touched, |claim| {
+                    // States only go forward; an older event that comes again changes nothing.
+                    if claim.fence == fence && claim.state <= state {
+                        (claim.state, claim.lease_until) = (state, lease_until);
+                    }
+                });
+            }
+            EventBody::Resized { instance_id, role, resources, .. } => {
+                self.resized(ClaimKey { instance: instance_id, role }, resources, touched);
+            }
+            EventBody::Released { instance_id, role, fence, .. } => {
+                self.released(ClaimKey { instance: instance_id, role }, fence, touched);
+            }
+            EventBody::NodeChanged { constraint_gen, facts } => {
+                touched.push(facts.id.clone());
+                self.put_node(*facts, constraint_gen);
+            }
+            EventBody::NodeState { node_id, state, constraint_gen } => {
+                self.set_state(&node_id, state, constraint_gen);
+                touched.push(node_id);
+            }
+            EventBody::NodeRemoved { node_id } => {
+                self.nodes.remove(&node_id);
+                touched.push(node_id);
+            }
+            EventBody::GroupChanged { group } => {
+                self.groups.insert(group.id.clone(), group);
+            }
+            EventBody::GroupRemoved { group_id } => drop(self.groups.remove(&*group_id)),
+            EventBody::VolumeChanged { volume } => {
+                self.volumes.insert(volume.id.clone(), volume);
+            }
+            EventBody::VolumeRemoved { volume_id } => drop(self.volumes.remove(&*volume_id)),
+            EventBody::PolicyChanged { body, .. } => self.set_policy(&body),
+            EventBody::LeaseExpired { .. }
+            | EventBody::PoolChanged { .. }
+            | EventBody::QuotaChanged { .. }
+            | EventBody::WorkloadChanged { .. }
+            | EventBody::SecretsChanged { .. }
+            | EventBody::DocumentChanged { .. }
+            | EventBody::Drift { .. } => {}
+        }
+    }
+
+    fn edit(
+        &mut self,
+        key: ClaimKey,
+        touched: &mut Vec<NodeId>,
+        edit: impl FnOnce(&mut ClaimEntry),
+    ) {
+        if let Some(claim) = self.claims.get_mut(&key) {
+            edit(Arc::make_mut(claim));
+            touched.push(claim.node.clone());
+        }
+    }
+
+    fn allocated(&mut self, at: Micros, allocated: Allocated, touched: &mut Vec<NodeId>) {
+        let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
+        let known = self.claims.get(&key).map(|claim| claim.fence);
+        let gone = self.gone.iter().filter_map(|gone| gone.get(&key).copied()).max();
+        if known.max(gone).is_some_and(|fence| fence >= allocated.fence) {
+            return;
+        }
+        let Some(request) = allocated.spec.as_ref().and_then(|spec| self.request(spec)) else {
+            return;
+        };
+        touched.extend(self.claims.get(&key).map(|claim| claim.node.clone()));
+        touched.push(allocated.node_id.clone());
+        for volume in &request.volumes {
+            if let Some(volume) = self.volumes.get_mut(volume) {
+                volume.attached_to = Some(key.instance);
+            }
+        }
+        self.put_claim(ClaimEntry {
+            key,
+            node: allocated.node_id,
+            state: allocated.state,
+            fence: allocated.fence,
+            lease_until: allocated.lease_until,
+            amounts: allocated.resources,
+            name: allocated.name,
+            request,
+            values: allocated.values,
+            created_at: at,
+        });
+    }
+
+    fn resized(&mut self, key: ClaimKey, resources: Amounts, touched: &mut Vec<NodeId>) {
+        let Some(claim) = self.claims.get(&key) else { return };
+        touched.push(claim.node.clone());
+        let entry = ClaimEntry { amounts: resources, ..ClaimEntry::clone(claim) };
+        self.put_claim(entry);
+    }
+
+    fn released(&mut self, key: ClaimKey, fence: i64, touched: &mut Vec<NodeId>) {
+        if self.claims.get(&key).is_some_and(|claim| claim.fence > fence) {
+            return;
+        }
+        self.gone[0].insert(key, fence);
+        let Some(claim) = self.drop_claim(key) else { return };
+        for volume in &claim.request.volumes {
+            if let Some(volume) = self.volumes.get_mut(volume)
+                && volume.attached_to == Some(key.instance)
+            {
+                volume.attached_to = None;
+            }
+        }
+        touched.push(claim.node.clone());
+    }
+
+    fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {
+        if let Some(entry) = self.nodes.get_mut(node)
+            && entry.generation <= generation
+        {
+            entry.generation = generation;
+            Arc::make_mut(&mut entry.facts).state = state;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The OpenAPI document, from the same code that serves.
+
+use utoipa::OpenApi as _;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{Content, Ref, RefOr, Response};
+
+use super::permissions::{Access, ROUTES};
+use super::{HttpLimits, routes};
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Berth",
+        description = "The placement engine for fleets of virtual machines: choice and claim are one atomic, explained, leased, replayable operation.",
+        license(name = "Apache-2.0 OR MIT")
+    ),
+    components(schemas(berth_api::Problem))
+)]
+struct Base;
+
+/// The document that describes the API.
+#[must_use]
+pub fn openapi() -> OpenApi {
+    let (_, routes) = routes::all(HttpLimits::default()).split_for_parts();
+    let mut document = Base::openapi();
+    document.merge(routes);
+    if let Some(components) = &mut document.components {
+        let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("token", bearer);
+    }
+    let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+    let mut refused = Response::new("Why not: a problem document with a stable code.");
+    refused.content.insert("application/problem+json".to_owned(), RefOr::T(problem));
+    for (path, item) in &mut document.paths.paths {
+        let operations = [
+            ("GET", &mut item.get),
+            ("PUT", &mut item.put),
+            ("POST", &mut item.post),
+            ("DELETE", &mut item.delete),
+            ("PATCH", &mut item.patch),
+        ];
+        for (method, operation) in operations {
+            let Some(operation) = operation else { continue };
+            let answers = &mut operation.responses.responses;
+            answers.entry("default".to_owned()).or_insert(RefOr::T(refused.clone()));
+            let is_open = |(m, p, access): &&(&str, &str, Access)| {
+                *m == method && *p == path && *access == Access::Open
+            };
+            if ROUTES.iter().find(is_open).is_none() {
+                operation.security =
+                    Some(vec![SecurityRequirement::new::<_, _, String>("token", [])]);
+            }
+        }
+    }
+    document
+}

@@ -1,0 +1,174 @@
+//! Reading requests: bodies, queries and paths, with errors that name the field.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use berth_api::FieldError;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use serde::de::DeserializeOwned;
+
+use super::problem::ApiError;
+use crate::access::Caller;
+use crate::service::Service;
+
+/// A JSON body.
+pub(crate) struct Json<T>(pub T);
+
+/// A JSON body that may be absent, which means its default.
+pub(crate) struct OptionalJson<T>(pub T);
+
+/// The query of a URL.
+pub(crate) struct Query<T>(pub T);
+
+/// The variable part of a path.
+pub(crate) struct Path<T>(pub T);
+
+/// A version that the caller expects, from `If-Match`; absent: any.
+pub(crate) struct IfMatch(pub Option<String>);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+        must_be_json(request.headers())?;
+        let bytes = Bytes::from_request(request, service).await.map_err(unreadable)?;
+        read_json(&bytes).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Default> FromRequest<Arc<Service>> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let is_json = must_be_json(request.headers());
+        let bytes = Bytes::from_request(request, service).await.map_err(unreadable)?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        is_json?;
+        read_json(&bytes).map(Self)
+    }
+}
+
+/// Reads JSON. What is wrong is looked for only when something is.
+pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|_| {
+        let mut input = serde_json::Deserializer::from_slice(bytes);
+        match serde_path_to_error::deserialize::<_, T>(&mut input) {
+            Err(error) => wrong_json(&error),
+            Ok(_) => ApiError::invalid("the body goes on after its end; send one JSON value"),
+        }
+    })
+}
+
+fn wrong_json(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+    let (path, inner) = (error.path().to_string(), error.inner());
+    if inner.is_syntax() || inner.is_eof() {
+        return ApiError::invalid(format!("the body is not JSON: {inner}"))
+            .remedy("send one JSON object with Content-Type: application/json");
+    }
+    let field = if path == "." { "the body".to_owned() } else { path };
+    let accepted = inner.to_string();
+    let problem = ApiError::invalid(format!("{field}: {accepted}"));
+    problem.with_field(FieldError { field, value: None, accepted })
+}
+
+fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let essence = kind.map(|kind| kind.split(';').next().unwrap_or("").trim());
+    let is_json = essence.is_some_and(|kind| {
+        kind.eq_ignore_ascii_case("application/json")
+            || kind.eq_ignore_ascii_case("application/merge-patch+json")
+    });
+    if is_json {
+        return Ok(());
+    }
+    let title = "the body is of a kind that cannot be read";
+    let found = kind.unwrap_or("nothing");
+    let detail = format!("Content-Type is {found}; accepted is application/json");
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Err(ApiError::new(status, "unsupported_media_type", title, detail))
+}
+
+fn unreadable(rejection: BytesRejection) -> ApiError {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return too_large();
+    }
+    ApiError::invalid(format!("the body could not be read: {}", rejection.body_text()))
+}
+
+/// The body is larger than the server takes.
+pub(crate) fn too_large() -> ApiError {
+    let detail = "the body is larger than this server accepts";
+    let title = "the body is too large";
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", title, detail)
+        .remedy("send it in parts, or have an operator raise http.body_limit")
+}
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<Service>> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, ApiError> {
+        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
+        match query {
+            Ok(query) => Ok(Self(query.0)),
+            Err(rejection) => Err(ApiError::invalid(format!("query: {}", rejection.body_text()))),
+        }
+    }
+}
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Service>> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &Arc<Service>,
+    ) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, service).await;
+        match path {
+            Ok(path) => Ok(Self(path.0)),
+            Err(rejection) => Err(ApiError::invalid(format!("path: {}", rejection.body_text()))),
+        }
+    }
+}
+
+impl FromRequestParts<Arc<Service>> for IfMatch {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, ApiError> {
+        let Some(value) = parts.headers.get(header::IF_MATCH) else { return Ok(Self(None)) };
+        let text = value.to_str().unwrap_or("").trim();
+        if text == "*" {
+            return Ok(Self(None));
+        }
+        match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+            Some(version) => Ok(Self(Some(version.to_owned()))),
+            None => Err(ApiError::field(
+                "If-Match",
+                Some(format!("{text:?}")),
+                "an ETag in quotes as the server sent it, or *",
+            )),
+        }
+    }
+}
+
+impl IfMatch {
+    /// The expected version as a number.
+    pub(crate) fn number(&self) -> Result<Option<i64>, ApiError> {
+        let Some(text) = &self.0 else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| {
+            ApiError::field("If-Match", Some(format!("{text:?}")), "an ETag as the server sent it")
+        })
+    }
+}
+
+impl FromRequestParts<Arc<Service>> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, ApiError> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(super::guard::who_are_you)
+    }
+}

@@ -1,0 +1,137 @@
+//! The one table of routes and roles. A route that is not in it answers nobody.
+//!
+//! What a role sees of its own, a node or namespaces, is the handlers' business.
+
+use berth_api::Role;
+use http::Method;
+use rustc_hash::FxHashMap;
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Anyone, signed in or not.
+    Open,
+    /// These roles.
+    Roles(&'static [Role]),
+}
+
+use Role::{Admin, Agent, Operator, Tenant, Viewer};
+
+const ADMIN: Access = Access::Roles(&[Admin]);
+const RUN: Access = Access::Roles(&[Admin, Operator]);
+const READ: Access = Access::Roles(&[Admin, Operator, Viewer]);
+const READ_OWN: Access = Access::Roles(&[Admin, Operator, Viewer, Tenant]);
+const PLACE: Access = Access::Roles(&[Admin, Operator, Tenant]);
+const CLAIM: Access = Access::Roles(&[Admin, Operator, Tenant, Agent]);
+const CLAIM_READ: Access = Access::Roles(&[Admin, Operator, Viewer, Tenant, Agent]);
+const NODE: Access = Access::Roles(&[Admin, Operator, Agent]);
+const NODE_READ: Access = Access::Roles(&[Admin, Operator, Viewer, Agent]);
+const ALL: Access = Access::Roles(&Role::ALL);
+
+/// Every route: method, path, who may use it.
+pub const ROUTES: &[(&str, &str, Access)] = &[
+    ("GET", "/", READ),
+    ("GET", "/sign-in", Access::Open),
+    ("POST", "/sign-in", Access::Open),
+    ("POST", "/sign-out", Access::Open),
+    ("GET", "/docs", Access::Open),
+    ("GET", "/openapi.json", Access::Open),
+    ("GET", "/problems/{code}", Access::Open),
+    ("GET", "/healthz", Access::Open),
+    ("GET", "/readyz", Access::Open),
+    ("GET", "/metrics", READ),
+    ("GET", "/v1/whoami", ALL),
+    ("POST", "/v1/placements", PLACE),
+    ("GET", "/v1/queue", READ_OWN),
+    ("GET", "/v1/queue/{id}", READ_OWN),
+    ("DELETE", "/v1/queue/{id}", PLACE),
+    ("GET", "/v1/demand", READ),
+    ("GET", "/v1/claims", READ_OWN),
+    ("GET", "/v1/claims/{instance}", CLAIM_READ),
+    ("POST", "/v1/claims/{instance}/renew", CLAIM),
+    ("POST", "/v1/claims/{instance}/bind", CLAIM),
+    ("POST", "/v1/claims/{instance}/activate", CLAIM),
+    ("POST", "/v1/claims/{instance}/release", CLAIM),
+    ("GET", "/v1/instances", READ_OWN),
+    ("GET", "/v1/instances/{instance}", READ_OWN),
+    ("GET", "/v1/nodes", READ),
+    ("POST", "/v1/nodes/import", RUN),
+    ("GET", "/v1/nodes/{node}", NODE_READ),
+    ("PUT", "/v1/nodes/{node}", NODE),
+    ("PATCH", "/v1/nodes/{node}", RUN),
+    ("DELETE", "/v1/nodes/{node}", RUN),
+    ("POST", "/v1/nodes/{node}/heartbeat", NODE),
+    ("POST", "/v1/nodes/{node}/cordon", RUN),
+    ("POST", "/v1/nodes/{node}/uncordon", RUN),
+    ("POST", "/v1/nodes/{node}/drain", RUN),
+    ("GET", "/v1/nodes/{node}/assignments", NODE_READ),
+    ("GET", "/v1/nodes/{node}/assignments/stream", NODE_READ),
+    ("GET", "/v1/nodes/{node}/explain", READ),
+    ("GET", "/v1/groups", READ_OWN),
+    ("GET", "/v1/groups/{id}", READ_OWN),
+    ("PUT", "/v1/groups/{id}", PLACE),
+    ("DELETE", "/v1/groups/{id}", PLACE),
+    ("GET", "/v1/volumes", READ_OWN),
+    ("GET", "/v1/volumes/{id}", READ_OWN),
+    ("PUT", "/v1/volumes/{id}", RUN),
+    ("DELETE", "/v1/volumes/{id}", RUN),
+    ("GET", "/v1/attachments", READ_OWN),
+    ("GET", "/v1/attachments/{id}", READ_OWN),
+    ("PUT", "/v1/attachments/{id}", PLACE),
+    ("DELETE", "/v1/attachments/{id}", PLACE),
+    ("GET", "/v1/pools", READ),
+    ("GET", "/v1/pools/{id}", READ),
+    ("PUT", "/v1/pools/{id}", RUN),
+    ("DELETE", "/v1/pools/{id}", RUN),
+    ("GET", "/v1/quotas", READ_OWN),
+    ("GET", "/v1/quotas/{owner}", READ_OWN),
+    ("PUT", "/v1/quotas/{owner}", RUN),
+    ("DELETE", "/v1/quotas/{owner}", RUN),
+    ("PUT", "/v1/environments/{env}/secrets", RUN),
+    ("GET", "/v1/workloads", READ_OWN),
+    ("GET", "/v1/workloads/{owner}/{name}", READ_OWN),
+    ("PUT", "/v1/workloads/{owner}/{name}", PLACE),
+    ("DELETE", "/v1/workloads/{owner}/{name}", PLACE),
+    ("GET", "/v1/policies", READ),
+    ("POST", "/v1/policies", RUN),
+    ("POST", "/v1/policies/validate", READ),
+    ("GET", "/v1/policies/diff", READ),
+    ("POST", "/v1/policies/rollback", RUN),
+    ("GET", "/v1/policies/{policy}", READ),
+    ("POST", "/v1/policies/{policy}/activate", RUN),
+    ("GET", "/v1/decisions", READ_OWN),
+    ("GET", "/v1/decisions/{id}", READ_OWN),
+    ("GET", "/v1/decisions/{id}/replay", READ),
+    ("GET", "/v1/events", READ_OWN),
+    ("GET", "/v1/events/stream", READ_OWN),
+    ("GET", "/v1/tokens", ADMIN),
+    ("POST", "/v1/tokens", ADMIN),
+    ("DELETE", "/v1/tokens/{id}", ADMIN),
+    ("GET", "/v1/audit", READ),
+    ("GET", "/v1/state", ADMIN),
+];
+
+/// The table, ready to be asked.
+pub struct Permissions(FxHashMap<&'static str, Vec<(Method, Access)>>);
+
+impl Default for Permissions {
+    fn default() -> Self {
+        let mut table: FxHashMap<&'static str, Vec<(Method, Access)>> = FxHashMap::default();
+        for (method, path, access) in ROUTES {
+            let method = Method::from_bytes(method.as_bytes()).unwrap_or_default();
+            table.entry(path).or_default().push((method, *access));
+        }
+        Self(table)
+    }
+}
+
+impl Permissions {
+    /// Who may use a route; absent: nobody, since it is not in the table.
+    #[must_use]
+    pub fn of(&self, method: &Method, path: &str) -> Option<Access> {
+        // A HEAD is a GET without its body.
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let methods = self.0.get(path)?;
+        methods.iter().find(|(known, _)| known == method).map(|(_, access)| *access)
+    }
+}

@@ -1,0 +1,370 @@
+//! `/v1/claims`: read, renew, bind, activate, release.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{
+    Claim, ClaimRole, FenceOnly, HeldValue, Page, ReleaseClaim, RenewClaim, Role, Standing,
+};
+use berth_engine::{InstanceId, NodeId};
+use berth_ledger::{Advance, ClaimKey, ClaimState, Op, Release, Step, Text};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::catalog::{Books, ClaimEntry};
+use crate::http::extract::{Json, OptionalJson, Path, Query};
+use crate::http::list::{limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::Audience;
+use crate::service::{Service, moment};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get))
+        .routes(routes!(renew))
+        .routes(routes!(bind))
+        .routes(routes!(activate))
+        .routes(routes!(release))
+}
+
+/// Which claims.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Wanted {
+    /// Of this tenant.
+    pub(super) owner: Option<String>,
+    /// On this node.
+    #[param(value_type = Option<String>)]
+    pub(super) node: Option<NodeId>,
+    /// Of this workload.
+    pub(super) workload: Option<String>,
+    /// In this state.
+    pub(super) state: Option<berth_api::ClaimState>,
+    /// With this tag: `key=value`, or `key` for any value.
+    pub(super) tag: Option<String>,
+    /// With this name.
+    pub(super) name: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(super) limit: Option<usize>,
+    /// Where the last part ended: its `next`.
+    pub(super) cursor: Option<String>,
+}
+
+impl Wanted {
+    fn includes(&self, claim: &ClaimEntry) -> bool {
+        let same = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| Some(wanted) == found)
+        };
+        let tagged = self.tag.as_deref().is_none_or(|tag| {
+            let (key, value) = tag.split_once('=').map_or((tag, None), |(k, v)| (k, Some(v)));
+            let found = claim.request.tags.get(key);
+            found.is_some_and(|found| value.is_none_or(|value| value == found))
+        });
+        same(&self.owner, Some(&claim.request.owner))
+            && same(&self.workload, claim.request.workload.as_deref())
+            && same(&self.name, claim.name.as_deref())
+            && self.node.as_ref().is_none_or(|node| *node == claim.node)
+            && self.state.is_none_or(|state| state == state_of(claim.state))
+            && tagged
+    }
+}
+
+/// Claims that a caller may see and asked for, in order, each with its cursor.
+pub(super) fn wanted<T>(
+    books: &Books,
+    caller: &Caller,
+    wanted: &Wanted,
+    view: impl Fn(&ClaimEntry) -> T,
+) -> Answer<Page<T>> {
+    let most = limit(wanted.limit)?;
+    let after = wanted.cursor.as_deref().map(read_cursor).transpose()?;
+    let passes = |claim: &&ClaimEntry| {
+        caller.sees(&claim.request.owner)
+            && wanted.includes(claim)
+            && after.is_none_or(|after| claim.key > after)
+    };
+    let named = |claim: &ClaimEntry| (cursor(claim.key), view(claim));
+    let claims = &books.claims;
+    // The smallest set that has them all: a node's, a tenant's, or everything.
+    if let Some(node) = &wanted.node {
+        let keys = books.nodes.get(node).into_iter().flat_map(|node| &node.claims);
+        let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
+        return Ok(part(found.filter(passes).map(named), most));
+    }
+    let owner = wanted.owner.as_deref().or_else(|| match caller.namespaces() {
+        Some([only]) => Some(only.as_str()),
+        _ => None,
+    });
+    if let Some(owner) = owner {
+        let keys = books.by_owner.get(owner).into_iter().flatten();
+        let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
+        return Ok(part(found.filter(passes).map(named), most));
+    }
+    let from = after.unwrap_or(ClaimKey::primary(InstanceId::default()));
+    let found = claims.range(from..).map(|(_, claim)| &**claim);
+    Ok(part(found.filter(passes).map(named), most))
+}
+
+fn cursor(key: ClaimKey) -> String {
+    format!("{}.{}", key.instance, key.role.number())
+}
+
+fn read_cursor(text: &str) -> Answer<ClaimKey> {
+    let read = || {
+        let (instance, role) = text.split_once('.')?;
+        let instance = InstanceId(Uuid::parse_str(instance).ok()?);
+        let role = berth_ledger::Role::from_number(role.parse().ok()?)?;
+        Some(ClaimKey { instance, role })
+    };
+    read().ok_or_else(|| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+}
+
+pub(super) const fn state_of(state: ClaimState) -> berth_api::ClaimState {
+    match state {
+        ClaimState::Held => berth_api::ClaimState::Held,
+        ClaimState::Binding => berth_api::ClaimState::Binding,
+        ClaimState::Active => berth_api::ClaimState::Active,
+        ClaimState::Releasing => berth_api::ClaimState::Releasing,
+    }
+}
+
+const fn role_of(role: berth_ledger::Role) -> ClaimRole {
+    match role {
+        berth_ledger::Role::Primary => ClaimRole::Primary,
+        berth_ledger::Role::MigrationTarget => ClaimRole::MigrationTarget,
+    }
+}
+
+pub(super) fn values_of(values: &[berth_ledger::HeldValue]) -> Vec<HeldValue> {
+    let value = |held: &berth_ledger::HeldValue| HeldValue {
+        pool: held.pool.to_string(),
+        value: held.value.clone(),
+    };
+    values.iter().map(value).collect()
+}
+
+/// A claim of the catalogue as a caller may see it.
+pub(super) fn view(claim: &ClaimEntry, sees_nodes: bool) -> Claim {
+    Claim {
+        instance: claim.key.instance,
+        role: role_of(claim.key.role),
+        node: sees_nodes.then(|| claim.node.clone()),
+        owner: claim.request.owner.clone(),
+        name: claim.name.as_deref().map(str::to_owned),
+        workload: claim.request.workload.clone(),
+        state: state_of(claim.state),
+        resources: claim.amounts,
+        lease_until: claim.lease_until.map(moment),
+        fence: claim.fence,
+        created_at: moment(claim.created_at),
+        values: values_of(&claim.values),
+    }
+}
+
+/// List claims
+#[utoipa::path(get, path = "/v1/claims", tag = "claims", params(Wanted),
+    responses((status = 200, description = "Claims.", body = Page<Claim>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Claim>>> {
+    service.settled().await;
+    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
+    let books = service.catalog.books();
+    wanted(&books, &caller, &asked, |claim| view(claim, sees_nodes)).map(axum::Json)
+}
+
+/// Which of an instance's claims.
+#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhichRole {
+    /// Where it runs, or where it is being moved to.
+    role: Option<ClaimRole>,
+}
+
+fn key_of(instance: Uuid, which: WhichRole) -> ClaimKey {
+    match which.role.unwrap_or_default() {
+        ClaimRole::Primary => ClaimKey::primary(InstanceId(instance)),
+        ClaimRole::MigrationTarget => ClaimKey::target(InstanceId(instance)),
+    }
+}
+
+/// Read a claim
+#[utoipa::path(get, path = "/v1/claims/{instance}", tag = "claims",
+    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    responses((status = 200, description = "The claim.", body = Claim)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Query(which): Query<WhichRole>,
+) -> Answer<axum::Json<Claim>> {
+    let key = key_of(instance, which);
+    let hidden = || ApiError::not_found("claim", &instance.to_string());
+    let claim = service.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
+    let is_agent = caller.role == Role::Agent;
+    if !caller.sees(&claim.owner) || (is_agent && caller.node() != Some(&claim.node)) {
+        return Err(hidden());
+    }
+    let sees_nodes = Audience::of(&service, &caller, &claim.owner).sees_nodes();
+    let values = claim.ties.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
+    Ok(axum::Json(Claim {
+        instance: claim.key.instance,
+        role: role_of(claim.key.role),
+        node: sees_nodes.then(|| claim.node.clone()),
+        owner: claim.owner.to_string(),
+        name: claim.name.as_deref().map(str::to_owned),
+        workload: claim.workload.as_deref().map(str::to_owned),
+        state: state_of(claim.state),
+        resources: claim.amounts,
+        lease_until: claim.lease_until.map(moment),
+        fence: claim.fence,
+        created_at: moment(claim.created_at),
+        values,
+    }))
+}
+
+/// For whom a step is taken: a tenant must own the claim, an agent must have it on its node.
+/// Returns the tenant that the ledger is to check.
+async fn may_step(service: &Service, caller: &Caller, key: ClaimKey) -> Answer<Option<Text>> {
+    if !caller.is_tenant() && caller.role != Role::Agent {
+        return Ok(None);
+    }
+    let hidden = || ApiError::not_found("claim", &key.instance.to_string());
+    let claim = service.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
+    let on_node = caller.node().is_none_or(|node| *node == claim.node);
+    if !caller.sees(&claim.owner) || !on_node {
+        return Err(hidden());
+    }
+    Ok(caller.is_tenant().then_some(claim.owner))
+}
+
+fn standing(standing: &berth_ledger::Standing) -> Standing {
+    Standing {
+        instance: standing.instance,
+        role: role_of(standing.role),
+        state: standing.state.map(state_of),
+        fence: standing.fence,
+        lease_until: standing.lease_until.map(moment),
+    }
+}
+
+async fn advance(
+    service: &Service,
+    caller: &Caller,
+    action: &'static str,
+    key: ClaimKey,
+    fence: i64,
+    step: Step,
+) -> Answer<axum::Json<Standing>> {
+    let owner = may_step(service, caller, key).await?;
+    let op = Op::Advance(Advance { key, owner, fence, step });
+    let done = service.step(caller, action, key.to_string(), op).await??;
+    Ok(axum::Json(standing(&done)))
+}
+
+/// Renew a lease
+///
+/// Gives a held claim more time, from now.
+#[utoipa::path(post, path = "/v1/claims/{instance}/renew", tag = "claims",
+    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    request_body = RenewClaim,
+    responses((status = 200, description = "The claim now.", body = Standing)))]
+async fn renew(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Query(which): Query<WhichRole>,
+    Json(renewal): Json<RenewClaim>,
+) -> Answer<axum::Json<Standing>> {
+    let lease_s = renewal.lease_s.unwrap_or(120);
+    if !(1..=86_400).contains(&lease_s) {
+        return Err(ApiError::field("lease_s", Some(lease_s.to_string()), "1 to 86400 seconds"));
+    }
+    let (key, step) = (key_of(instance, which), Step::Renew { lease_s });
+    advance(&service, &caller, "claim.renew", key, renewal.fence, step).await
+}
+
+/// Bind a claim
+///
+/// An agent takes a held claim up; from then on, no clock ends it.
+#[utoipa::path(post, path = "/v1/claims/{instance}/bind", tag = "claims",
+    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    request_body = FenceOnly,
+    responses((status = 200, description = "The claim now.", body = Standing)))]
+async fn bind(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Query(which): Query<WhichRole>,
+    Json(body): Json<FenceOnly>,
+) -> Answer<axum::Json<Standing>> {
+    let key = key_of(instance, which);
+    advance(&service, &caller, "claim.bind", key, body.fence, Step::Bind).await
+}
+
+/// Activate a claim
+///
+/// Says that the instance of a bound claim runs.
+#[utoipa::path(post, path = "/v1/claims/{instance}/activate", tag = "claims",
+    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    request_body = FenceOnly,
+    responses((status = 200, description = "The claim now.", body = Standing)))]
+async fn activate(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Query(which): Query<WhichRole>,
+    Json(body): Json<FenceOnly>,
+) -> Answer<axum::Json<Standing>> {
+    let key = key_of(instance, which);
+    advance(&service, &caller, "claim.activate", key, body.fence, Step::Activate).await
+}
+
+/// Release a claim
+///
+/// A held claim is gone at once; one that was bound goes to `releasing` until its agent, or an
+/// operator who answers for it, confirms that the instance is gone.
+#[utoipa::path(post, path = "/v1/claims/{instance}/release", tag = "claims",
+    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    request_body(content = ReleaseClaim, description = "May be left out by operators."),
+    responses((status = 200, description = "The claim now; without a state, it is gone.", body = Standing)))]
+async fn release(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Query(which): Query<WhichRole>,
+    OptionalJson(body): OptionalJson<ReleaseClaim>,
+) -> Answer<axum::Json<Standing>> {
+    let key = key_of(instance, which);
+    let may_confirm = !caller.is_tenant();
+    if body.confirmed && !may_confirm {
+        let accepted = "false: only agents and operators know that an instance is gone";
+        return Err(ApiError::field("confirmed", Some("true".to_owned()), accepted));
+    }
+    if body.fence.is_none() && caller.role == Role::Agent {
+        return Err(ApiError::field("fence", None, "the fence that the agent was given"));
+    }
+    let owner = may_step(&service, &caller, key).await?;
+    let request_id = body.request_id.unwrap_or_else(|| Uuid::now_v7().to_string());
+    let op = Op::Release(Release {
+        request_id: Text::from(request_id),
+        key,
+        owner,
+        fence: body.fence,
+        confirmed: body.confirmed,
+        reason: Text::from(body.reason.as_deref().unwrap_or("released")),
+    });
+    let done = service.step(&caller, "claim.release", key.to_string(), op).await??;
+    Ok(axum::Json(standing(&done)))
+}

@@ -1,0 +1,174 @@
+//! `/v1/events`: the change feed, as a list and as a stream.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
+use berth_api::{Event, Page};
+use futures_util::Stream;
+use http::HeaderMap;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::feed::{Reader, Subscription};
+use crate::http::extract::Query;
+use crate::http::list::limit;
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::Audience;
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(stream))
+}
+
+/// Which events.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// After this event. A list starts at the oldest kept, a stream at the newest.
+    #[param(minimum = 0)]
+    after: Option<i64>,
+    /// Only these kinds, with commas between: `instance.allocated,node` (a part before a dot means
+    /// all that begin with it).
+    kinds: Option<String>,
+    /// How many at most; of a list.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+}
+
+impl Wanted {
+    fn reader(&self, service: &Service, caller: &Caller) -> Reader {
+        let kinds = self.kinds.as_deref().unwrap_or("").split(',').map(str::trim);
+        let kinds = kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect();
+        Reader { kinds, sees_nodes: Audience::of(service, caller, "").sees_nodes() }
+    }
+
+    fn after(&self) -> Answer<Option<i64>> {
+        match self.after {
+            Some(after) if after < 0 => Err(ApiError::field(
+                "after",
+                Some(after.to_string()),
+                "0 or the number of an event",
+            )),
+            after => Ok(after),
+        }
+    }
+}
+
+/// List events
+///
+/// In order, without gaps. `next` is the number to go on after; absent at the end of the log.
+#[utoipa::path(get, path = "/v1/events", tag = "events", params(Wanted),
+    responses((status = 200, description = "Events.", body = Page<Event>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Event>>> {
+    let (most, reader) = (limit(asked.limit)?, asked.reader(&service, &caller));
+    let mut cursor = match asked.after()? {
+        Some(after) => after,
+        None => service.read(|ledger| ledger.oldest_event()).await? - 1,
+    };
+    let mut items = Vec::new();
+    loop {
+        let page = service.feed.page(cursor, 1000).await?;
+        let Some(last) = page.last() else { return Ok(axum::Json(Page { items, next: None })) };
+        cursor = last.seq;
+        for event in &page {
+            items.extend(event.seen_by(&caller, &reader));
+            if items.len() == most {
+                let next = Some(event.seq.to_string());
+                return Ok(axum::Json(Page { items, next }));
+            }
+        }
+    }
+}
+
+/// Stream events
+///
+/// Server-sent events as they happen. `Last-Event-ID` resumes after the last one that was seen,
+/// without a gap; 410 when the log no longer reaches back to it.
+#[utoipa::path(get, path = "/v1/events/stream", tag = "events",
+    params(Wanted, ("Last-Event-ID" = Option<String>, Header, description = "Resume after this event.")),
+    responses((status = 200, description = "Events, one after the other.", content_type = "text/event-stream", body = String)))]
+async fn stream(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Query(asked): Query<Wanted>,
+) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
+    let reader = asked.reader(&service, &caller);
+    let cursor = match (headers.get("last-event-id"), asked.after()?) {
+        (Some(id), _) => {
+            let text = id.to_str().unwrap_or("");
+            text.trim().parse().map_err(|_| {
+                let value = Some(format!("{text:?}"));
+                ApiError::field("Last-Event-ID", value, "the id of an event of this stream")
+            })?
+        }
+        (None, Some(after)) => after,
+        (None, None) => service.feed.newest().await?,
+    };
+    let subscription = service.feed.subscribe();
+    // Said now rather than in the stream, where a browser would not see it.
+    service.feed.page(cursor, 1).await?;
+    let state = Streaming { service, caller, reader, subscription, cursor, ready: Vec::new() };
+    let events = futures_util::stream::unfold(state, |mut state| async move {
+        let event = state.next().await?;
+        Some((Ok(event), state))
+    });
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
+    Ok(Sse::new(events).keep_alive(keep_alive))
+}
+
+struct Streaming {
+    service: Arc<Service>,
+    caller: Caller,
+    reader: Reader,
+    subscription: Subscription,
+    cursor: i64,
+    /// Events to be sent, the next one last.
+    ready: Vec<Event>,
+}
+
+impl Streaming {
+    /// The next event; absent when the stream ends: the server stops, the token was revoked, or the
+    /// log was cut.
+    async fn next(&mut self) -> Option<ServerEvent> {
+        while self.ready.is_empty() {
+            let service = Arc::clone(&self.service);
+            let came = tokio::select! {
+                () = service.stopping.cancelled() => return None,
+                came = self.subscription.next(self.cursor) => came.ok()?,
+            };
+            self.cursor = came.last().map_or(self.cursor, |event| event.seq);
+            if !self.may_go_on() {
+                return None;
+            }
+            let seen = came.iter().filter_map(|event| event.seen_by(&self.caller, &self.reader));
+            self.ready = seen.collect();
+            self.ready.reverse();
+        }
+        let event = self.ready.pop()?;
+        let sent = ServerEvent::default().id(event.seq.to_string()).event(&event.kind);
+        sent.json_data(&event).ok()
+    }
+
+    /// Whether the token is still good: a stream may outlive it.
+    fn may_go_on(&self) -> bool {
+        let Some(id) = &self.caller.token else { return true };
+        let record = self.service.tokens.get(id);
+        record.is_some_and(|record| {
+            let expired = record.token.expires_at.is_some_and(|end| end <= self.service.now());
+            record.token.revoked_at.is_none() && !expired
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! Whether the server lives and works, what it counts, who the caller is, and the API's document.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use berth_api::WhoAmI;
+use http::header;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::http::problem::{Answer, ApiError};
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(healthz))
+        .routes(routes!(readyz))
+        .routes(routes!(metrics))
+        .routes(routes!(whoami))
+        .routes(routes!(document))
+}
+
+/// Is the process alive?
+#[utoipa::path(get, path = "/healthz", tag = "health",
+    responses((status = 200, description = "It is.", content_type = "text/plain", body = String)))]
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Can it serve?
+///
+/// 200 when the ledger answers and the server is not stopping; 503 otherwise, with the reason.
+#[utoipa::path(get, path = "/readyz", tag = "health",
+    responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
+async fn readyz(State(service): State<Arc<Service>>) -> Answer<&'static str> {
+    if service.stopping.is_cancelled() {
+        return Err(ApiError::unavailable("stopping", "the server is stopping"));
+    }
+    service.read(|ledger| ledger.newest_event()).await?;
+    service.settled().await;
+    Ok("ready\n")
+}
+
+/// Read the metrics
+///
+/// In Prometheus' text format.
+#[utoipa::path(get, path = "/metrics", tag = "health",
+    responses((status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String)))]
+async fn metrics(State(service): State<Arc<Service>>) -> Response {
+    let text = service.metrics.text(&service);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+/// Who am I?
+#[utoipa::path(get, path = "/v1/whoami", tag = "access",
+    responses((status = 200, description = "Who the server takes the caller for.", body = WhoAmI)))]
+async fn whoami(caller: Caller) -> axum::Json<WhoAmI> {
+    axum::Json(WhoAmI {
+        role: caller.role,
+        name: caller.name.to_string(),
+        token: caller.token.as_deref().map(str::to_owned),
+        namespaces: caller.namespaces().unwrap_or_default().to_vec(),
+        node: caller.node().cloned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+/// Read the OpenAPI document
+#[utoipa::path(get, path = "/openapi.json", tag = "health",
+    responses((status = 200, description = "The document.", content_type = "application/json", body = Object)))]
+async fn document() -> Response {
+    static DOCUMENT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    let text = DOCUMENT.get_or_init(|| crate::http::openapi().to_json().unwrap_or_default());
+    ([(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
+}

@@ -1,0 +1,90 @@
+//! `/v1/instances`: what runs where, and for tenants what shares a place.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{Instance, LocalityIndex, Page};
+use berth_engine::InstanceId;
+use berth_ledger::ClaimKey;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::Routes;
+use super::claims::{self, Wanted};
+use crate::access::Caller;
+use crate::catalog::{Books, ClaimEntry, LocalityKey};
+use crate::http::extract::{Path, Query};
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::Audience;
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
+}
+
+/// List instances
+///
+/// By owner, node, workload, state, name or tag. `locality` has the same marks for instances that
+/// share a host, a rack or a zone; tenants see the marks and no names of racks.
+#[utoipa::path(get, path = "/v1/instances", tag = "instances", params(Wanted),
+    responses((status = 200, description = "Instances.", body = Page<Instance>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Instance>>> {
+    service.settled().await;
+    let show = Show::new(&service, &caller);
+    let books = service.catalog.books();
+    claims::wanted(&books, &caller, &asked, |claim| show.view(&books, claim)).map(axum::Json)
+}
+
+/// Read an instance
+#[utoipa::path(get, path = "/v1/instances/{instance}", tag = "instances",
+    params(("instance" = Uuid, Path, description = "The instance.")),
+    responses((status = 200, description = "The instance.", body = Instance)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+) -> Answer<axum::Json<Instance>> {
+    service.settled().await;
+    let show = Show::new(&service, &caller);
+    let books = service.catalog.books();
+    let claim = books.claims.get(&ClaimKey::primary(InstanceId(instance)));
+    match claim.filter(|claim| caller.sees(&claim.request.owner)) {
+        Some(claim) => Ok(axum::Json(show.view(&books, claim))),
+        None => Err(ApiError::not_found("instance", &instance.to_string())),
+    }
+}
+
+/// What a caller may see of instances.
+struct Show<'a> {
+    is_tenant: bool,
+    sees_nodes: bool,
+    marks: &'a LocalityKey,
+}
+
+impl<'a> Show<'a> {
+    fn new(service: &'a Service, caller: &Caller) -> Self {
+        let sees_nodes = Audience::of(service, caller, "").sees_nodes();
+        Self { is_tenant: caller.is_tenant(), sees_nodes, marks: &service.locality }
+    }
+
+    fn view(&self, books: &Books, claim: &ClaimEntry) -> Instance {
+        let facts = books.nodes.get(&claim.node).map(|node| &node.facts);
+        let none = || LocalityIndex { host: String::new(), rack: None, zone: None };
+        let names = facts.filter(|_| !self.is_tenant);
+        let owner = &claim.request.owner;
+        Instance {
+            claim: claims::view(claim, self.sees_nodes),
+            tags: claim.request.tags.clone(),
+            image: claim.request.image.clone(),
+            groups: claim.request.groups.clone(),
+            locality: facts.map_or_else(none, |facts| self.marks.index(owner, facts)),
+            rack: names.and_then(|facts| facts.rack.clone()),
+            zone: names.and_then(|facts| facts.zone.clone()),
+        }
+    }
+}

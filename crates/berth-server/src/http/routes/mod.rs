@@ -1,0 +1,35 @@
+//! Every route, by what it is about.
+
+mod claims;
+mod events;
+mod health;
+mod instances;
+mod nodes;
+mod placements;
+mod queue;
+mod things;
+
+use std::sync::Arc;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use super::HttpLimits;
+use crate::service::Service;
+
+pub(crate) use things::volumes_of;
+
+/// Routes and what describes them.
+pub(super) type Routes = OpenApiRouter<Arc<Service>>;
+
+/// All routes. The table of permissions lists the same; a test compares them.
+pub(super) fn all(limits: HttpLimits) -> Routes {
+    OpenApiRouter::new()
+        .merge(health::routes())
+        .merge(placements::routes())
+        .merge(queue::routes())
+        .merge(claims::routes())
+        .merge(instances::routes())
+        .merge(nodes::routes(limits))
+        .merge(events::routes())
+        .merge(things::routes())
+}

@@ -1,0 +1,284 @@
+//! The agents' side: signs of life, what should run, what does.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
+use berth_api::{
+    Assignment, AssignmentList, Found, Heard, Heartbeat, Reported, RunState, RunningInstance,
+};
+use berth_engine::{BootOutcome, Demand, InstanceRequest, NodeId, NodeState, Timestamp};
+use berth_ledger::{Adopt, Advance, ClaimKey, ClaimState, Op, Rejected, Release, Step, Text};
+use futures_util::Stream;
+use uuid::Uuid;
+
+use crate::access::Caller;
+use crate::catalog::ClaimEntry;
+use crate::http::extract::{OptionalJson, Path};
+use crate::http::problem::{Answer, ApiError};
+use crate::http::routes::claims::{state_of, values_of};
+use crate::service::Service;
+
+/// Boots of a node that are remembered.
+const BOOTS: usize = 8;
+
+/// Give a sign of life
+///
+/// Says that the node lives, what changed of its facts, and what runs there. The answer has
+/// everything that should.
+#[utoipa::path(post, path = "/v1/nodes/{node}/heartbeat", tag = "agents",
+    params(("node" = String, Path, description = "The node.")),
+    request_body = Heartbeat,
+    responses((status = 200, description = "Heard.", body = Heard)))]
+pub(super) async fn heartbeat(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    OptionalJson(beat): OptionalJson<Heartbeat>,
+) -> Answer<axum::Json<Heard>> {
+    service.node_for(&caller, &node)?;
+    if let Some(facts) = beat.facts {
+        if facts.id != node {
+            let value = Some(format!("{:?}", facts.id.as_str()));
+            return Err(ApiError::field("facts.id", value, "the node that the path names"));
+        }
+        super::store(&service, &caller, *facts, None).await?;
+        service.settled().await;
+    }
+    let (state, generation) = known(&service, &node)?;
+    let at = service.now();
+    service.heartbeats.note(&node, at.as_second());
+    service.catalog.heard(&node, at.as_second());
+    if state == NodeState::Lost {
+        let (node, state) = (node.clone(), NodeState::Active);
+        service.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
+    }
+    let mut reported = Vec::new();
+    for running in beat.running.unwrap_or_default() {
+        reported.push(report(&service, &caller, &node, running).await?);
+    }
+    service.settled().await;
+    let (state, generation) = known(&service, &node)?;
+    let next_s = service.settings.load().heartbeat_every.as_secs();
+    Ok(axum::Json(Heard {
+        at,
+        state,
+        generation,
+        next_s: u32::try_from(next_s).unwrap_or(u32::MAX),
+        reported,
+        assignments: list(&service, &node)?.assignments,
+    }))
+}
+
+fn known(service: &Service, node: &NodeId) -> Answer<(NodeState, i64)> {
+    let books = service.catalog.books();
+    let entry = books.nodes.get(node).map(|entry| (entry.facts.state, entry.generation));
+    entry.ok_or_else(|| {
+        ApiError::not_found("node", node.as_str()).remedy("register it: PUT /v1/nodes/{node}")
+    })
+}
+
+/// What should be on a node.
+fn list(service: &Service, node: &NodeId) -> Answer<AssignmentList> {
+    let books = service.catalog.books();
+    let Some(entry) = books.nodes.get(node) else {
+        return Err(ApiError::not_found("node", node.as_str()));
+    };
+    let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
+    let assignments = claims.map(|claim| assignment(claim)).collect();
+    Ok(AssignmentList { node: node.clone(), state: entry.facts.state, assignments })
+}
+
+fn assignment(claim: &ClaimEntry) -> Assignment {
+    Assignment {
+        instance: claim.key.instance,
+        state: state_of(claim.state),
+        fence: claim.fence,
+        owner: claim.request.owner.clone(),
+        name: claim.name.as_deref().map(str::to_owned),
+        workload: claim.request.workload.clone(),
+        image: claim.request.image.clone(),
+        resources: claim.amounts,
+        tags: claim.request.tags.clone(),
+        volumes: claim.request.volumes.clone(),
+        values: values_of(&claim.values),
+    }
+}
+
+/// Takes one report in, and says what became of it.
+async fn report(
+    service: &Service,
+    caller: &Caller,
+    node: &NodeId,
+    running: RunningInstance,
+) -> Answer<Reported> {
+    let instance = running.instance;
+    let claim = {
+        let books = service.catalog.books();
+        let roles = [ClaimKey::primary(instance), ClaimKey::target(instance)];
+        let mut claims = roles.iter().filter_map(|key| books.claims.get(key));
+        claims.find(|claim| claim.node == *node).cloned()
+    };
+    let refused = |code: &str| Reported { instance, state: None, refused: Some(code.to_owned()) };
+    let Some(claim) = claim else {
+        return match (running.fence, running.found) {
+            (None, Some(found)) => adopt(service, caller, node, instance, found).await,
+            (Some(_), _) => Ok(refused("no_claim")),
+            (None, None) => Ok(refused("unknown_instance")),
+        };
+    };
+    if running.fence.is_some_and(|fence| fence < claim.fence) {
+        return Ok(Reported { state: Some(state_of(claim.state)), ..refused("stale_fence") });
+    }
+    let mut standing = Ok(Some(claim.state));
+    for op in steps(&claim, running.state) {
+        let done = service.step(caller, "agent.report", claim.key.to_string(), op).await?;
+        standing = done.map(|standing| standing.state);
+        if standing.is_err() {
+            break;
+        }
+    }
+    if running.state == RunState::Failed {
+        note_boot(service, node, true).await?;
+    } else if running.state == RunState::Running && claim.state != ClaimState::Active {
+        note_boot(service, node, false).await?;
+    }
+    Ok(match standing {
+        Ok(state) => Reported { instance, state: state.map(state_of), refused: None },
+        Err(rejected) => refused(code_of(&rejected)),
+    })
+}
+
+fn code_of(rejected: &Rejected) -> &'static str {
+    rejected.code()
+}
+
+/// The steps that a report means for a claim; none when it says what is known.
+fn steps(claim: &ClaimEntry, state: RunState) -> Vec<Op> {
+    let advance =
+        |step: Step| Op::Advance(Advance { key: claim.key, owner: None, fence: claim.fence, step });
+    let gone = |reason: &str| {
+        Op::Release(Release {
+            request_id: Text::from(Uuid::now_v7().to_string()),
+            key: claim.key,
+            owner: None,
+            fence: Some(claim.fence),
+            confirmed: true,
+            reason: Text::from(reason),
+        })
+    };
+    match (state, claim.state) {
+        (RunState::Starting, ClaimState::Held) => vec![advance(Step::Bind)],
+        (RunState::Running, ClaimState::Held) => {
+            vec![advance(Step::Bind), advance(Step::Activate)]
+        }
+        (RunState::Running, ClaimState::Binding) => vec![advance(Step::Activate)],
+        (RunState::Stopped, _) => vec![gone("stopped")],
+        (RunState::Failed, _) => vec![gone("failed")],
+        (RunState::Starting | RunState::Running | RunState::Stopping, _) => Vec::new(),
+    }
+}
+
+/// Remembers how a boot ended. Only failures, and the first success after one, change a node's
+/// facts: else every boot would make plans on the node out of date.
+async fn note_boot(service: &Service, node: &NodeId, failed: bool) -> Answer<()> {
+    let known = service.catalog.books().nodes.get(node).map(|entry| {
+        let facts = berth_engine::NodeFacts::clone(&entry.facts);
+        (facts, entry.heard_at, entry.generation)
+    });
+    let Some((mut facts, heard_at, generation)) = known else { return Ok(()) };
+    let was_failed = facts.boots.last().is_some_and(|boot| boot.failed);
+    if !failed && !was_failed {
+        return Ok(());
+    }
+    facts.boots.push(BootOutcome { at: Timestamp(service.now().as_second()), failed });
+    let surplus = facts.boots.len().saturating_sub(BOOTS);
+    facts.boots.drain(..surplus);
+    facts.heartbeat_at = Timestamp(heard_at);
+    let op = Op::PutNode { facts: Box::new(facts), expect: Some(generation) };
+    // If somebody else changed the node just now, the next failure is remembered.
+    service.submit(op).await?;
+    Ok(())
+}
+
+/// Records what an agent found and nobody placed.
+async fn adopt(
+    service: &Service,
+    caller: &Caller,
+    node: &NodeId,
+    instance: berth_engine::InstanceId,
+    found: Found,
+) -> Answer<Reported> {
+    let mut request = InstanceRequest::new(instance, &found.owner, found.resources);
+    request.resources = found.resources;
+    request.tags = found.tags;
+    request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
+    let policy = service.catalog.books().policy.clone();
+    let Some(policy) = policy else {
+        return Err(ApiError::unavailable("no_policy", "no policy is in force yet"));
+    };
+    let demand = Demand::new(&request, &policy);
+    let op = Op::Adopt(Adopt {
+        request_id: Text::from(format!("adopt-{instance}-{node}")),
+        request: Arc::new(request),
+        node: node.clone(),
+        demand,
+    });
+    let done = service.step(caller, "agent.adopt", format!("{instance} on {node}"), op).await?;
+    Ok(match done {
+        Ok(standing) => Reported { instance, state: standing.state.map(state_of), refused: None },
+        Err(rejected) => {
+            Reported { instance, state: None, refused: Some(rejected.code().to_owned()) }
+        }
+    })
+}
+
+/// Read what should be on a node
+#[utoipa::path(get, path = "/v1/nodes/{node}/assignments", tag = "agents",
+    params(("node" = String, Path, description = "The node.")),
+    responses((status = 200, description = "Everything that should be there.", body = AssignmentList)))]
+pub(super) async fn assignments(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+) -> Answer<axum::Json<AssignmentList>> {
+    service.node_for(&caller, &node)?;
+    service.settled().await;
+    list(&service, &node).map(axum::Json)
+}
+
+/// Watch what should be on a node
+///
+/// Server-sent events: `assignments` with the whole list, at once and whenever it changes.
+#[utoipa::path(get, path = "/v1/nodes/{node}/assignments/stream", tag = "agents",
+    params(("node" = String, Path, description = "The node.")),
+    responses((status = 200, description = "Lists, one after the other.", content_type = "text/event-stream", body = String)))]
+pub(super) async fn stream(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
+    service.node_for(&caller, &node)?;
+    service.settled().await;
+    known(&service, &node)?;
+    let changes = service.catalog.watch(&node);
+    let state = (service, node, changes, true);
+    let lists =
+        futures_util::stream::unfold(state, |(service, node, mut changes, first)| async move {
+            if !first {
+                tokio::select! {
+                    () = service.stopping.cancelled() => return None,
+                    changed = changes.changed() => changed.ok()?,
+                }
+            }
+            changes.mark_unchanged();
+            // A node that was removed ends the stream.
+            let list = list(&service, &node).ok()?;
+            let event = ServerEvent::default().event("assignments").json_data(&list).ok()?;
+            Some((Ok(event), (service, node, changes, false)))
+        });
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
+    Ok(Sse::new(lists).keep_alive(keep_alive))
+}

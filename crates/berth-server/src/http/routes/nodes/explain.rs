@@ -1,0 +1,125 @@
+//! What is on a node and why, and what keeps it from taking more.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::units;
+use berth_api::{NodeExplanation, NodeGuest};
+use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, NotHere, Timestamp};
+use berth_ledger::{ClaimKey, Ledger};
+
+use crate::access::Caller;
+use crate::catalog::ClaimEntry;
+use crate::http::extract::Path;
+use crate::http::problem::{Answer, ApiError};
+use crate::http::routes::claims;
+use crate::placement::decision_id;
+use crate::service::{Service, moment};
+
+/// Guests that are explained in full.
+const MOST: usize = 500;
+
+/// Explain a node
+///
+/// What is here and why, what is left, and what would keep even a small instance off.
+#[utoipa::path(get, path = "/v1/nodes/{node}/explain", tag = "nodes",
+    params(("node" = String, Path, description = "The node.")),
+    responses((status = 200, description = "What is here and why.", body = NodeExplanation)))]
+pub(super) async fn explain(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+) -> Answer<axum::Json<NodeExplanation>> {
+    service.node_for(&caller, &node)?;
+    service.settled().await;
+    let (view, guests) = {
+        let books = service.catalog.books();
+        let Some(entry) = books.nodes.get(&node) else {
+            return Err(ApiError::not_found("node", node.as_str()));
+        };
+        let claims = entry.claims.iter().filter_map(|key| books.claims.get(key)).cloned();
+        (super::view(entry), claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>())
+    };
+    let keys: Vec<ClaimKey> = guests.iter().map(|claim| claim.key).collect();
+    let reasons = service.read(move |ledger| Ok(reasons(ledger, &keys))).await?;
+    let guests = guests.iter().zip(reasons).map(|(claim, (decision, why))| NodeGuest {
+        claim: claims::view(claim, true),
+        decision,
+        why: why.unwrap_or_else(|| format!("found or placed at {}", moment(claim.created_at))),
+    });
+    let obstacles = obstacles(&service, &node).await;
+    let room = room(&view);
+    Ok(axum::Json(NodeExplanation { room, obstacles, guests: guests.collect(), node: view }))
+}
+
+/// Why each claim is where it is, from the record of its decision.
+fn reasons(ledger: &Ledger, keys: &[ClaimKey]) -> Vec<(Option<String>, Option<String>)> {
+    keys.iter().map(|key| reason(ledger, *key).unwrap_or_default()).collect()
+}
+
+fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<String>)> {
+    let claim = ledger.claim(key).ok()??;
+    let grant = ledger.answer(&claim.owner, &claim.request_id).ok()??;
+    let decision = ledger.decision(&grant.decision).ok()??;
+    let record = &decision.record;
+    let score = match &record.outcome {
+        berth_ledger::DecisionOutcome::Granted(placed) => {
+            placed.iter().find(|placed| placed.instance == key.instance).map(|placed| placed.score)
+        }
+        berth_ledger::DecisionOutcome::Refused { .. } => None,
+    };
+    let score = score.unwrap_or(0);
+    let why = format!(
+        "{} asked at {} (request {}); this node scored {}.{:06} under policy {}",
+        record.owner,
+        moment(decision.at),
+        record.request_id,
+        score / 1_000_000,
+        (score % 1_000_000).abs(),
+        record.basis.policy
+    );
+    Some((Some(decision_id(&grant.decision)), Some(why)))
+}
+
+/// What keeps the smallest instance off, by the function that decides.
+async fn obstacles(service: &Service, node: &NodeId) -> Vec<String> {
+    let node = node.clone();
+    let now = Timestamp(service.now().as_second());
+    let probe =
+        InstanceRequest::new(InstanceId::default(), "probe", Amounts::new(1, 1).with_disk(1));
+    let look = service.placer.look(move |mirror| mirror.engine().check(&probe, &node, now)).await;
+    match look {
+        Some(Err(NotHere::Removed { filter, code, evidence })) => {
+            vec![format!("{filter} keeps even the smallest instance off ({code}): {evidence}")]
+        }
+        Some(Err(other)) => vec![other.to_string()],
+        Some(Ok(())) | None => Vec::new(),
+    }
+}
+
+fn room(node: &berth_api::Node) -> Vec<String> {
+    let left = |limit: u32, used: u32| i64::from(limit) - i64::from(used);
+    let (limits, used) = (&node.limits, &node.used);
+    vec![
+        format!(
+            "CPU: {} of {} left",
+            units::cpu(left(limits.cpu_milli, used.cpu_milli)),
+            units::cpu(limits.cpu_milli.into())
+        ),
+        format!(
+            "memory: {} of {} left",
+            units::size(left(limits.memory_mib, used.memory_mib)),
+            units::size(limits.memory_mib.into())
+        ),
+        format!(
+            "disk: {} of {} left",
+            units::size(left(limits.disk_mib, used.disk_mib)),
+            units::size(limits.disk_mib.into())
+        ),
+        format!(
+            "instances: {} of {} left",
+            left(node.facts.instance_limit, node.instances),
+            node.facts.instance_limit
+        ),
+    ]
+}

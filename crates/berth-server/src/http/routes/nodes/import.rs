@@ -1,0 +1,253 @@
+//! Nodes by the thousand: all of an import, or nothing.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::{IntoResponse, Response};
+use berth_api::units::{Rounding, parse_bandwidth, parse_cpu, parse_size};
+use berth_api::{ImportLine, ImportReport};
+use berth_engine::{Amounts, NodeFacts, Timestamp, TraitValue};
+use berth_ledger::{Answer as LedgerAnswer, Op, Outcome, Text};
+use http::{HeaderMap, StatusCode, header};
+
+use crate::access::Caller;
+use crate::http::extract::too_large;
+use crate::http::problem::{Answer, ApiError};
+use crate::service::Service;
+
+/// Errors that are told at most.
+const ERRORS: usize = 100;
+
+/// Import nodes
+///
+/// CSV with a header line (`id,cpu,memory,disk,zone,rack,label.hall,trait.ssd,…`), or JSON: a list
+/// of facts. Everything is checked first; if a line is wrong, nothing is taken.
+#[utoipa::path(post, path = "/v1/nodes/import", tag = "nodes",
+    request_body(content(
+        (Vec<NodeFacts> = "application/json"),
+        (String = "text/csv"),
+    )),
+    responses((status = 200, description = "What became of it.", body = ImportReport)))]
+pub(super) async fn import(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Response> {
+    let body = body.map_err(|rejection| {
+        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            return too_large();
+        }
+        ApiError::invalid(format!("the body could not be read: {}", rejection.body_text()))
+    })?;
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.unwrap_or("").split(';').next().unwrap_or("").trim();
+    let (nodes, mut errors) = match kind {
+        "text/csv" => read_csv(&body),
+        "application/json" => read_list(&body)?,
+        other => {
+            let detail =
+                format!("Content-Type is {other:?}; accepted are application/json and text/csv");
+            let title = "the body is of a kind that cannot be read";
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(ApiError::new(status, "unsupported_media_type", title, detail));
+        }
+    };
+    for (line, facts) in &nodes {
+        if let Err(error) = super::check(facts) {
+            let (node, error) = (Some(facts.id.to_string()), error.problem().detail.clone());
+            errors.push(ImportLine { line: *line, node, error });
+        }
+    }
+    if !errors.is_empty() {
+        errors.sort_by_key(|error| error.line);
+        errors.truncate(ERRORS);
+        let report = ImportReport { errors, ..ImportReport::default() };
+        return Ok((StatusCode::UNPROCESSABLE_ENTITY, axum::Json(report)).into_response());
+    }
+    let nodes = nodes.into_iter().map(|(_, facts)| facts).collect();
+    Ok(axum::Json(store(&service, &caller, nodes).await?).into_response())
+}
+
+/// Stores nodes, many at once.
+async fn store(service: &Service, caller: &Caller, nodes: Vec<NodeFacts>) -> Answer<ImportReport> {
+    let now = Timestamp(service.now().as_second());
+    let mut report = ImportReport::default();
+    let mut waiting = Vec::with_capacity(nodes.len());
+    let subject = Text::from(format!("import of {} nodes", nodes.len()));
+    for mut facts in nodes {
+        let known = {
+            let books = service.catalog.books();
+            books.nodes.get(&facts.id).map(|node| (node.facts.state, node.heard_at))
+        };
+        match known {
+            Some((state, heard_at)) => {
+                (facts.state, facts.heartbeat_at) = (state, Timestamp(heard_at));
+            }
+            None if facts.heartbeat_at.0 <= 0 => facts.heartbeat_at = now,
+            None => facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0)),
+        }
+        let op = Op::PutNode { facts: Box::new(facts), expect: None };
+        // Handed over together, so that they share a commit.
+        let done = service.call(caller, "node.import", Text::clone(&subject), None, op);
+        waiting.push((known.is_some(), done));
+    }
+    let (known, calls): (Vec<bool>, Vec<_>) = waiting.into_iter().unzip();
+    for (known, answer) in known.into_iter().zip(futures_util::future::join_all(calls).await) {
+        match answer? {
+            LedgerAnswer::Outcome(Outcome::Unchanged) => report.unchanged += 1,
+            LedgerAnswer::Outcome(Outcome::Done) if known => report.changed += 1,
+            LedgerAnswer::Outcome(Outcome::Done) => report.added += 1,
+            LedgerAnswer::Outcome(Outcome::Impossible(error)) => {
+                report.errors.push(ImportLine { line: 0, node: None, error });
+            }
+            other => return Err(crate::service::unexpected(&other)),
+        }
+    }
+    service.settled().await;
+    Ok(report)
+}
+
+type Read = (Vec<(u64, NodeFacts)>, Vec<ImportLine>);
+
+fn read_list(body: &[u8]) -> Answer<Read> {
+    let values: Vec<serde_json::Value> = crate::http::extract::read_json(body)?;
+    let (mut nodes, mut errors) = (Vec::with_capacity(values.len()), Vec::new());
+    for (line, value) in (1..).zip(values) {
+        let node = value.get("id").and_then(|id| id.as_str()).map(str::to_owned);
+        match serde_path_to_error::deserialize::<_, NodeFacts>(value) {
+            Ok(facts) => nodes.push((line, facts)),
+            Err(error) => {
+                let error = format!("{}: {}", error.path(), error.inner());
+                errors.push(ImportLine { line, node, error });
+            }
+        }
+    }
+    Ok((nodes, errors))
+}
+
+fn read_csv(body: &[u8]) -> Read {
+    let (mut nodes, mut errors) = (Vec::new(), Vec::new());
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(body);
+    let columns = match reader.headers() {
+        Ok(columns) => columns.clone(),
+        Err(error) => {
+            errors.push(ImportLine { line: 1, node: None, error: error.to_string() });
+            return (nodes, errors);
+        }
+    };
+    if !columns.iter().any(|column| column == "id") {
+        let error = "there is no column id; the first line names the columns".to_owned();
+        errors.push(ImportLine { line: 1, node: None, error });
+        return (nodes, errors);
+    }
+    for (row, record) in reader.records().enumerate() {
+        let line = u64::try_from(row).unwrap_or(0) + 2;
+        match record {
+            Ok(record) => match read_row(&columns, &record) {
+                Ok(facts) => nodes.push((line, facts)),
+                Err((node, error)) => errors.push(ImportLine { line, node, error }),
+            },
+            Err(error) => {
+                errors.push(ImportLine { line, node: None, error: error.to_string() });
+            }
+        }
+    }
+    (nodes, errors)
+}
+
+/// Columns that are not parts of a name, for the error about an unknown one.
+const COLUMNS: &str = "id, cpu, memory, disk, bandwidth, reserve_cpu, reserve_memory, zone, rack, \
+     capacity_type, hardware_class, instance_limit, vmm_overhead_mib, label.NAME, trait.NAME, \
+     extra.NAME, network.NAME";
+
+fn read_row(
+    columns: &csv::StringRecord,
+    record: &csv::StringRecord,
+) -> Result<NodeFacts, (Option<String>, String)> {
+    let id = columns.iter().zip(record).find(|(column, _)| *column == "id").map(|(_, id)| id);
+    let id = id.unwrap_or("");
+    let named = |error: String| (Some(id.to_owned()).filter(|id| !id.is_empty()), error);
+    let mut facts = NodeFacts::new(id, Amounts::default());
+    let mut capacity = Amounts::default();
+    for (column, value) in columns.iter().zip(record).filter(|(_, value)| !value.is_empty()) {
+        let read = set(&mut facts, &mut capacity, column, value);
+        read.map_err(|error| named(format!("{column}: {error}")))?;
+    }
+    // A node whose capacity nobody states is known, and takes nothing.
+    facts.capacity = (capacity != Amounts::default()).then_some(capacity);
+    Ok(facts)
+}
+
+fn set(
+    facts: &mut NodeFacts,
+    capacity: &mut Amounts,
+    column: &str,
+    value: &str,
+) -> Result<(), String> {
+    let down = Rounding::Down;
+    let text = |error: berth_api::units::UnitError| error.to_string();
+    let number = |value: &str| {
+        value.parse().map_err(|_| format!("{value:?} is not a whole number from 0 on"))
+    };
+    match column {
+        "id" => {}
+        "cpu" => capacity.cpu_milli = parse_cpu(value, down).map_err(text)?,
+        "cpu_milli" => capacity.cpu_milli = number(value)?,
+        "memory" | "memory_mib" => capacity.memory_mib = parse_size(value, down).map_err(text)?,
+        "disk" | "disk_mib" => capacity.disk_mib = parse_size(value, down).map_err(text)?,
+        "bandwidth" | "bandwidth_mbps" => {
+            capacity.bandwidth_mbps = parse_bandwidth(value, down).map_err(text)?;
+        }
+        "reserve_cpu" => {
+            facts.system_reserve.cpu_milli = parse_cpu(value, Rounding::Up).map_err(text)?;
+        }
+        "reserve_memory" => {
+            facts.system_reserve.memory_mib = parse_size(value, Rounding::Up).map_err(text)?;
+        }
+        "zone" => facts.zone = Some(value.to_owned()),
+        "rack" => facts.rack = Some(value.to_owned()),
+        "capacity_type" => {
+            facts.capacity_type = serde_json::from_value(value.into())
+                .map_err(|_| format!("{value:?} is neither on-demand nor spot"))?;
+        }
+        "hardware_class" => {
+            facts.hardware_class =
+                value.parse().map_err(|_| format!("{value:?} is not a whole number"))?;
+        }
+        "instance_limit" => facts.instance_limit = number(value)?,
+        "vmm_overhead_mib" => facts.vmm_overhead_mib = number(value)?,
+        _ => return set_named(facts, column, value),
+    }
+    Ok(())
+}
+
+fn set_named(facts: &mut NodeFacts, column: &str, value: &str) -> Result<(), String> {
+    match column.split_once('.') {
+        Some(("label", name)) => drop(facts.labels.insert(name.to_owned(), value.to_owned())),
+        Some(("trait", name)) => {
+            let value = match value {
+                "true" => TraitValue::Bool(true),
+                "false" => TraitValue::Bool(false),
+                words if words.contains('|') => {
+                    TraitValue::List(words.split('|').map(str::to_owned).collect())
+                }
+                word => TraitValue::Text(word.to_owned()),
+            };
+            facts.traits.insert(name.to_owned(), value);
+        }
+        Some(("extra", name)) => {
+            let amount = value.parse().map_err(|_| format!("{value:?} is not a whole number"))?;
+            facts.extra.insert(name.to_owned(), amount);
+        }
+        Some(("network", name)) => {
+            let link = serde_json::from_value(value.into())
+                .map_err(|_| format!("{value:?} is none of up, down, unknown"))?;
+            facts.networks.push(berth_engine::Network { tag: name.to_owned(), link });
+        }
+        _ => return Err(format!("no such column; accepted are {COLUMNS}")),
+    }
+    Ok(())
+}

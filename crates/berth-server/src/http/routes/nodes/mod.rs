@@ -1,0 +1,391 @@
+//! `/v1/nodes`: what is known of nodes, and what operators change of them.
+
+mod agent;
+mod explain;
+mod import;
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::response::{IntoResponse, Response};
+use berth_api::select::{NodeView, Selector};
+use berth_api::{Node, NodeStateChange, Page, Role};
+use berth_engine::{Amounts, NodeFacts, NodeId, NodeState, Timestamp};
+use berth_ledger::Op;
+use http::{StatusCode, header};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::{Caller, is_name};
+use crate::catalog::NodeEntry;
+use crate::http::HttpLimits;
+use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
+use crate::http::list::{limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::service::Service;
+
+pub(super) fn routes(limits: HttpLimits) -> Routes {
+    let import = OpenApiRouter::new()
+        .routes(routes!(import::import))
+        .layer(DefaultBodyLimit::max(limits.import_bytes));
+    OpenApiRouter::new()
+        .merge(import)
+        .routes(routes!(list))
+        .routes(routes!(get, put, patch, remove))
+        .routes(routes!(cordon))
+        .routes(routes!(uncordon))
+        .routes(routes!(drain))
+        .routes(routes!(agent::heartbeat))
+        .routes(routes!(agent::assignments))
+        .routes(routes!(agent::stream))
+        .routes(routes!(explain::explain))
+}
+
+/// What is used, as amounts that cannot be negative.
+fn amounts(cpu: i64, memory: i64, disk: i64, bandwidth: i64) -> Amounts {
+    let amount = |value: i64| u32::try_from(value.max(0)).unwrap_or(u32::MAX).min(Amounts::MAX);
+    Amounts {
+        cpu_milli: amount(cpu),
+        memory_mib: amount(memory),
+        disk_mib: amount(disk),
+        bandwidth_mbps: amount(bandwidth),
+    }
+}
+
+fn used(entry: &NodeEntry) -> Amounts {
+    let used = &entry.room.used;
+    amounts(used.cpu, entry.room.memory_used(), used.disk, used.bandwidth)
+}
+
+/// A node of the catalogue as callers see it.
+pub(super) fn view(entry: &NodeEntry) -> Node {
+    let limits = &entry.room.limits;
+    let mut facts = NodeFacts::clone(&entry.facts);
+    facts.heartbeat_at = Timestamp(entry.heard_at);
+    let heard_at = jiff::Timestamp::from_second(entry.heard_at).ok();
+    Node {
+        facts,
+        generation: entry.generation,
+        heard_at: heard_at.filter(|_| entry.heard_at > 0),
+        limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
+        used: used(entry),
+        instances: entry.room.used.instances,
+    }
+}
+
+/// Which nodes.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// Those for which this holds: `platform < 20260101 and rack = r1`.
+    #[serde(rename = "where")]
+    #[param(rename = "where")]
+    selector: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// Where the last part ended: its `next`.
+    cursor: Option<String>,
+}
+
+/// List nodes
+#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(Wanted),
+    responses((status = 200, description = "Nodes, in order of id.", body = Page<Node>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Node>>> {
+    let most = limit(asked.limit)?;
+    let selector = match asked.selector.as_deref() {
+        Some(text) => Some(text.parse::<Selector>().map_err(|error| {
+            ApiError::field("where", Some(format!("{text:?}")), &error.to_string())
+        })?),
+        None => None,
+    };
+    service.settled().await;
+    let now = Timestamp(service.now().as_second());
+    let books = service.catalog.books();
+    let after = asked.cursor.map(|cursor| NodeId::new(&cursor));
+    let rest = match &after {
+        Some(after) => {
+            books.nodes.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
+        }
+        None => books.nodes.range::<NodeId, _>(..),
+    };
+    let selected = |entry: &NodeEntry| {
+        selector.as_ref().is_none_or(|selector| {
+            let (facts, instances) = (&*entry.facts, entry.room.used.instances);
+            selector.matches(&NodeView { facts, used: used(entry), instances, now })
+        })
+    };
+    let found = rest.filter(|(_, entry)| selected(entry));
+    Ok(axum::Json(part(found.map(|(id, entry)| (id.as_str().to_owned(), view(entry))), most)))
+}
+
+/// A node and its version.
+fn tagged(status: StatusCode, node: &Node) -> Response {
+    let etag = format!("\"{}\"", node.generation);
+    (status, [(header::ETAG, etag)], axum::Json(node)).into_response()
+}
+
+/// The node as it is now, after what this server did.
+async fn read(service: &Service, node: &NodeId) -> Answer<Node> {
+    service.settled().await;
+    let books = service.catalog.books();
+    let entry = books.nodes.get(node);
+    entry.map(view).ok_or_else(|| ApiError::not_found("node", node.as_str()))
+}
+
+/// Read a node
+#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "nodes",
+    params(("node" = String, Path, description = "The node.")),
+    responses((status = 200, description = "The node; its generation is its ETag.", body = Node)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+) -> Answer<Response> {
+    service.node_for(&caller, &node)?;
+    Ok(tagged(StatusCode::OK, &read(&service, &node).await?))
+}
+
+/// Register a node, or state its facts anew
+///
+/// The state counts only when the node is new: later it is changed by cordon, uncordon and drain.
+#[utoipa::path(put, path = "/v1/nodes/{node}", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    request_body = NodeFacts,
+    responses(
+        (status = 200, description = "Stated anew.", body = Node),
+        (status = 201, description = "Registered.", body = Node),
+    ))]
+async fn put(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+    Json(facts): Json<NodeFacts>,
+) -> Answer<Response> {
+    service.node_for(&caller, &node)?;
+    if facts.id != node {
+        let value = Some(format!("{:?}", facts.id.as_str()));
+        return Err(ApiError::field("id", value, "the node that the path names"));
+    }
+    let is_new = store(&service, &caller, facts, if_match.number()?).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(tagged(status, &read(&service, &node).await?))
+}
+
+/// Stores facts. What happens to a node through other calls stays as it is: its state, its boots,
+/// and when it was heard. Returns whether it is new.
+pub(super) async fn store(
+    service: &Service,
+    caller: &Caller,
+    mut facts: NodeFacts,
+    expect: Option<i64>,
+) -> Answer<bool> {
+    check(&facts)?;
+    let now = Timestamp(service.now().as_second());
+    let known = {
+        let books = service.catalog.books();
+        books.nodes.get(&facts.id).map(|entry| (Arc::clone(&entry.facts), entry.heard_at))
+    };
+    match &known {
+        Some((old, heard_at)) => {
+            facts.state = old.state;
+            facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0).max(*heard_at));
+            if facts.boots.is_empty() {
+                facts.boots.clone_from(&old.boots);
+            }
+        }
+        None if facts.heartbeat_at.0 <= 0 => facts.heartbeat_at = now,
+        None => facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0)),
+    }
+    if caller.role == Role::Agent {
+        facts.heartbeat_at = now;
+    }
+    let (subject, node) = (facts.id.as_str().to_owned(), facts.id.clone());
+    let heard = facts.heartbeat_at.0;
+    let op = Op::PutNode { facts: Box::new(facts), expect };
+    service.administer(caller, "node.put", subject, op).await?;
+    service.heartbeats.note(&node, heard);
+    service.catalog.heard(&node, heard);
+    Ok(known.is_none())
+}
+
+/// Refuses facts that could not be stored.
+pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
+    if !is_name(facts.id.as_str()) {
+        let value = Some(format!("{:?}", facts.id.as_str()));
+        return Err(ApiError::field("id", value, "1 to 200 characters, none of them control"));
+    }
+    facts.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))
+}
+
+/// Change part of a node's facts
+///
+/// A JSON merge patch (RFC 7396): what is named is replaced, null takes away.
+#[utoipa::path(patch, path = "/v1/nodes/{node}", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
+    responses((status = 200, description = "The node now.", body = Node)))]
+async fn patch(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+    Json(changes): Json<serde_json::Value>,
+) -> Answer<Response> {
+    let serde_json::Value::Object(changes) = changes else {
+        return Err(ApiError::invalid("the body is not an object; send the facts to change"));
+    };
+    for fixed in ["id", "state", "heartbeat_at"] {
+        if changes.contains_key(fixed) {
+            let accepted = "nothing: it is changed by cordon, uncordon, drain and heartbeats";
+            return Err(ApiError::field(fixed, Some("set".to_owned()), accepted));
+        }
+    }
+    let expect = if_match.number()?;
+    let current = read(&service, &node).await?;
+    // Without an expectation of the caller's, the one that was just read: two patches at once must
+    // not undo each other.
+    let expect = expect.or(Some(current.generation));
+    let mut facts = serde_json::to_value(&current.facts)
+        .map_err(|error| ApiError::invalid(error.to_string()))?;
+    merge(&mut facts, serde_json::Value::Object(changes));
+    let facts = serde_json::to_vec(&facts).unwrap_or_default();
+    let facts: NodeFacts = crate::http::extract::read_json(&facts)?;
+    store(&service, &caller, facts, expect).await?;
+    Ok(tagged(StatusCode::OK, &read(&service, &node).await?))
+}
+
+/// Applies a merge patch.
+fn merge(target: &mut serde_json::Value, patch: serde_json::Value) {
+    let serde_json::Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = serde_json::Value::Object(serde_json::Map::new());
+    }
+    let serde_json::Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(&key);
+        } else {
+            merge(target.entry(key).or_insert(serde_json::Value::Null), value);
+        }
+    }
+}
+
+/// Remove a node
+///
+/// Only one that holds nothing.
+#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    responses((status = 204, description = "Removed.")))]
+async fn remove(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+) -> Answer<StatusCode> {
+    read(&service, &node).await?;
+    let op = Op::RemoveNode { node: node.clone(), expect: if_match.number()? };
+    service.administer(&caller, "node.remove", node.as_str(), op).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn set_state(
+    service: &Service,
+    caller: &Caller,
+    action: &'static str,
+    node: NodeId,
+    state: NodeState,
+    (if_match, change): (IfMatch, NodeStateChange),
+) -> Answer<Response> {
+    read(service, &node).await?;
+    let subject = match change.reason.as_deref() {
+        Some(reason) => format!("{node}: {reason}"),
+        None => node.to_string(),
+    };
+    let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
+    service.administer(caller, action, subject, op).await?;
+    Ok(tagged(StatusCode::OK, &read(service, &node).await?))
+}
+
+/// Cordon a node
+///
+/// It keeps what it has and takes nothing new.
+#[utoipa::path(post, path = "/v1/nodes/{node}/cordon", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    request_body = NodeStateChange,
+    responses((status = 200, description = "The node now.", body = Node)))]
+async fn cordon(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+    OptionalJson(change): OptionalJson<NodeStateChange>,
+) -> Answer<Response> {
+    let state = NodeState::Cordoned;
+    set_state(&service, &caller, "node.cordon", node, state, (if_match, change)).await
+}
+
+/// Uncordon a node
+///
+/// It takes instances again; also after a drain.
+#[utoipa::path(post, path = "/v1/nodes/{node}/uncordon", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    request_body = NodeStateChange,
+    responses((status = 200, description = "The node now.", body = Node)))]
+async fn uncordon(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+    OptionalJson(change): OptionalJson<NodeStateChange>,
+) -> Answer<Response> {
+    let state = NodeState::Active;
+    set_state(&service, &caller, "node.uncordon", node, state, (if_match, change)).await
+}
+
+/// Drain a node
+///
+/// It takes nothing new and is to be emptied: whoever owns its instances releases them.
+#[utoipa::path(post, path = "/v1/nodes/{node}/drain", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    request_body = NodeStateChange,
+    responses((status = 200, description = "The node now.", body = Node)))]
+async fn drain(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+    OptionalJson(change): OptionalJson<NodeStateChange>,
+) -> Answer<Response> {
+    let state = NodeState::Draining;
+    set_state(&service, &caller, "node.drain", node, state, (if_match, change)).await
+}

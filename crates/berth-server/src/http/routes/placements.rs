@@ -1,0 +1,112 @@
+//! `POST /v1/placements`: choice and claim in one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use berth_api::{IDEMPOTENCY_KEY, PlaceRequest, Placed, Ticket, TicketState};
+use http::{HeaderMap, StatusCode, header};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::http::extract::Json;
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::{self, Outcome};
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(place))
+}
+
+/// Longest that a caller may have its answer held back.
+const LONGEST_HOLD_S: u64 = 300;
+
+/// Place instances
+///
+/// Chooses nodes and claims them, all in one. A refusal is 409 with the whole explanation. With
+/// mode `wait` and no room, the request is queued: 202 with a ticket; `Prefer: wait=30` holds the
+/// answer back for up to so many seconds.
+#[utoipa::path(
+    post,
+    path = "/v1/placements",
+    tag = "placements",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "The request id, if it is not in the body."),
+        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS` holds the answer of a waiting request back."),
+    ),
+    request_body = PlaceRequest,
+    responses(
+        (status = 200, description = "What would be granted: a dry run.", body = Placed),
+        (status = 201, description = "Granted.", body = Placed),
+        (status = 202, description = "No room yet: it waits.", body = Ticket),
+    )
+)]
+async fn place(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json(request): Json<PlaceRequest>,
+) -> Answer<Response> {
+    let dry_run = request.dry_run;
+    let header_id =
+        match headers.get(IDEMPOTENCY_KEY) {
+            Some(value) => Some(value.to_str().map(str::to_owned).map_err(|_| {
+                ApiError::field("Idempotency-Key", None, "visible ASCII characters")
+            })?),
+            None => None,
+        };
+    match placement::place(&service, &caller, request, header_id).await? {
+        Outcome::Placed(placed) => {
+            let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
+            Ok((status, axum::Json(placed)).into_response())
+        }
+        Outcome::Waits(id) => {
+            let ticket = hold(&service, &id, held_s(&headers)).await;
+            let ticket = ticket.ok_or_else(|| ApiError::not_found("waiting request", &id))?;
+            Ok(waiting(ticket))
+        }
+    }
+}
+
+/// What is answered for a request that waits, or waited.
+fn waiting(ticket: Ticket) -> Response {
+    match (ticket.state, ticket.placed) {
+        (TicketState::Granted, Some(placed)) => {
+            (StatusCode::CREATED, axum::Json(placed)).into_response()
+        }
+        (_, placed) => {
+            let location = format!("/v1/queue/{}", ticket.id);
+            let body = axum::Json(Ticket { placed, ..ticket });
+            (StatusCode::ACCEPTED, [(header::LOCATION, location)], body).into_response()
+        }
+    }
+}
+
+/// Seconds for which the caller would have its answer held back.
+fn held_s(headers: &HeaderMap) -> u64 {
+    let prefer = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut parts = prefer.flat_map(|value| value.split(','));
+    let wait = parts.find_map(|part| part.trim().strip_prefix("wait=")?.trim().parse().ok());
+    wait.unwrap_or(0).min(LONGEST_HOLD_S)
+}
+
+/// Waits until a ticket is closed, or so many seconds have passed. Returns it as it is then.
+pub(super) async fn hold(service: &Arc<Service>, id: &str, seconds: u64) -> Option<Ticket> {
+    let mut closings = service.queue.closings();
+    let end = tokio::time::Instant::now() + Duration::from_secs(seconds);
+    loop {
+        closings.mark_unchanged();
+        let ticket = service.queue.get(id, &service.settings.load(), service.now())?;
+        if ticket.state != TicketState::Waiting || seconds == 0 {
+            return Some(ticket);
+        }
+        tokio::select! {
+            _ = closings.changed() => {}
+            () = tokio::time::sleep_until(end) => return Some(ticket),
+            () = service.stopping.cancelled() => return Some(ticket),
+        }
+    }
+}

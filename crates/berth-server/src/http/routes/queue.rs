@@ -1,0 +1,113 @@
+//! `/v1/queue` and `/v1/demand`: requests that wait for room, and demand that found none.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{Demand, Page, Ticket};
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, placements};
+use crate::access::Caller;
+use crate::http::extract::{Path, Query};
+use crate::http::list::{Part, limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::service::{Service, moment};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, cancel)).routes(routes!(demand))
+}
+
+/// List waiting requests
+///
+/// In the order in which they are tried, each with its position; then those that were closed in
+/// the last hour.
+#[utoipa::path(get, path = "/v1/queue", tag = "queue", params(Part),
+    responses((status = 200, description = "Waiting requests.", body = Page<Ticket>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Part>,
+) -> Answer<axum::Json<Page<Ticket>>> {
+    let most = limit(asked.limit)?;
+    let tickets = service.queue.list(&service.settings.load(), service.now());
+    let mut mine: Vec<(String, Ticket)> = tickets
+        .into_iter()
+        .filter(|ticket| caller.sees(&ticket.owner))
+        .map(|ticket| (ticket.id.clone(), ticket))
+        .collect();
+    if let Some(after) = asked.cursor {
+        // One that is gone meanwhile: begin anew rather than leave out what follows.
+        let from = mine.iter().position(|(id, _)| *id == after).map_or(0, |place| place + 1);
+        mine.drain(..from);
+    }
+    Ok(axum::Json(part(mine.into_iter(), most)))
+}
+
+/// How long to wait.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Hold {
+    /// Answer when it is closed, or after so many seconds.
+    #[param(maximum = 300)]
+    wait_s: Option<u64>,
+}
+
+/// Read a waiting request
+#[utoipa::path(get, path = "/v1/queue/{id}", tag = "queue",
+    params(("id" = String, Path, description = "The ticket."), Hold),
+    responses((status = 200, description = "The request and where it stands.", body = Ticket)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(asked): Query<Hold>,
+) -> Answer<axum::Json<Ticket>> {
+    own(&service, &caller, &id)?;
+    let ticket = placements::hold(&service, &id, asked.wait_s.unwrap_or(0).min(300)).await;
+    ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
+}
+
+/// Cancel a waiting request
+#[utoipa::path(delete, path = "/v1/queue/{id}", tag = "queue",
+    params(("id" = String, Path, description = "The ticket.")),
+    responses((status = 204, description = "Cancelled.")))]
+async fn cancel(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Answer<StatusCode> {
+    own(&service, &caller, &id)?;
+    service.queue.cancel(&service, &caller, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn own(service: &Service, caller: &Caller, id: &str) -> Answer<()> {
+    let ticket = service.queue.get(id, &service.settings.load(), service.now());
+    match ticket.filter(|ticket| caller.sees(&ticket.owner)) {
+        Some(_) => Ok(()),
+        None => Err(ApiError::not_found("waiting request", id)),
+    }
+}
+
+/// List unmet demand
+///
+/// Shapes that found no room, most recent first: the signal to scale out by.
+#[utoipa::path(get, path = "/v1/demand", tag = "queue",
+    responses((status = 200, description = "Unmet demand.", body = Page<Demand>)))]
+async fn demand(State(service): State<Arc<Service>>) -> Answer<axum::Json<Page<Demand>>> {
+    let found = service.read(berth_ledger::Ledger::demand).await?;
+    let items = found.into_iter().map(|demand| Demand {
+        owner: demand.owner,
+        code: demand.code,
+        request: serde_json::from_str(&demand.spec).unwrap_or_default(),
+        times: demand.times,
+        first_at: moment(berth_ledger::Micros(demand.first_at)),
+        last_at: moment(berth_ledger::Micros(demand.last_at)),
+    });
+    Ok(axum::Json(Page { items: items.take(1000).collect(), next: None }))
+}

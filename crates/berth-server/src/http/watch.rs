@@ -1,0 +1,50 @@
+//! Around every request: how long it takes, how it ends, and that it ends in time.
+
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+
+use super::HttpLimits;
+use super::problem::ApiError;
+use crate::service::Service;
+
+/// Paths whose answers go on for as long as somebody listens, or wait because they were asked to.
+fn may_take_long(path: &str) -> bool {
+    path.ends_with("/stream")
+        || path == "/v1/state"
+        || path == "/v1/nodes/import"
+        || path == "/v1/queue/{id}"
+        || path == "/v1/placements"
+}
+
+/// Times a request, counts it, and ends it when it takes too long.
+pub(crate) async fn watch(
+    State((service, limits)): State<(Arc<Service>, HttpLimits)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    let began = std::time::Instant::now();
+    let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
+        next.run(request).await
+    } else {
+        tokio::time::timeout(limits.timeout, next.run(request)).await.unwrap_or_else(|_| late())
+    };
+    let path = path.as_ref().map_or("", |path| path.as_str());
+    service.metrics.answered(&method, path, response.status(), began.elapsed());
+    response
+}
+
+fn late() -> Response {
+    let detail = "the request took longer than this server allows; it may yet be done";
+    let title = "it took too long";
+    let status = StatusCode::GATEWAY_TIMEOUT;
+    ApiError::new(status, "timeout", title, detail)
+        .remedy("send it again with the same request id")
+        .retry_after(1)
+        .into_response()
+}

@@ -1,0 +1,68 @@
+//! Nodes that fall silent are marked as lost, and taken back when they are heard again.
+//!
+//! Any server may do so: the state is changed only from what it was read as, so two servers that
+//! disagree change it once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_engine::{NodeId, NodeState};
+use berth_ledger::{Answer, Op, Outcome};
+
+use super::{Service, now};
+
+/// How often silence is looked for.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Marks nodes until the server stops.
+pub(super) async fn keep_watching(service: Arc<Service>) {
+    // A server that was down heard nobody: agents get their time to speak first.
+    let mut since = now().as_second();
+    loop {
+        if tokio::time::timeout(EVERY, service.stopping.cancelled()).await.is_ok() {
+            return;
+        }
+        let at = now().as_second();
+        let lost_after = service.settings.load().lost_after.as_secs();
+        let lost_after = i64::try_from(lost_after).unwrap_or(i64::MAX);
+        // A clock that jumped says nothing about agents.
+        if at < since {
+            since = at;
+        }
+        for (node, generation, state) in turned(&service, at, lost_after, since) {
+            let op = Op::SetNodeState { node: node.clone(), state, expect: Some(generation) };
+            match service.submit(op).await {
+                Ok(Answer::Outcome(Outcome::Done)) => {
+                    tracing::warn!(%node, state = state.name(), "a node's liveness changed");
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, %node, "a node could not be marked"),
+            }
+        }
+        service.metrics.loop_ran("liveness");
+    }
+}
+
+/// Nodes whose state no longer agrees with their silence.
+fn turned(
+    service: &Service,
+    at: i64,
+    lost_after: i64,
+    since: i64,
+) -> Vec<(NodeId, i64, NodeState)> {
+    let books = service.catalog.books();
+    let turn = |(id, node): (&NodeId, &crate::catalog::NodeEntry)| {
+        let silent = at - node.heard_at.max(since) > lost_after;
+        match node.facts.state {
+            NodeState::Active | NodeState::Degraded if silent => {
+                Some((id.clone(), node.generation, NodeState::Lost))
+            }
+            NodeState::Lost if !silent && node.heard_at > since - lost_after => {
+                (at - node.heard_at <= lost_after)
+                    .then(|| (id.clone(), node.generation, NodeState::Active))
+            }
+            _ => None,
+        }
+    };
+    books.nodes.iter().filter_map(turn).collect()
+}

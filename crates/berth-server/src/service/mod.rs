@@ -1,0 +1,186 @@
+//! The service behind the API: everything a handler needs, and the loops beside it.
+
+mod heartbeats;
+mod liveness;
+mod settings;
+mod start;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use berth_api::Role;
+use berth_engine::NodeId;
+use berth_ledger::{Answer, By, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text};
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Caller, Tokens};
+use crate::catalog::{Catalog, LocalityKey};
+use crate::feed::Feed;
+use crate::http::{ApiError, Permissions};
+use crate::metrics::Metrics;
+use crate::placer::Placer;
+use crate::queue::Queue;
+
+pub use heartbeats::Heartbeats;
+pub use settings::Settings;
+pub use start::{ServiceError, ServiceOptions};
+
+/// Everything a handler needs.
+pub struct Service {
+    /// The claim path.
+    pub placer: Placer,
+    /// The truth.
+    pub ledger: Ledger,
+    /// A copy of it for readers.
+    pub catalog: Arc<Catalog>,
+    /// The change feed.
+    pub feed: Feed,
+    /// Who may call.
+    pub tokens: Tokens,
+    /// Requests that wait for room.
+    pub queue: Queue,
+    /// What agents were heard of.
+    pub heartbeats: Heartbeats,
+    /// Which role may use which route.
+    pub permissions: Permissions,
+    /// What can change while it runs.
+    pub settings: ArcSwap<Settings>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Makes marks of places for tenants.
+    pub locality: LocalityKey,
+    /// Whether callers on this machine need no token.
+    pub no_sign_in: bool,
+    /// Set when the server is to stop: streams end, loops end.
+    pub stopping: CancellationToken,
+}
+
+impl Service {
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        now()
+    }
+
+    /// Does an operation for a caller; who, what and from where are in the audit log.
+    ///
+    /// # Errors
+    /// When the ledger does not know what became of it.
+    pub async fn call(
+        &self,
+        caller: &Caller,
+        action: &'static str,
+        subject: impl Into<Text>,
+        request_id: Option<Text>,
+        op: Op,
+    ) -> Result<Answer, LedgerError> {
+        let op = Op::By(Box::new(By {
+            actor: Text::from(caller.actor()),
+            origin: Text::from(caller.origin()),
+            action: Text::from(action),
+            subject: subject.into(),
+            request_id,
+            op,
+        }));
+        self.submit(op).await
+    }
+
+    /// Does an operation of the server's own, which no audit log needs.
+    ///
+    /// # Errors
+    /// As [`Service::call`].
+    pub async fn submit(&self, op: Op) -> Result<Answer, LedgerError> {
+        let (sender, receiver) = oneshot::channel();
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        self.ledger.submit([Job { op, reply }]);
+        receiver.await.unwrap_or(Err(LedgerError::Closed))
+    }
+
+    /// Does an administrative operation. Returns whether anything changed.
+    ///
+    /// # Errors
+    /// When it cannot be done, as the caller is told.
+    pub async fn administer(
+        &self,
+        caller: &Caller,
+        action: &'static str,
+        subject: impl Into<Text>,
+        op: Op,
+    ) -> Result<bool, ApiError> {
+        match self.call(caller, action, subject, None, op).await? {
+            Answer::Outcome(Outcome::Done) => Ok(true),
+            Answer::Outcome(Outcome::Unchanged) => Ok(false),
+            Answer::Outcome(Outcome::Impossible(why)) => Err(ApiError::conflict("impossible", why)),
+            Answer::Outcome(Outcome::Stale { current }) => {
+                Err(ApiError::stale(current.map(|current| current.to_string())))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A step in a claim's life, for a caller.
+    ///
+    /// # Errors
+    /// When it is refused, as the caller is told.
+    pub async fn step(
+        &self,
+        caller: &Caller,
+        action: &'static str,
+        subject: String,
+        op: Op,
+    ) -> Result<Result<Standing, Rejected>, ApiError> {
+        match self.call(caller, action, subject, None, op).await? {
+            Answer::Claim(standing) => Ok(standing),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Reads from the ledger on a thread that may wait.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let ledger = self.ledger.clone();
+        let done = tokio::task::spawn_blocking(move || read(&ledger)).await;
+        Ok(done.unwrap_or(Err(LedgerError::Closed))?)
+    }
+
+    /// Waits until what this server has committed is in the catalogue.
+    pub async fn settled(&self) {
+        self.placer.settled().await;
+    }
+
+    /// The node that a caller may speak for: any for operators, its own for an agent. Others' nodes
+    /// are hidden from agents.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn node_for(&self, caller: &Caller, node: &NodeId) -> Result<(), ApiError> {
+        match (caller.role, caller.node()) {
+            (Role::Agent, Some(own)) if own == node => Ok(()),
+            (Role::Agent, _) => Err(ApiError::not_found("node", node.as_str())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An answer that the ledger never gives to what was asked.
+pub(crate) fn unexpected(answer: &Answer) -> ApiError {
+    ApiError::from(LedgerError::Corrupt(format!("an answer of another kind: {answer:?}")))
+}
+
+/// The time.
+#[allow(clippy::disallowed_methods, reason = "the server is where time comes in")]
+pub(crate) fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+/// A moment of the ledger's clock, as callers read it.
+pub(crate) fn moment(at: berth_ledger::Micros) -> Timestamp {
+    Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH)
+}

@@ -1,0 +1,30 @@
+//! What can change while a server runs.
+
+use std::time::Duration;
+
+/// Settings that handlers and loops read anew each time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How often agents are asked to give a sign of life.
+    pub heartbeat_every: Duration,
+    /// Silence after which a node counts as lost.
+    pub lost_after: Duration,
+    /// How long a waiting request may be overtaken by later ones.
+    pub queue_patience: Duration,
+    /// Most requests that may wait at once, of one tenant.
+    pub queue_limit: usize,
+    /// Whether `/metrics` needs no token.
+    pub open_metrics: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            heartbeat_every: Duration::from_secs(10),
+            lost_after: Duration::from_secs(90),
+            queue_patience: Duration::from_secs(60),
+            queue_limit: 10_000,
+            open_metrics: false,
+        }
+    }
+}
