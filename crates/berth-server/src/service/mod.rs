@@ -25,7 +25,7 @@ use crate::queue::Queue;
 
 pub use heartbeats::Heartbeats;
 pub use settings::Settings;
-pub use start::{ServiceError, ServiceOptions};
+pub use start::{ServiceError, ServiceOptions, store_token};
 
 /// Everything a handler needs.
 pub struct Service {

@@ -127,7 +127,7 @@ impl Service {
 ///
 /// # Errors
 /// When the ledger cannot be written.
-pub(super) fn store_token(
+pub fn store_token(
     ledger: &Ledger,
     record: &TokenRecord,
     caller: &Caller,
