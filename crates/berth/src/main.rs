@@ -1,7 +1,7 @@
 //! The one binary: `berth`. It parses arguments and prints; what it knows, it asks the crates.
 
 mod bench;
-mod demo;
+mod cli;
 mod transfer;
 
 use std::process::ExitCode;
@@ -10,23 +10,37 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// The placement engine for fleets of virtual machines.
+/// The placement engine for fleets of virtual machines: which node?
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
+    #[command(flatten)]
+    global: cli::Global,
     #[command(subcommand)]
     command: Command,
 }
 
+const FIRST_STEPS: &str = "\
+First steps:
+  berth up --demo                            a server with a simulated fleet
+  berth nodes list --limit 10                what there is
+  berth place --cpu 2 --memory 4GiB --owner acme --explain
+  berth top                                  the fleet, live
+
+Which server: --url and --token, else BERTH_URL and BERTH_TOKEN, else the file that BERTH_CONFIG
+names, else berth/client.toml in the folder for settings, else http://127.0.0.1:7070.
+
+";
+
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Client(cli::Client),
     /// Measure Berth on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Place a batch on a simulated fleet, get one refused, and see why.
-    Demo(demo::Demo),
     /// Write a whole ledger to a file, for a backup or to move it to another database.
     ///
     /// Example: berth export --database-url berth.db --out ledger.jsonl
@@ -39,6 +53,26 @@ enum Command {
     ///
     /// Example: berth verify --database-url berth.db
     Verify(transfer::Verify),
+}
+
+/// Commands that ask no server, and so have no use for the options that say which.
+const LOCAL: [&str; 4] = ["bench", "export", "import", "verify"];
+
+/// The whole command line. Options that say which server are hidden where none is asked.
+fn command() -> clap::Command {
+    let mut command = Cli::command().after_help(format!("{FIRST_STEPS}{}", cli::EXIT_CODES));
+    let global: Vec<Arg> =
+        command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    for name in LOCAL {
+        command = command.mut_subcommand(name, |local| {
+            // Its own options go first; one of the same letter keeps it.
+            let free = |arg: &&Arg| local.get_arguments().all(|own| own.get_id() != arg.get_id());
+            let hidden: Vec<Arg> =
+                global.iter().filter(free).map(|arg| arg.clone().hide(true).short(None)).collect();
+            local.args(hidden)
+        });
+    }
+    command
 }
 
 /// Whoever reads our output may stop early, as `head` does. That is no defect of ours to report.
@@ -55,9 +89,14 @@ fn leave_quietly_when_nobody_reads() {
 
 fn main() -> ExitCode {
     leave_quietly_when_nobody_reads();
-    let outcome = match Cli::parse().command {
+    let matches = command().get_matches();
+    let Cli { global, command: asked } = match Cli::from_arg_matches(&matches) {
+        Ok(asked) => asked,
+        Err(error) => error.exit(),
+    };
+    let outcome = match asked {
+        Command::Client(client) => return client.run(&global, command()),
         Command::Bench(bench) => bench.run(),
-        Command::Demo(demo) => demo.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
         Command::Verify(verify) => verify.run(),
@@ -69,5 +108,13 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::command().debug_assert();
     }
 }
