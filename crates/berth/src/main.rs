@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod transfer;
+mod up;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,10 @@ enum Command {
     ///
     /// Example: berth import --database-url postgres://berth@localhost/berth ledger.jsonl
     Import(transfer::Import),
+    /// Run a server.
+    ///
+    /// Example: berth up --listen 127.0.0.1:7070
+    Up(up::Up),
     /// Walk the chain of receipts and find any altered or missing decision.
     ///
     /// Example: berth verify --database-url berth.db
@@ -56,7 +61,7 @@ enum Command {
 }
 
 /// Commands that ask no server, and so have no use for the options that say which.
-const LOCAL: [&str; 4] = ["bench", "export", "import", "verify"];
+const LOCAL: [&str; 5] = ["bench", "export", "import", "up", "verify"];
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
+        Command::Up(up) => up.run(),
         Command::Verify(verify) => verify.run(),
     };
     match outcome {

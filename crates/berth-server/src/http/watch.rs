@@ -28,7 +28,7 @@ pub(crate) async fn watch(
 ) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
         next.run(request).await
     } else {

@@ -127,7 +127,7 @@ async fn decide(
     (request.by, request.quiet) = (by, quiet);
     let (sender, receiver) = oneshot::channel();
     let reply = Box::new(move |answer| drop(sender.send(answer)));
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     service.placer.submit(PlaceJob { request, reply });
     let answer = receiver.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
     service.metrics.placed(&answer, began.elapsed());
