@@ -127,7 +127,11 @@ fn nearest(refusal: &Refusal, count: &FilterCount, width: usize) -> String {
 }
 
 fn nearest_words(miss: &NearestMiss) -> String {
-    format!("nearest {}: {}", name(miss.node.as_ref()), evidence(&miss.evidence))
+    let text = evidence(&miss.evidence);
+    // The filter's name stands before the bar already.
+    let named = format!("{}: ", miss.filter);
+    let text = text.strip_prefix(&named).unwrap_or(&text);
+    format!("nearest {}: {text}", name(miss.node.as_ref()))
 }
 
 /// A bar in eighths of a character; what is not nothing is seen.

@@ -356,6 +356,6 @@ mod tests {
         assert!(changes(&balanced.body, &balanced.body).is_empty());
         let changes = changes(&balanced.body, &pack.body);
         assert!(changes.iter().any(|change| change.key == "name"));
-        assert!(changes.iter().any(|change| change.key.starts_with("weights.")), "{changes:?}");
+        assert!(changes.iter().any(|change| change.key.starts_with("scores.")), "{changes:?}");
     }
 }

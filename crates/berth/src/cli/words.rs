@@ -29,7 +29,7 @@ pub(crate) fn moment(at: Timestamp) -> String {
 /// Amounts on one line; what is zero is left out.
 pub(crate) fn amounts(amounts: &Amounts) -> String {
     let parts = [
-        (amounts.cpu_milli, units::cpu as fn(i64) -> String, ""),
+        (amounts.cpu_milli, cpu as fn(i64) -> String, ""),
         (amounts.memory_mib, units::size, ""),
         (amounts.disk_mib, units::size, " disk"),
         (amounts.bandwidth_mbps, units::bandwidth, ""),
@@ -40,10 +40,16 @@ pub(crate) fn amounts(amounts: &Amounts) -> String {
     if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
 }
 
+/// CPU, and never only `500m`, which reads like a length.
+fn cpu(milli: i64) -> String {
+    let text = units::cpu(milli);
+    if text.ends_with('m') { format!("{text} CPU") } else { text }
+}
+
 /// A number with its unit.
 pub(crate) fn counted(amount: i64, unit: Unit) -> String {
     match unit {
-        Unit::MilliCpu => units::cpu(amount),
+        Unit::MilliCpu => cpu(amount),
         Unit::Mib => units::size(amount),
         Unit::Mbps => units::bandwidth(amount),
         Unit::Seconds => units::duration(amount),

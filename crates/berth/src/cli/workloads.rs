@@ -73,7 +73,7 @@ pub(crate) struct Names {
 pub(crate) struct Set {
     /// Its owner and name: acme/web.
     #[arg(value_name = "OWNER/NAME")]
-    workload: String,
+    which: String,
     /// How many should run.
     #[arg(long, value_name = "N")]
     replicas: u32,
@@ -129,7 +129,7 @@ impl Workloads {
                     None => set.instance.spec()?,
                 };
                 let new = NewWorkload { replicas: set.replicas, template };
-                let raw: Raw = session.client.put(&path(&set.workload)?, &new).await?;
+                let raw: Raw = session.client.put(&path(&set.which)?, &new).await?;
                 print(session, &raw)
             }
             Self::Scale(scale) => {

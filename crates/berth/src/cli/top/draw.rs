@@ -58,7 +58,7 @@ fn title(snapshot: &Snapshot, view: View) -> Line<'static> {
     }
     let hint = if view.paused { "  PAUSED" } else { "" };
     spans.push(Span::styled(hint, Style::new().fg(Color::Yellow)));
-    spans.push(Span::styled(format!("  {}  q quit, p pause, ↑↓ scroll", snapshot.url), DIM));
+    spans.push(Span::styled(format!("  q quit, p pause, ↑↓ scroll  {}", snapshot.url), DIM));
     Line::from(spans)
 }
 
