@@ -196,6 +196,8 @@ fn kind(error: &LedgerError) -> &'static str {
         LedgerError::Closed => "closed",
         LedgerError::NewerSchema { .. }
         | LedgerError::InvalidUrl { .. }
+        | LedgerError::InvalidUrlSetting { .. }
+        | LedgerError::InvalidCursor { .. }
         | LedgerError::CursorTooOld { .. }
         | LedgerError::CursorInFuture { .. }
         | LedgerError::InvalidCursor { .. } => "other",

@@ -147,6 +147,8 @@ enum Message {
     Barrier(tokio::sync::oneshot::Sender<()>),
     /// Time to look for others' events.
     Follow,
+    /// All that was told before this seal has been taken in.
+    Passed(u64),
     /// No more.
     Stop,
 }

@@ -12,6 +12,7 @@ use berth_ledger::{
     Op, Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
 };
 
+use super::follow::Passing;
 use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest};
 use crate::catalog::Note;
 use crate::mirror::Mirror;
@@ -73,7 +74,7 @@ impl InFlight {
 pub(super) struct Planner {
     pub(super) mirror: Mirror,
     pub(super) ledger: Ledger,
-    inbox: Sender<Message>,
+    pub(super) inbox: Sender<Message>,
     clock: Clock,
     pub(super) listener: Listener,
     /// The stored form of requests, for the classes asked for last.
@@ -88,6 +89,9 @@ pub(super) struct Planner {
     pub(super) follows: u64,
     /// The last heartbeat that was taken in, in whole seconds.
     pub(super) heard_until: i64,
+    /// Claims that are gone and about to be forgotten, and how often there were any.
+    pub(super) passing: Option<Passing>,
+    pub(super) seals: u64,
     stopping: bool,
 }
 
@@ -121,6 +125,8 @@ impl Planner {
             lost: 0,
             follows: 0,
             heard_until: 0,
+            passing: None,
+            seals: 0,
             stopping: false,
         }
     }
@@ -161,6 +167,7 @@ impl Planner {
             }
             Message::Inspect(look) => look(&mut self.mirror),
             Message::Follow => self.follow(),
+            Message::Passed(seal) => self.passed(seal),
             Message::Stop => self.stopping = true,
         }
     }
