@@ -5,6 +5,8 @@ use std::time::Duration;
 use berth_api::{Event, Page};
 use berth_client::ClientError;
 use clap::Args;
+use jiff::Timestamp;
+use serde_json::Value;
 
 use super::failure::Done;
 use super::output::Output;
@@ -18,7 +20,7 @@ Examples:
   berth events --follow
   berth events --follow --after 1200 --kind instance --kind node.state -o json
 
-With -o json and --follow there is one event on each line.";
+-o wide prints all of each event. With -o json and --follow there is one event on each line.";
 
 /// List events, or follow them as they happen.
 #[derive(Args, Debug)]
@@ -129,19 +131,43 @@ fn line(out: &Output, data: &str) -> Done {
 
 fn print(out: &Output, event: &Event) {
     let mut fields = Vec::new();
-    flat("", &event.body, &mut fields);
+    if out.is_wide() {
+        flat("", &event.body, &mut fields);
+    } else {
+        brief(&event.body, &mut fields);
+    }
     let number = paint(DIM, &format!("{:>8}", event.seq));
     let at = paint(DIM, &moment(event.at));
-    out.line(format!(
-        "{number}  {at}  {}  {}",
-        paint(BOLD, &format!("{:<22}", event.kind)),
-        fields.join(" ")
-    ));
+    let kind = paint(BOLD, &format!("{:<20}", event.kind));
+    out.line(format!("{number}  {at}  {kind}  {}", fields.join(" ")));
 }
 
-/// What is in a body, as `key=value`; nothing is left out, but long things are cut.
-fn flat(prefix: &str, value: &serde_json::Value, fields: &mut Vec<String>) {
-    use serde_json::Value;
+/// What people look for in an event: the plain fields of its body, and of facts the state.
+fn brief(body: &Value, fields: &mut Vec<String>) {
+    const INNER: [&str; 4] = ["spec_hash", "constraint_gen", "fence", "body"];
+    let Some(map) = body.as_object() else { return flat("", body, fields) };
+    for (key, value) in map.iter().filter(|(key, _)| !INNER.contains(&key.as_str())) {
+        match value {
+            Value::Object(facts) if key == "facts" => {
+                for key in ["id", "state", "zone", "rack"] {
+                    flat(key, facts.get(key).unwrap_or(&Value::Null), fields);
+                }
+            }
+            Value::Object(_) | Value::Array(_) => {}
+            Value::Number(micros) if key.ends_with("_until") || key.ends_with("_at") => {
+                let at = micros.as_i64().and_then(|at| Timestamp::from_microsecond(at).ok());
+                fields.push(format!(
+                    "{key}={}",
+                    at.map(moment).unwrap_or_default().replace(' ', "T")
+                ));
+            }
+            value => flat(key, value, fields),
+        }
+    }
+}
+
+/// Everything in a body, as `key=value`; long things are cut.
+fn flat(prefix: &str, value: &Value, fields: &mut Vec<String>) {
     const LONGEST: usize = 60;
     match value {
         Value::Object(map) => {

@@ -9,7 +9,7 @@ use berth_api::engine::{
 };
 use berth_api::{PlaceRequest, units};
 
-use super::output::style::{BAD, BOLD, COMMAND, DIM, paint};
+use super::output::style::{BAD, BOLD, COMMAND, DIM, WARN, paint};
 use super::place::flags::{RequestFlags, Words};
 use super::shell;
 use super::words::{amounts, counted, many, trait_typed};
@@ -27,18 +27,26 @@ pub(crate) struct Advice<'a> {
     /// Whether all instances are alike, so that a flag changes what was refused.
     alike: bool,
     disk_asked: bool,
+    /// How many were placed all the same.
+    placed: u32,
 }
 
 impl<'a> Advice<'a> {
     /// For a request that was made of flags.
     pub(crate) fn new(flags: &'a RequestFlags, kept: Vec<String>, request: &PlaceRequest) -> Self {
         let disk_asked = request.instances.iter().any(|spec| spec.resources.disk_mib.is_some());
-        Self { flags: Some(flags), kept, alike: request.instances.len() == 1, disk_asked }
+        let alike = request.instances.len() == 1;
+        Self { flags: Some(flags), kept, alike, disk_asked, placed: 0 }
+    }
+
+    /// The same for those that are left when some were placed.
+    pub(crate) fn after(self, placed: u32) -> Self {
+        Self { placed, ..self }
     }
 
     /// For a request that is not ours to change, such as one in the log.
     pub(crate) const fn none() -> Self {
-        Self { flags: None, kept: Vec::new(), alike: false, disk_asked: false }
+        Self { flags: None, kept: Vec::new(), alike: false, disk_asked: false, placed: 0 }
     }
 
     /// The same request with a change, if it can be written.
@@ -48,6 +56,11 @@ impl<'a> Advice<'a> {
     }
 
     fn line(&self, flags: &RequestFlags, after: &[&str]) -> String {
+        let mut flags = flags.clone();
+        if self.placed > 0 {
+            // Those that have their place are not asked for again.
+            flags.count = flags.count.map(|count| count.saturating_sub(self.placed).max(1));
+        }
         let after: Vec<&str> =
             self.kept.iter().map(String::as_str).chain(after.iter().copied()).collect();
         flags.line("berth place", &after)
@@ -61,7 +74,7 @@ pub(crate) fn picture(refusals: &[Refusal], advice: &Advice<'_>) -> String {
 }
 
 fn one(refusal: &Refusal, advice: &Advice<'_>) -> String {
-    let mut text = headline(refusal);
+    let mut text = headline(refusal, advice);
     if let Some(search) = refusal.search.and_then(search) {
         let _ = write!(text, "\n{search}");
     }
@@ -78,12 +91,17 @@ fn one(refusal: &Refusal, advice: &Advice<'_>) -> String {
     text
 }
 
-fn headline(refusal: &Refusal) -> String {
-    let (error, code) = (paint(BAD, "error:"), paint(BOLD, &refusal.code));
+fn headline(refusal: &Refusal, advice: &Advice<'_>) -> String {
+    let code = paint(BOLD, &refusal.code);
+    let subject = if advice.placed > 0 {
+        format!("{} no room for the rest", paint(WARN, "note:"))
+    } else {
+        format!("{} no room", paint(BAD, "error:"))
+    };
     match refusal.nodes {
-        0 => format!("{error} no room: there are no nodes ({code})"),
-        1 => format!("{error} no room: the one node cannot take it ({code})"),
-        nodes => format!("{error} no room: none of {nodes} nodes can take it ({code})"),
+        0 => format!("{subject}: there are no nodes ({code})"),
+        1 => format!("{subject}: the one node cannot take it ({code})"),
+        nodes => format!("{subject}: none of {nodes} nodes can take it ({code})"),
     }
 }
 

@@ -97,8 +97,22 @@ impl Table {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        table.trim_fmt()
+        table.lines().map(|line| trimmed(&line)).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// A line without space at its end, also where the end is styled.
+fn trimmed(line: &str) -> String {
+    let (mut text, mut codes) = (line.trim_end(), String::new());
+    while let Some(start) = text.rfind('\x1b').filter(|_| text.ends_with('m')) {
+        // Only a code that is the very end of the line.
+        if text[start..].find('m') != Some(text.len() - start - 1) {
+            break;
+        }
+        codes.insert_str(0, &text[start..]);
+        text = text[..start].trim_end();
+    }
+    format!("{text}{codes}")
 }
 
 fn styled(cell: &Cell) -> comfy_table::Cell {
@@ -133,7 +147,7 @@ mod tests {
         table.row(["a".into(), "1.5".into(), Cell::toned("active", Tone::Good)]);
         table.row(["longer-name".into(), "128".into(), "lost".into()]);
         let text = anstream::adapter::strip_str(&table.text()).to_string();
-        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
             ["NODE         CPU  STATE", "a            1.5  active", "longer-name  128  lost"]

@@ -5,7 +5,7 @@ use berth_client::{Client, ClientError, escape};
 use clap::Args;
 use futures_util::StreamExt as _;
 
-use super::did_you_mean;
+use super::{did_you_mean, print};
 use crate::cli::failure::{Done, Exit, Failure};
 use crate::cli::output::confirm;
 use crate::cli::session::{Raw, Session, typed};
@@ -17,6 +17,9 @@ const AT_ONCE: usize = 16;
 
 /// Most nodes that are named before a change.
 const NAMED: usize = 10;
+
+/// What is done to a node whose facts are set; then all of them are of interest.
+pub(crate) const CHANGE: &str = "change";
 
 /// Which nodes are changed.
 #[derive(Args, Debug, Default)]
@@ -148,12 +151,12 @@ where
         }
     }
     bar.finish_and_clear();
-    print_done(session, &done, &mut removed)?;
+    print_done(session, verb, &done, &mut removed)?;
     failed.sort_by(|(a, _), (b, _)| a.cmp(b));
     report(session, failed, done.len() + removed.len()).await
 }
 
-fn print_done(session: &Session, done: &[Raw], removed: &mut [String]) -> Done {
+fn print_done(session: &Session, verb: &str, done: &[Raw], removed: &mut [String]) -> Done {
     let out = &session.out;
     removed.sort();
     for name in removed.iter() {
@@ -169,6 +172,13 @@ fn print_done(session: &Session, done: &[Raw], removed: &mut [String]) -> Done {
         };
     }
     let mut nodes: Vec<Node> = typed(done)?;
+    if let [node] = nodes.as_slice()
+        && verb == CHANGE
+        && !out.quiet
+    {
+        print::node(out, node);
+        return Ok(());
+    }
     nodes.sort_by(|a, b| a.facts.id.cmp(&b.facts.id));
     let mut table = Table::new(&["NODE", "STATE", ">INSTANCES"]);
     for node in &nodes {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use berth_api::ImportReport;
+use berth_client::ClientError;
 use clap::Args;
 
 use crate::cli::failure::{Done, Exit, Failure};
@@ -42,7 +43,12 @@ impl Import {
         let bar = session.out.spinner(&format!("importing {}", self.file.display()));
         let answer = session.client.post_text::<Raw>("/v1/nodes/import", content_type, text).await;
         bar.finish_and_clear();
-        let raw = answer?;
+        let raw = match answer {
+            Ok(raw) => raw,
+            // What is wrong with the lines comes as a report, not as a problem.
+            Err(ClientError::Status { status: 422, text }) => serde_json::from_str(&text)?,
+            Err(error) => return Err(error.into()),
+        };
         let report: ImportReport = read_as(&raw)?;
         if !report.errors.is_empty() {
             return Err(refused(&report));

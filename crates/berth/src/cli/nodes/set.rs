@@ -4,7 +4,7 @@ use berth_client::{Client, escape};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::bulk::{self, Target};
+use super::bulk::{self, CHANGE, Target};
 use crate::cli::failure::{Done, Failure};
 use crate::cli::session::{Raw, Session};
 
@@ -59,7 +59,7 @@ impl Set {
         let patch = patch(&pairs)?;
         let (filter, dry_run, yes) = (self.filter, self.dry_run, self.yes);
         let target = Target { nodes, filter, dry_run, yes };
-        let Some(names) = target.chosen(session, "change").await? else { return Ok(()) };
+        let Some(names) = target.chosen(session, CHANGE).await? else { return Ok(()) };
         let change = |client: Client, name: String| {
             let (path, patch) = (format!("/v1/nodes/{}", escape(&name)), patch.clone());
             async move {
@@ -68,7 +68,7 @@ impl Set {
                 answer.map(|tagged| Some(tagged.value))
             }
         };
-        bulk::apply(session, "change", names, change).await
+        bulk::apply(session, CHANGE, names, change).await
     }
 }
 

@@ -146,7 +146,8 @@ impl Place {
             Ok(())
         })?;
         if !short.is_empty() && !out.is_data() {
-            let advice = picture::Advice::new(&self.request, self.kept(), request);
+            let placed = u32::try_from(placed.instances.len()).unwrap_or(u32::MAX);
+            let advice = picture::Advice::new(&self.request, self.kept(), request).after(placed);
             out.note(format!("\n{}", picture::picture(&short, &advice)));
         }
         if placed.instances.is_empty() {

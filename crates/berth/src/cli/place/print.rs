@@ -69,7 +69,7 @@ fn table(placed: &Placed, wide: bool) -> Table {
 
 fn name(instance: &PlacedInstance) -> String {
     match &instance.name {
-        Some(name) => format!("{name} ({})", instance.instance),
+        Some(name) => name.clone(),
         None => instance.instance.to_string(),
     }
 }

@@ -55,7 +55,14 @@ pub(crate) async fn until_granted(
         bar.set_message(place_in_queue(&now));
     };
     bar.finish_and_clear();
-    ended(answer.0, answer.1)
+    let (raw, mut last) = answer;
+    // The last try may say less than the first did.
+    let says_why =
+        |problem: &Option<Problem>| problem.as_ref().is_some_and(|p| !p.refusals.is_empty());
+    if !says_why(&last.problem) && says_why(&ticket.problem) {
+        last.problem = ticket.problem;
+    }
+    ended(raw, last)
 }
 
 fn place_in_queue(ticket: &Ticket) -> String {
