@@ -199,7 +199,6 @@ fn kind(error: &LedgerError) -> &'static str {
         | LedgerError::InvalidUrlSetting { .. }
         | LedgerError::InvalidCursor { .. }
         | LedgerError::CursorTooOld { .. }
-        | LedgerError::CursorInFuture { .. }
-        | LedgerError::InvalidCursor { .. } => "other",
+        | LedgerError::CursorInFuture { .. } => "other",
     }
 }

@@ -1,5 +1,6 @@
 //! The one binary: `berth`. It parses arguments and prints; what it knows, it asks the crates.
 
+mod agent;
 mod bench;
 mod cli;
 mod transfer;
@@ -39,6 +40,7 @@ names, else berth/client.toml in the folder for settings, else http://127.0.0.1:
 enum Command {
     #[command(flatten)]
     Client(cli::Client),
+    Agent(Box<agent::Agent>),
     /// Measure Berth on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -60,8 +62,9 @@ enum Command {
     Verify(transfer::Verify),
 }
 
-/// Commands that ask no server, and so have no use for the options that say which.
-const LOCAL: [&str; 5] = ["bench", "export", "import", "up", "verify"];
+/// Commands that ask no server, or have ways of their own to say which: they show none of the
+/// options that do.
+const LOCAL: [&str; 6] = ["agent", "bench", "export", "import", "up", "verify"];
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
     };
     let outcome = match asked {
         Command::Client(client) => return client.run(&global, command()),
+        Command::Agent(agent) => agent.run(),
         Command::Bench(bench) => bench.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),

@@ -76,7 +76,12 @@ impl Stage {
 
     /// Makes a volume.
     pub(crate) fn volume(&mut self, id: &str, home: &str, attached_to: Option<InstanceId>) {
-        self.volumes.push(Volume { id: id.to_owned(), home: NodeId::new(home), attached_to });
+        self.volumes.push(Volume {
+            id: id.to_owned(),
+            owner: None,
+            home: NodeId::new(home),
+            attached_to,
+        });
     }
 
     /// Asks the engine for every node and every term.

@@ -59,6 +59,9 @@ impl Planner {
             self.lost = lost;
         }
         self.follows += 1;
+        if let Some(metrics) = &self.metrics {
+            metrics.loop_ran("planner");
+        }
         if self.follows.is_multiple_of(HEARTBEATS_EVERY) {
             self.hear();
         }

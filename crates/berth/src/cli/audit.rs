@@ -4,16 +4,25 @@ use berth_api::AuditEntry;
 use clap::Args;
 
 use super::failure::Done;
-use super::session::Session;
+use super::session::{Session, given};
 use super::table::Table;
 use super::words::{moment, or_dash};
 
 /// List changes: who, what, from where.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  berth audit --limit 20\n  berth audit -o json | jq '.items[] | select(.action == \"token.create\")'"
+    after_help = "Examples:\n  berth audit --limit 20\n  berth audit --action node.drain --subject node-0000\n  berth audit -o json | jq '.items[] | select(.action == \"token.create\")'"
 )]
 pub(crate) struct Audit {
+    /// By this actor, as the list names it.
+    #[arg(long)]
+    actor: Option<String>,
+    /// Of this kind: node.cordon.
+    #[arg(long)]
+    action: Option<String>,
+    /// To something whose name has this in it.
+    #[arg(long)]
+    subject: Option<String>,
     /// How many at most.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -41,6 +50,8 @@ impl Audit {
             }
             out.table(&table, "Nothing was changed yet.");
         };
-        session.show_list("/v1/audit", &[], usize::try_from(self.limit).ok(), human).await
+        let query =
+            given(&[("actor", &self.actor), ("action", &self.action), ("subject", &self.subject)]);
+        session.show_list("/v1/audit", &query, usize::try_from(self.limit).ok(), human).await
     }
 }

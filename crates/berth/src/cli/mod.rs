@@ -26,6 +26,7 @@ mod queue;
 mod quotas;
 #[cfg(test)]
 mod reference;
+mod secrets;
 mod session;
 mod shell;
 mod table;
@@ -73,6 +74,8 @@ pub(crate) enum Client {
     Pools(pools::Pools),
     #[command(subcommand)]
     Quotas(quotas::Quotas),
+    #[command(subcommand)]
+    Secrets(secrets::Secrets),
     #[command(subcommand)]
     Token(token::Tokens),
     Audit(audit::Audit),
@@ -124,6 +127,7 @@ impl Client {
             Self::Volumes(volumes) => volumes.run(&session()?).await,
             Self::Pools(pools) => pools.run(&session()?).await,
             Self::Quotas(quotas) => quotas.run(&session()?).await,
+            Self::Secrets(secrets) => secrets.run(&session()?).await,
             Self::Token(token) => token.run(global).await,
             Self::Audit(audit) => audit.run(&session()?).await,
             Self::Whoami(who) => who.run(&session()?, global).await,

@@ -41,16 +41,19 @@ pub(crate) enum Attachments {
     #[command(visible_alias = "ls", after_help = "Example:\n  berth volumes attachments list")]
     List,
     /// Show one set.
-    #[command(after_help = "Example:\n  berth volumes attachments show db")]
-    Show(One),
+    #[command(after_help = "Example:\n  berth volumes attachments show db --owner acme")]
+    Show(OneOf),
     /// Define a set.
     #[command(
         after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --owner acme"
     )]
     Set(SetOf),
-    /// Remove sets.
-    #[command(visible_alias = "rm", after_help = "Example:\n  berth volumes attachments remove db")]
-    Remove(Names),
+    /// Remove a set.
+    #[command(
+        visible_alias = "rm",
+        after_help = "Example:\n  berth volumes attachments remove db --owner acme"
+    )]
+    Remove(OneOf),
 }
 
 /// One of them.
@@ -66,6 +69,23 @@ pub(crate) struct Names {
     /// Their names.
     #[arg(required = true)]
     names: Vec<String>,
+}
+
+/// One set of a tenant.
+#[derive(Args, Debug)]
+pub(crate) struct OneOf {
+    /// Its name.
+    name: String,
+    /// The tenant; a tenant's token knows its own.
+    #[arg(long)]
+    owner: Option<String>,
+}
+
+impl OneOf {
+    fn path(&self) -> String {
+        let owner = self.owner.as_deref().map(|owner| format!("?owner={}", escape(owner)));
+        format!("/v1/attachments/{}{}", escape(&self.name), owner.unwrap_or_default())
+    }
 }
 
 /// A volume as it is defined.
@@ -100,11 +120,12 @@ impl Volumes {
         match self {
             Self::List => {
                 let human = |volumes: Vec<Volume>| {
-                    let mut table = Table::new(&["VOLUME", "HOME", "USED BY"]);
+                    let mut table = Table::new(&["VOLUME", "OWNER", "HOME", "USED BY"]);
                     for volume in &volumes {
                         let used = volume.attached_to.map(|id| id.to_string());
                         let (name, home) = (volume.id.as_str(), volume.home.as_str());
-                        table.row([name.into(), home.into(), or_dash(used.as_deref())]);
+                        let owner = or_dash(volume.owner.as_deref());
+                        table.row([name.into(), owner, home.into(), or_dash(used.as_deref())]);
                     }
                     out.table(&table, "There are no volumes.");
                 };
@@ -130,6 +151,7 @@ fn print(session: &Session, raw: &Raw) -> Done {
     session.out.answer(raw, |volume: Volume| {
         session.out.line(pairs(&[
             ("volume", volume.id),
+            ("owner", volume.owner.unwrap_or_else(|| "anyone".to_owned())),
             ("home", volume.home.to_string()),
             ("used by", volume.attached_to.map(|id| id.to_string()).unwrap_or_default()),
         ]));
@@ -155,8 +177,7 @@ impl Attachments {
                 session.show_list("/v1/attachments", &[], None, human).await
             }
             Self::Show(one) => {
-                let path = format!("/v1/attachments/{}", escape(&one.name));
-                let raw = session.get(&path, &[]).await?;
+                let raw = session.get(&one.path(), &[]).await?;
                 print_set(session, &raw)
             }
             Self::Set(set) => {
@@ -165,8 +186,10 @@ impl Attachments {
                 let raw: Raw = session.client.put(&path, &new).await?;
                 print_set(session, &raw)
             }
-            Self::Remove(names) => {
-                session.remove("set of volumes", "/v1/attachments", &names.names).await
+            Self::Remove(one) => {
+                session.client.delete(&one.path()).await?;
+                out.note(format!("removed set of volumes {}", one.name));
+                Ok(())
             }
         }
     }
