@@ -16,6 +16,7 @@ pub mod placement;
 mod placer;
 pub mod queue;
 pub mod service;
+pub mod telemetry;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};
 pub use housekeeping::{Chores, Housekeeper};

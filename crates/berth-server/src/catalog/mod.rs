@@ -28,6 +28,8 @@ pub enum Note {
     Loaded,
     /// What happened.
     Events(Micros, Vec<EventBody>),
+    /// When agents were last heard, by whichever server.
+    Heard(Vec<(NodeId, i64)>),
     /// The log has been read to its end.
     Passed,
     /// Answered when everything before it is in the catalogue.
@@ -114,6 +116,11 @@ impl Catalog {
                                 room |= makes_room(&event);
                                 self.tell_documents(&event);
                                 books.apply(at, event, &mut touched);
+                            }
+                        }
+                        Note::Heard(heard) => {
+                            for (node, at) in heard {
+                                books.heard(&node, at);
                             }
                         }
                         Note::Passed => books.passed(),

@@ -37,6 +37,20 @@ fn not_allowed(role: Role) -> ApiError {
         .remedy("use a token of another role; berth whoami says which this one has")
 }
 
+/// A method that the table does not have for a path, or a path that it does not have at all.
+fn not_served(service: &Service, path: &str) -> Response {
+    let methods = service.permissions.methods(path);
+    if methods.is_empty() {
+        tracing::error!(path, "a route is not in the table of permissions");
+        return super::nothing_here().into_response();
+    }
+    let mut response = super::wrong_method().into_response();
+    if let Ok(methods) = methods.parse() {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
+}
+
 /// Lets a request through to its handler, or answers in its stead.
 pub(crate) async fn guard(
     State(service): State<Arc<Service>>,
@@ -45,11 +59,9 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Response {
     let path = path.as_ref().map_or("", |path| path.as_str());
-    let access = match service.permissions.of(request.method(), path) {
-        Some(access) => access,
-        // The path is known, the method is not: the router says so.
-        None if request.method() != Method::OPTIONS => return next.run(request).await,
-        None => Access::Open,
+    // What is not in the table answers nobody, also when the router knows it.
+    let Some(access) = service.permissions.of(request.method(), path) else {
+        return not_served(&service, path);
     };
     let caller = caller(&service, &request);
     let is_open =

@@ -134,4 +134,12 @@ impl Permissions {
         let methods = self.0.get(path)?;
         methods.iter().find(|(known, _)| known == method).map(|(_, access)| *access)
     }
+
+    /// The methods of a path, with commas between; empty when it is not in the table.
+    #[must_use]
+    pub fn methods(&self, path: &str) -> String {
+        let methods = self.0.get(path).into_iter().flatten();
+        let names: Vec<&str> = methods.map(|(method, _)| method.as_str()).collect();
+        names.join(",")
+    }
 }

@@ -48,7 +48,7 @@ pub struct Service {
     /// What can change while it runs.
     pub settings: ArcSwap<Settings>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Makes marks of places for tenants.
     pub locality: LocalityKey,
     /// Whether callers on this machine need no token.

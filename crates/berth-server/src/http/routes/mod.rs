@@ -1,13 +1,17 @@
 //! Every route, by what it is about.
 
+mod audit;
 mod claims;
 mod events;
 mod health;
 mod instances;
 mod nodes;
 mod placements;
+mod policies;
 mod queue;
+mod state;
 mod things;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -32,4 +36,8 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(nodes::routes(limits))
         .merge(events::routes())
         .merge(things::routes())
+        .merge(policies::routes())
+        .merge(tokens::routes())
+        .merge(audit::routes())
+        .merge(state::routes())
 }
