@@ -12,9 +12,11 @@ mod housekeeping;
 pub mod http;
 pub mod metrics;
 mod mirror;
+mod pages;
 pub mod placement;
 mod placer;
 pub mod queue;
+mod replay;
 pub mod service;
 pub mod telemetry;
 
@@ -25,3 +27,4 @@ pub use mirror::Mirror;
 pub use placer::{
     Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions,
 };
+pub use replay::replay;

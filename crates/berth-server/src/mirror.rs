@@ -339,6 +339,30 @@ impl Mirror {
         }
     }
 
+    /// Claims what the log will tell of later, as a plan of our own that is under way. Returns the
+    /// id to take it back by; absent when the instance is there already.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn foresee(&mut self, plan: &Allocated) -> Result<Option<InstanceId>, LedgerError> {
+        let id = engine_id(ClaimKey { instance: plan.instance_id, role: plan.role });
+        let is_new = self.engine.fleet().node_of(id).is_none();
+        let Some(spec) = plan.spec.as_ref().filter(|_| is_new) else { return Ok(None) };
+        if !self.nodes.contains_key(&plan.node_id) {
+            return Ok(None);
+        }
+        self.place(id, plan.name.as_deref(), spec, &plan.node_id, Some(plan.resources))?;
+        self.planned.insert(id);
+        Ok(Some(id))
+    }
+
+    /// Notes that every node was heard.
+    pub fn hear_all(&mut self, at: berth_engine::Timestamp) {
+        for node in self.nodes.keys() {
+            self.engine.fleet_mut().heartbeat(node, at);
+        }
+    }
+
     /// Takes in a claim as the ledger has it, unless something newer is known.
     ///
     /// # Errors

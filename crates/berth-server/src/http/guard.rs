@@ -13,6 +13,7 @@ use http::{Method, StatusCode, header};
 use super::permissions::Access;
 use super::problem::ApiError;
 use crate::access::{Caller, Scope};
+use crate::pages::ErrorPage;
 use crate::service::Service;
 
 /// The cookie that a signed-in browser has.
@@ -21,6 +22,10 @@ pub(crate) const COOKIE: &str = "berth_token";
 /// The node that a verified client certificate names, put beside a connection by the TLS layer.
 #[derive(Clone, Debug)]
 pub struct CertifiedNode(pub NodeId);
+
+/// Put beside a request that came over TLS, by the TLS layer: cookies are then for TLS only.
+#[derive(Clone, Copy, Debug)]
+pub struct OverTls;
 
 /// Nobody said who calls.
 pub(crate) fn who_are_you() -> ApiError {
@@ -72,16 +77,24 @@ pub(crate) async fn guard(
         (Access::Roles(roles), Some(caller)) if roles.contains(&caller.role) => {
             request.extensions_mut().insert(caller);
         }
+        (_, Some(caller)) if is_page(path) => {
+            return ErrorPage::response(&not_allowed(caller.role), Some(&caller));
+        }
         (_, Some(caller)) => return not_allowed(caller.role).into_response(),
-        (_, None) if path == "/" => return Redirect::to("/sign-in").into_response(),
+        (_, None) if is_page(path) => return Redirect::to("/sign-in").into_response(),
         (_, None) => return who_are_you().into_response(),
     }
     next.run(request).await
 }
 
+/// Whether people look at this path with a browser.
+fn is_page(path: &str) -> bool {
+    path == "/" || path.starts_with("/decisions/")
+}
+
 /// Who calls; absent when nothing valid says so.
 pub(crate) fn caller(service: &Service, request: &Request) -> Option<Caller> {
-    let from = from(request);
+    let from = from(request.extensions());
     if let Some(text) = presented(request) {
         // A token that is presented decides, also when it is not valid.
         return service.tokens.caller(text, from, service.now());
@@ -96,8 +109,9 @@ pub(crate) fn caller(service: &Service, request: &Request) -> Option<Caller> {
         .then(|| Caller { from, ..Caller::local("anyone on this machine") })
 }
 
-fn from(request: &Request) -> Option<IpAddr> {
-    let info = request.extensions().get::<ConnectInfo<SocketAddr>>();
+/// The address that a request came from.
+pub(crate) fn from(extensions: &http::Extensions) -> Option<IpAddr> {
+    let info = extensions.get::<ConnectInfo<SocketAddr>>();
     info.map(|ConnectInfo(address)| address.ip())
 }
 

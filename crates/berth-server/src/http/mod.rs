@@ -25,11 +25,11 @@ use tower_http::decompression::RequestDecompressionLayer;
 use crate::service::Service;
 
 pub use document::openapi;
-pub use guard::CertifiedNode;
+pub use guard::{CertifiedNode, OverTls};
 pub use permissions::{Access, Permissions, ROUTES};
 pub use problem::{Answer, ApiError, guard_in_words};
 pub(crate) use refused::refused;
-pub(crate) use routes::volumes_of;
+pub(crate) use routes::{recent_decisions, volumes_of};
 
 /// Limits of the HTTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

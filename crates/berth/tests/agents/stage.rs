@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub(crate) struct Stage {
     pub(crate) client: Client,
+    pub(crate) admin_token: String,
     pub(crate) folder: TempDir,
     service: Arc<Service>,
     address: SocketAddr,
@@ -41,9 +42,10 @@ impl Stage {
         let address = listener.local_addr().unwrap();
         let app = router(Arc::clone(&service), HttpLimits::default());
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        let admin_token = token.clone();
         let (url, token) = (format!("http://{address}"), Some(token));
         let client = Client::new(Connect { url, token, ..Connect::default() }).unwrap();
-        Self { client, folder, service, address, serving }
+        Self { client, admin_token, folder, service, address, serving }
     }
 
     pub(crate) fn url(&self) -> String {
