@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod catalog;
+pub mod config;
 pub mod feed;
 mod housekeeping;
 pub mod http;
@@ -15,7 +16,9 @@ mod mirror;
 pub mod placement;
 mod placer;
 pub mod queue;
+pub mod serve;
 pub mod service;
+pub mod telemetry;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};
 pub use housekeeping::{Chores, Housekeeper};

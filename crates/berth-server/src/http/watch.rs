@@ -6,10 +6,12 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use tracing::Instrument as _;
 
 use super::HttpLimits;
 use super::problem::ApiError;
 use crate::service::Service;
+use crate::telemetry::REQUESTS;
 
 /// Paths whose answers go on for as long as somebody listens, or wait because they were asked to.
 fn may_take_long(path: &str) -> bool {
@@ -29,11 +31,22 @@ pub(crate) async fn watch(
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let began = std::time::Instant::now();
+    // Where no traces are collected, nobody is interested and nothing is made.
+    let span = tracing::info_span!(
+        target: REQUESTS,
+        "request",
+        otel.kind = "server",
+        http.request.method = %method,
+        http.route = path.as_ref().map(MatchedPath::as_str),
+        http.response.status_code = tracing::field::Empty,
+    );
+    let answer = next.run(request).instrument(span.clone());
     let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
-        next.run(request).await
+        answer.await
     } else {
-        tokio::time::timeout(limits.timeout, next.run(request)).await.unwrap_or_else(|_| late())
+        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(|_| late())
     };
+    span.record("http.response.status_code", response.status().as_u16());
     let path = path.as_ref().map_or("", |path| path.as_str());
     service.metrics.answered(&method, path, response.status(), began.elapsed());
     response

@@ -81,7 +81,8 @@ impl Service {
         store_first_policy(&ledger, &options.placer.policy)?;
         let locality = locality_key(&ledger)?;
         let tokens = Tokens::load(&ledger)?;
-        let housekeeper = Housekeeper::start(ledger.clone(), options.chores)?;
+        let chores = Arc::new(ArcSwap::from_pointee(options.chores));
+        let housekeeper = Housekeeper::start_with(ledger.clone(), Arc::clone(&chores))?;
         let service = Arc::new(Self {
             feed: Feed::start(ledger.clone())?,
             queue: Queue::load(&ledger)?,
@@ -91,9 +92,11 @@ impl Service {
             heartbeats: super::Heartbeats::default(),
             permissions: Permissions::default(),
             settings: ArcSwap::from_pointee(options.settings),
+            chores,
             metrics: Metrics::new(),
             locality,
             no_sign_in: options.no_sign_in,
+            draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
             ledger,
         });
@@ -113,13 +116,20 @@ impl Service {
         if !self.tokens.is_empty() {
             return Ok(None);
         }
-        let name = "first admin".to_owned();
-        let role = Role::Admin;
+        self.admin_token("first admin").map(Some)
+    }
+
+    /// Makes and stores a token of an admin. Waits for the database.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn admin_token(&self, name: &str) -> Result<String, ServiceError> {
+        let (name, role) = (name.to_owned(), Role::Admin);
         let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
         let (record, secret) = TokenRecord::make(&new, now())?;
         store_token(&self.ledger, &record, &Caller::local("berth up"))?;
         self.tokens.put(record);
-        Ok(Some(secret))
+        Ok(secret)
     }
 }
 
