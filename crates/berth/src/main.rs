@@ -28,6 +28,12 @@ enum Command {
     /// Measure Berth on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Make certificates, for a server that runs with --tls self.
+    #[command(subcommand)]
+    Certificate(up::Certificate),
+    /// Look at the configuration of a server.
+    #[command(subcommand)]
+    Config(up::ConfigCommand),
     /// Place a batch on a simulated fleet, get one refused, and see why.
     Demo(demo::Demo),
     /// Write a whole ledger to a file, for a backup or to move it to another database.
@@ -40,7 +46,7 @@ enum Command {
     Import(transfer::Import),
     /// Run a server.
     ///
-    /// Example: berth up --listen 127.0.0.1:7070
+    /// Example: berth up --demo
     Up(up::Up),
     /// Walk the chain of receipts and find any altered or missing decision.
     ///
@@ -65,6 +71,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Agent(agent) => agent.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Certificate(certificate) => certificate.run(),
+        Command::Config(config) => config.run(),
         Command::Demo(demo) => demo.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
@@ -76,7 +84,8 @@ fn main() -> ExitCode {
         Err(error) => {
             // The chain of causes on one line; where in the code it happened is for developers.
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            let is_usage = error.is::<up::BadConfig>();
+            if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
