@@ -43,13 +43,27 @@ impl Housekeeper {
     /// # Errors
     /// When no thread can be started.
     pub fn start(ledger: Ledger, chores: Chores) -> std::io::Result<Self> {
+        Self::start_with(ledger, chores, || {})
+    }
+
+    /// The same, and tells of every round.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start_with(
+        ledger: Ledger,
+        chores: Chores,
+        round: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let work = move || {
             let tick = chores.reap_every.max(Duration::from_millis(100));
             let (mut since_reconciled, mut since_forgot) = (Duration::ZERO, Duration::ZERO);
             // What fails now, because the database is away, is done the next time.
             while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
-                let _ = ledger.reap();
+                if ledger.reap().is_ok() {
+                    round();
+                }
                 since_reconciled += tick;
                 since_forgot += tick;
                 if since_reconciled >= chores.reconcile_every {

@@ -18,6 +18,7 @@ mod placer;
 pub mod queue;
 mod replay;
 pub mod service;
+pub mod telemetry;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};
 pub use housekeeping::{Chores, Housekeeper};

@@ -59,11 +59,11 @@ impl Numbers {
         self.draw() % bound.max(1)
     }
 
-    fn below_u32(&mut self, bound: u32) -> u32 {
+    pub(crate) fn below_u32(&mut self, bound: u32) -> u32 {
         u32::try_from(self.below(u64::from(bound))).unwrap_or(0)
     }
 
-    fn one_in(&mut self, chances: u64) -> bool {
+    pub(crate) fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0
     }
 }
@@ -72,9 +72,16 @@ impl Numbers {
 pub fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<(), SimulationError> {
     let mut numbers = Numbers::new(seed);
     for number in 0..nodes {
-        fleet.add_node(&node(number, &mut numbers))?;
+        fleet.add_node(&node(number, &mut numbers, NOW))?;
     }
     Ok(())
+}
+
+/// The facts of nodes `0..nodes`, as they would be stated at that moment.
+#[must_use]
+pub fn nodes_at(nodes: u64, seed: u64, at: Timestamp) -> Vec<NodeFacts> {
+    let mut numbers = Numbers::new(seed);
+    (0..nodes).map(|number| node(number, &mut numbers, at)).collect()
 }
 
 /// The name of a node.
@@ -82,7 +89,7 @@ pub fn node_id(number: u64) -> NodeId {
     NodeId::from(format!("node-{number:06}"))
 }
 
-fn node(number: u64, numbers: &mut Numbers) -> NodeFacts {
+fn node(number: u64, numbers: &mut Numbers, now: Timestamp) -> NodeFacts {
     let shapes = [(16, 64), (32, 128), (64, 256), (96, 384), (64, 512)];
     let (cores, memory_gib) = shapes[usize::try_from(numbers.below(5)).unwrap_or(0)];
     let capacity = Amounts::new(cores * 1000, memory_gib * 1024)
@@ -92,7 +99,7 @@ fn node(number: u64, numbers: &mut Numbers) -> NodeFacts {
     let rack = number / NODES_PER_RACK;
     facts.zone = Some(format!("zone-{}", rack % ZONES));
     facts.rack = Some(format!("rack-{rack:04}"));
-    facts.heartbeat_at = NOW.plus(-i64::from(numbers.below_u32(20)));
+    facts.heartbeat_at = now.plus(-i64::from(numbers.below_u32(20)));
     facts.system_reserve = Amounts::new(1000, 2048);
     facts.labels.insert("hall".to_owned(), format!("h{}", rack % 7));
     if numbers.one_in(10) {
@@ -113,18 +120,18 @@ fn node(number: u64, numbers: &mut Numbers) -> NodeFacts {
     let days_old = i64::from(numbers.below_u32(400));
     facts.platform = Some(Platform {
         version: PlatformVersion::new(7, if days_old < 200 { 1 } else { 0 }),
-        built_at: NOW.plus(-days_old * Timestamp::DAY),
+        built_at: now.plus(-days_old * Timestamp::DAY),
     });
-    facts.last_boot = Some(NOW.plus(-days_old * Timestamp::DAY / 2));
+    facts.last_boot = Some(now.plus(-days_old * Timestamp::DAY / 2));
     if numbers.one_in(4) {
-        facts.next_reboot = Some(NOW.plus(i64::from(numbers.below_u32(90)) * Timestamp::DAY));
+        facts.next_reboot = Some(now.plus(i64::from(numbers.below_u32(90)) * Timestamp::DAY));
     }
     facts.hardware_class = i32::try_from(numbers.below(4)).unwrap_or(0);
     let image = |numbers: &mut Numbers| format!("image-{}", numbers.below(IMAGES));
     facts.cached_images = vec![image(numbers), image(numbers)];
     facts.cached_images.dedup();
     if numbers.one_in(50) {
-        let failed_at = NOW.plus(-i64::from(numbers.below_u32(7200)));
+        let failed_at = now.plus(-i64::from(numbers.below_u32(7200)));
         facts.boots = vec![BootOutcome { at: failed_at, failed: true }];
     }
     facts.reserved = numbers.one_in(100);

@@ -1,8 +1,12 @@
 //! Simulated fleets and requests, the same for the same seed.
 //!
 //! Benchmarks, demos and instruction counts all run on what is made here, so that their figures
-//! speak of the same thing. Nothing here decides anything: it only sets the stage.
+//! speak of the same thing. Nothing here decides anything: it only sets the stage. [`agents`] plays a
+//! whole fleet with its tenants against a server, through its public API.
 
+pub mod agents;
 mod fleet;
 
-pub use fleet::{NOW, Numbers, SimulationError, add_groups, add_nodes, fill_half, node_id, shapes};
+pub use fleet::{
+    NOW, Numbers, SimulationError, add_groups, add_nodes, fill_half, node_id, nodes_at, shapes,
+};

@@ -6,10 +6,12 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use tracing::Instrument as _;
 
 use super::HttpLimits;
 use super::problem::ApiError;
 use crate::service::Service;
+use crate::telemetry::SPANS;
 
 /// Paths whose answers go on for as long as somebody listens, or wait because they were asked to.
 fn may_take_long(path: &str) -> bool {
@@ -29,14 +31,23 @@ pub(crate) async fn watch(
 ) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
+    let name = path.as_ref().map_or("", |path| path.as_str());
+    let span = tracing::debug_span!(
+        target: SPANS,
+        "request",
+        http.request.method = %method,
+        http.route = name,
+        http.response.status_code = tracing::field::Empty,
+    );
+    let next = |request| next.run(request).instrument(span.clone());
     let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
-        next.run(request).await
+        next(request).await
     } else {
-        tokio::time::timeout(limits.timeout, next.run(request)).await.unwrap_or_else(|_| late())
+        tokio::time::timeout(limits.timeout, next(request)).await.unwrap_or_else(|_| late())
     };
-    let path = path.as_ref().map_or("", |path| path.as_str());
-    service.metrics.answered(&method, path, response.status(), began.elapsed());
+    span.record("http.response.status_code", response.status().as_u16());
+    service.metrics.answered(&method, name, response.status(), began.elapsed());
     response
 }
 

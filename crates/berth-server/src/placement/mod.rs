@@ -8,11 +8,13 @@ use std::sync::Arc;
 use berth_api::{PlaceRequest, Placed, Problem};
 use berth_ledger::{LedgerError, Text};
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use crate::access::Caller;
 use crate::http::{Answer, ApiError};
 use crate::placer::{Actor, PlaceAnswer, PlaceJob};
 use crate::service::Service;
+use crate::telemetry::SPANS;
 
 pub use answer::Audience;
 pub(crate) use answer::decision_id;
@@ -128,9 +130,17 @@ async fn decide(
     (request.by, request.quiet) = (by, quiet);
     let (sender, receiver) = oneshot::channel();
     let reply = Box::new(move |answer| drop(sender.send(answer)));
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     service.placer.submit(PlaceJob { request, reply });
-    let answer = receiver.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
+    let span = tracing::debug_span!(
+        target: SPANS,
+        "decide",
+        berth.request_id = prepared.place_id(),
+        berth.owner = prepared.owner,
+        berth.instances = prepared.instances().len(),
+    );
+    let answer = receiver.instrument(span).await;
+    let answer = answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
     service.metrics.placed(&answer, began.elapsed());
     answer
 }

@@ -25,7 +25,7 @@ use crate::queue::Queue;
 
 pub use heartbeats::Heartbeats;
 pub use settings::Settings;
-pub use start::{ServiceError, ServiceOptions};
+pub use start::{ServiceError, ServiceOptions, store_token};
 
 /// Everything a handler needs.
 pub struct Service {
@@ -48,7 +48,7 @@ pub struct Service {
     /// What can change while it runs.
     pub settings: ArcSwap<Settings>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Makes marks of places for tenants.
     pub locality: LocalityKey,
     /// Whether callers on this machine need no token.

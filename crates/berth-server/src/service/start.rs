@@ -76,12 +76,16 @@ impl Service {
     pub fn start(mut options: ServiceOptions) -> Result<Arc<Self>, ServiceError> {
         let (catalog, notes, documents) = Catalog::start()?;
         options.placer.notes = Some(notes);
+        let metrics = Arc::new(Metrics::new());
+        options.placer.metrics = Some(Arc::clone(&metrics));
         let placer = Placer::start(options.backend, &options.placer)?;
         let ledger = placer.ledger().clone();
         store_first_policy(&ledger, &options.placer.policy)?;
         let locality = locality_key(&ledger)?;
         let tokens = Tokens::load(&ledger)?;
-        let housekeeper = Housekeeper::start(ledger.clone(), options.chores)?;
+        let counted = Arc::clone(&metrics);
+        let round = move || counted.loop_ran("housekeeping");
+        let housekeeper = Housekeeper::start_with(ledger.clone(), options.chores, round)?;
         let service = Arc::new(Self {
             feed: Feed::start(ledger.clone())?,
             queue: Queue::load(&ledger)?,
@@ -91,7 +95,7 @@ impl Service {
             heartbeats: super::Heartbeats::default(),
             permissions: Permissions::default(),
             settings: ArcSwap::from_pointee(options.settings),
-            metrics: Metrics::new(),
+            metrics,
             locality,
             no_sign_in: options.no_sign_in,
             stopping: CancellationToken::new(),
@@ -127,7 +131,7 @@ impl Service {
 ///
 /// # Errors
 /// When the ledger cannot be written.
-pub(super) fn store_token(
+pub fn store_token(
     ledger: &Ledger,
     record: &TokenRecord,
     caller: &Caller,

@@ -26,6 +26,16 @@ pub(crate) const TENANT: &str = "acme";
 /// The node that tokens of role agent are bound to unless told otherwise.
 pub(crate) const NODE: &str = "n1";
 
+/// Routes that are pages for people, which the OpenAPI document does not describe.
+pub(crate) const PAGES: [(&str, &str); 6] = [
+    ("GET", "/"),
+    ("GET", "/sign-in"),
+    ("POST", "/sign-in"),
+    ("POST", "/sign-out"),
+    ("GET", "/docs"),
+    ("GET", "/problems/{code}"),
+];
+
 /// A running server. Dropped, it stops by itself; [`Server::stop`] waits until it has.
 pub(crate) struct Server {
     /// The service behind the router.
@@ -72,7 +82,11 @@ impl Server {
         });
         // As every client of Berth does; whoever is first sets it for the process.
         drop(Client::new(Connect { url: url.clone(), ..Connect::default() }).unwrap());
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(Duration::from_secs(30))
+            .build()
+            .unwrap();
         Self { service, url, http, serving, folder }
     }
 
@@ -152,6 +166,20 @@ impl Server {
         body: Option<&Value>,
         headers: &[(&str, &str)],
     ) -> Reply {
+        let response = self.respond(token, method, path, body, headers).await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.unwrap() }
+    }
+
+    /// Sends a request and leaves its answer unread: a stream has no end.
+    pub(crate) async fn respond(
+        &self,
+        token: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[(&str, &str)],
+    ) -> reqwest::Response {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         if let Some(token) = token {
@@ -165,9 +193,7 @@ impl Server {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             more.insert(name, HeaderValue::from_str(value).unwrap());
         }
-        let response = request.headers(more).send().await.unwrap();
-        let (status, headers) = (response.status(), response.headers().clone());
-        Reply { status, headers, text: response.text().await.unwrap() }
+        request.headers(more).send().await.unwrap()
     }
 
     /// Reads.

@@ -1,0 +1,204 @@
+//! What happens to a fleet beside its daily work: refusals, waits, outages, repairs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::{Assignment, InstanceSpec, Mode, ReleaseClaim, Resources};
+use berth_client::{Client, ClientError};
+use berth_engine::{BootOutcome, NodeFacts, NodeId, Platform, PlatformVersion, Timestamp};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::crew::Order;
+use super::pace::Pace;
+use super::shapes::{impossible, patient, request};
+use super::tenants::is_answer;
+use crate::fleet::Numbers;
+
+/// A kind of incident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Incident {
+    Impossible,
+    Patient,
+    Outage,
+    Crash,
+    Cordon,
+    Drain,
+    Upgrade,
+    RebootPlanned,
+}
+
+/// One round of incidents; the order is drawn anew each time.
+const DECK: [Incident; 12] = [
+    Incident::Impossible,
+    Incident::Patient,
+    Incident::RebootPlanned,
+    Incident::Cordon,
+    Incident::Impossible,
+    Incident::Upgrade,
+    Incident::Drain,
+    Incident::Impossible,
+    Incident::Outage,
+    Incident::Patient,
+    Incident::Upgrade,
+    Incident::Crash,
+];
+
+struct Stage {
+    client: Client,
+    nodes: Arc<[NodeId]>,
+    orders: mpsc::Sender<Order>,
+    numbers: Numbers,
+    pace: Pace,
+    /// What is still to be undone.
+    sequels: JoinSet<()>,
+}
+
+/// Lets things happen until told to stop.
+pub(super) async fn run(
+    client: Client,
+    nodes: Arc<[NodeId]>,
+    orders: mpsc::Sender<Order>,
+    seed: u64,
+    pace: Pace,
+) {
+    let (numbers, sequels) = (Numbers::new(seed), JoinSet::new());
+    let mut stage = Stage { client, nodes, orders, numbers, pace, sequels };
+    loop {
+        let mut deck = DECK;
+        for last in (1..deck.len()).rev() {
+            let other = usize::try_from(stage.numbers.below(last as u64 + 1)).unwrap_or(0);
+            deck.swap(last, other);
+        }
+        for incident in deck {
+            let pause = pace.between(&mut stage.numbers, 8000, 20_000);
+            sleep(pause).await;
+            while stage.sequels.try_join_next().is_some() {}
+            if let Err(error) = stage.happen(incident).await {
+                tracing::debug!(%error, ?incident, "an incident did not happen");
+            }
+        }
+    }
+}
+
+impl Stage {
+    fn node(&mut self) -> NodeId {
+        let number = self.numbers.below(self.nodes.len() as u64);
+        let number = usize::try_from(number).unwrap_or(0);
+        self.nodes.get(number).cloned().unwrap_or_else(|| NodeId::new("none"))
+    }
+
+    async fn happen(&mut self, incident: Incident) -> Result<(), ClientError> {
+        let node = self.node();
+        let now = Timestamp(jiff::Timestamp::now().as_second());
+        match incident {
+            Incident::Impossible => {
+                let wish = impossible(&mut self.numbers, now);
+                expected(self.client.place(&wish).await.map(drop))
+            }
+            Incident::Patient => {
+                let wish = patient(&mut self.numbers);
+                expected(self.client.place(&wish).await.map(drop))
+            }
+            Incident::Outage => {
+                let how_long = self.pace.between(&mut self.numbers, 110_000, 180_000);
+                self.order(Order::Silence { node, how_long, crash: false }).await
+            }
+            Incident::Crash => {
+                let how_long = self.pace.between(&mut self.numbers, 110_000, 180_000);
+                self.order(Order::Silence { node, how_long, crash: true }).await
+            }
+            Incident::Cordon => {
+                self.client.set_node_state(&node, "cordon", Some("a fan is loud")).await?;
+                let how_long = self.pace.between(&mut self.numbers, 40_000, 90_000);
+                self.sequels.spawn(uncordon(self.client.clone(), node, how_long));
+                Ok(())
+            }
+            Incident::Drain => self.drain(node).await,
+            Incident::Upgrade => {
+                let change = move |facts: &mut NodeFacts| upgrade(facts, now);
+                self.order(Order::Change { node, change: Box::new(change) }).await
+            }
+            Incident::RebootPlanned => {
+                let days = i64::from(self.numbers.below_u32(14)) + 1;
+                let at = now.plus(days * Timestamp::DAY);
+                let change = move |facts: &mut NodeFacts| facts.next_reboot = Some(at);
+                self.order(Order::Change { node, change: Box::new(change) }).await
+            }
+        }
+    }
+
+    async fn order(&self, order: Order) -> Result<(), ClientError> {
+        // A crew that is gone means that the play is over.
+        let _ = self.orders.send(order).await;
+        Ok(())
+    }
+
+    /// Empties a host; whoever was there is placed anew, elsewhere.
+    async fn drain(&mut self, node: NodeId) -> Result<(), ClientError> {
+        let list = self.client.assignments(&node).await?;
+        self.client.set_node_state(&node, "drain", Some("memory is to be replaced")).await?;
+        let (client, pace) = (self.client.clone(), self.pace);
+        self.sequels.spawn(async move {
+            for assignment in &list.assignments {
+                if let Err(error) = replace(&client, assignment).await {
+                    tracing::debug!(%error, "an instance could not be moved");
+                }
+                sleep(pace.time(700)).await;
+            }
+            uncordon(client, node, pace.time(60_000)).await;
+        });
+        Ok(())
+    }
+}
+
+/// A refusal is what was to be seen; anything else is not.
+fn expected(outcome: Result<(), ClientError>) -> Result<(), ClientError> {
+    match outcome {
+        Err(error) if is_answer(&error) => Ok(()),
+        other => other,
+    }
+}
+
+fn upgrade(facts: &mut NodeFacts, now: Timestamp) {
+    let version = facts.platform.map_or(PlatformVersion::new(7, 1), |platform| {
+        PlatformVersion::new(platform.version.major, platform.version.minor.saturating_add(1))
+    });
+    facts.platform = Some(Platform { version, built_at: now });
+    facts.last_boot = Some(now);
+    facts.next_reboot = None;
+    facts.boots = vec![BootOutcome { at: now, failed: false }];
+}
+
+/// Takes instances again after a while, however often that has to be asked for.
+async fn uncordon(client: Client, node: NodeId, how_long: Duration) {
+    sleep(how_long).await;
+    for _ in 0..10 {
+        if client.set_node_state(&node, "uncordon", Some("repaired")).await.is_ok() {
+            return;
+        }
+        sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// Releases an instance, and places one like it.
+async fn replace(client: &Client, old: &Assignment) -> Result<(), ClientError> {
+    let release = ReleaseClaim {
+        fence: Some(old.fence),
+        reason: Some("its node is drained".to_owned()),
+        ..ReleaseClaim::default()
+    };
+    client.release(old.instance, &release).await?;
+    let mut spec = InstanceSpec::new(Resources {
+        cpu_milli: old.resources.cpu_milli,
+        memory_mib: old.resources.memory_mib,
+        disk_mib: Some(old.resources.disk_mib),
+        bandwidth_mbps: old.resources.bandwidth_mbps,
+    });
+    spec.name.clone_from(&old.name);
+    spec.workload.clone_from(&old.workload);
+    spec.image.clone_from(&old.image);
+    spec.tags.clone_from(&old.tags);
+    client.place(&request(&old.owner, spec, Mode::AllOrNothing)).await.map(drop)
+}

@@ -1,0 +1,28 @@
+//! How fast a play goes.
+
+use std::time::Duration;
+
+use crate::fleet::Numbers;
+
+/// A factor on all times that a person would wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    percent: u32,
+}
+
+impl Pace {
+    /// So many percent of the usual speed, and at least one.
+    pub(super) const fn new(percent: u32) -> Self {
+        Self { percent: if percent == 0 { 1 } else { percent } }
+    }
+
+    /// A time of so many milliseconds at the usual speed.
+    pub(super) fn time(self, milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds.saturating_mul(100) / u64::from(self.percent))
+    }
+
+    /// A time between two, in milliseconds at the usual speed.
+    pub(super) fn between(self, numbers: &mut Numbers, least: u64, most: u64) -> Duration {
+        self.time(least + numbers.below(most.saturating_sub(least) + 1))
+    }
+}

@@ -1,0 +1,343 @@
+//! The `exec` driver: one process per instance, in a process group of its own.
+//!
+//! Each instance has a folder, `DIR/instances/ID`, with `output.log` and, while it is somebody's
+//! business, `record.json`. The record is written before the process is started and completed
+//! afterwards; a process that was started in between is found again by its environment.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use berth_api::engine::InstanceId;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::driver::{Driver, Exit, Firmness, Launch, Sight, Survivor};
+use super::procfs::{self, Process};
+
+/// A process that dies within this time never counts as running.
+const SETTLES_WITHIN: Duration = Duration::from_millis(200);
+
+/// Folders of ended instances that are kept, for whoever wants to read their output.
+const KEPT_FOLDERS: usize = 50;
+
+const RECORD: &str = "record.json";
+const FOLDER_VARIABLE: &str = "BERTH_DIR";
+
+/// What is on disk about one instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// The fence it was started under.
+    fence: i64,
+    /// Its process; absent when the agent was killed while it started it.
+    process: Option<Process>,
+}
+
+/// One instance that was started and not yet forgotten.
+struct Started {
+    process: Process,
+    /// Absent for a process that an earlier agent started: that one is not ours to wait for.
+    child: Option<Child>,
+    since: Instant,
+    /// How its first process ended.
+    exit: Option<Exit>,
+    /// What it was told last.
+    told: Option<Firmness>,
+}
+
+/// Runs a shell command for each instance.
+pub(super) struct Exec {
+    folder: PathBuf,
+    command: String,
+    boot: String,
+    started: BTreeMap<InstanceId, Started>,
+}
+
+impl Exec {
+    /// A driver that keeps its folders below `state_dir`.
+    pub(super) fn new(state_dir: &Path, command: &str) -> io::Result<Self> {
+        let folder = state_dir.join("instances");
+        fs::create_dir_all(&folder)?;
+        Ok(Self {
+            folder: folder.canonicalize()?,
+            command: command.to_owned(),
+            boot: procfs::boot_id()?,
+            started: BTreeMap::new(),
+        })
+    }
+
+    fn folder_of(&self, instance: InstanceId) -> PathBuf {
+        self.folder.join(instance.to_string())
+    }
+
+    /// The entry in the environment of all processes of an instance, and of no other's.
+    fn mark_of(&self, instance: InstanceId) -> String {
+        format!("{FOLDER_VARIABLE}={}", self.folder_of(instance).display())
+    }
+
+    fn write(&self, instance: InstanceId, record: &Record) -> io::Result<()> {
+        let folder = self.folder_of(instance);
+        let draft = folder.join("record.json.new");
+        fs::write(&draft, serde_json::to_vec(record)?)?;
+        File::open(&draft)?.sync_all()?;
+        // Renaming is what makes a record whole: a reader finds the old one or the new one.
+        fs::rename(&draft, folder.join(RECORD))
+    }
+
+    /// What is on disk; absent when there is none or when it cannot be read.
+    fn read(&self, instance: InstanceId) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.folder_of(instance).join(RECORD)).ok()?).ok()
+    }
+
+    /// Takes up one instance of an earlier agent; absent when nothing was ever started.
+    fn take_up(&self, instance: InstanceId, record: &Record) -> io::Result<Option<Started>> {
+        let process = match &record.process {
+            Some(process) => process.clone(),
+            None => {
+                let fence = format!("BERTH_FENCE={}", record.fence);
+                let Some(pid) = procfs::leader(&[self.mark_of(instance), fence]) else {
+                    return Ok(None);
+                };
+                let process = Process::of(pid)?;
+                let process_known = Some(process.clone());
+                self.write(instance, &Record { fence: record.fence, process: process_known })?;
+                process
+            }
+        };
+        let exit = (process.boot != self.boot).then_some(Exit::Reboot);
+        Ok(Some(Started { process, child: None, since: Instant::now(), exit, told: None }))
+    }
+
+    fn spawn(&self, launch: &Launch) -> io::Result<Child> {
+        let folder = self.folder_of(launch.instance);
+        let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
+        Command::new("/bin/sh")
+            .arg("-c")
+            .arg(&self.command)
+            .envs(&launch.environment)
+            .env(FOLDER_VARIABLE, &folder)
+            // The agent's own secret is none of an instance's business.
+            .env_remove("BERTH_TOKEN")
+            .current_dir(&folder)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+    }
+
+    /// Removes the oldest folders that are nobody's business any more.
+    fn prune(&self) -> io::Result<()> {
+        let mut ended = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if !entry.path().join(RECORD).exists() {
+                ended.push((entry.metadata()?.modified()?, entry.path()));
+            }
+        }
+        ended.sort();
+        let surplus = ended.len().saturating_sub(KEPT_FOLDERS);
+        ended.drain(..surplus).try_for_each(|(_, folder)| fs::remove_dir_all(folder))
+    }
+}
+
+impl Driver for Exec {
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn needs_kvm(&self) -> bool {
+        false
+    }
+
+    fn recover(&mut self) -> io::Result<Vec<Survivor>> {
+        let mut survivors = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            let Some(instance) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let instance = InstanceId(instance);
+            let Some(record) = self.read(instance) else { continue };
+            match self.take_up(instance, &record)? {
+                Some(started) => {
+                    self.started.insert(instance, started);
+                    survivors.push(Survivor { instance, fence: record.fence });
+                }
+                None => self.forget(instance),
+            }
+        }
+        Ok(survivors)
+    }
+
+    fn start(&mut self, launch: &Launch) -> io::Result<()> {
+        let instance = launch.instance;
+        fs::create_dir_all(self.folder_of(instance))?;
+        self.write(instance, &Record { fence: launch.fence, process: None })?;
+        let mut child = self.spawn(launch).inspect_err(|_| self.forget(instance))?;
+        // Not yet waited for, so the process is listed even if it has ended already.
+        let pid = i32::try_from(child.id()).map_err(io::Error::other);
+        let process = pid.and_then(Process::of).and_then(|process| {
+            let known = Some(process.clone());
+            self.write(instance, &Record { fence: launch.fence, process: known })?;
+            Ok(process)
+        });
+        match process {
+            Ok(process) => {
+                let since = Instant::now();
+                let child = Some(child);
+                let started = Started { process, child, since, exit: None, told: None };
+                self.started.insert(instance, started);
+                Ok(())
+            }
+            Err(error) => {
+                // One that cannot be found again after a restart must not run.
+                signal(i32::try_from(child.id()).unwrap_or_default(), Signal::KILL);
+                let _ = child.wait();
+                self.forget(instance);
+                Err(error)
+            }
+        }
+    }
+
+    fn look(&mut self, instance: InstanceId) -> Sight {
+        let mark = self.mark_of(instance);
+        let Some(started) = self.started.get_mut(&instance) else {
+            return Sight::Gone(Exit::Unwatched);
+        };
+        if started.exit.is_none() {
+            started.exit = match &mut started.child {
+                Some(child) => child.try_wait().ok().flatten().map(exit_of),
+                None => (!started.process.is_alive()).then_some(Exit::Unwatched),
+            };
+        }
+        match started.exit {
+            None if started.since.elapsed() < SETTLES_WITHIN => Sight::Starting,
+            None => Sight::Running,
+            Some(Exit::Reboot) => Sight::Gone(Exit::Reboot),
+            Some(exit) if procfs::members(started.process.pid, &mark).is_empty() => {
+                Sight::Gone(exit)
+            }
+            // The first process is gone. What it started is part of the instance: it goes too, at
+            // its own pace if it was asked to.
+            Some(_) => {
+                if started.told != Some(Firmness::Ask) {
+                    signal(started.process.pid, Signal::KILL);
+                }
+                Sight::Running
+            }
+        }
+    }
+
+    fn stop(&mut self, instance: InstanceId, firmness: Firmness) {
+        let mark = self.mark_of(instance);
+        let Some(started) = self.started.get_mut(&instance) else { return };
+        started.told = Some(firmness);
+        // A group's number is used again once nobody is left in it: look before sending anything.
+        let ours = match started.exit {
+            None => started.process.is_alive(),
+            Some(Exit::Reboot) => false,
+            Some(_) => !procfs::members(started.process.pid, &mark).is_empty(),
+        };
+        if ours {
+            let how = match firmness {
+                Firmness::Ask => Signal::TERM,
+                Firmness::Force => Signal::KILL,
+            };
+            signal(started.process.pid, how);
+        }
+    }
+
+    fn forget(&mut self, instance: InstanceId) {
+        self.started.remove(&instance);
+        // A record that stays is taken up by the next agent, which finds nothing and tries again.
+        let _ = fs::remove_file(self.folder_of(instance).join(RECORD));
+        let _ = self.prune();
+    }
+}
+
+/// Sends a signal to a whole group. One that is gone already needs none.
+fn signal(group: i32, signal: Signal) {
+    if let Some(group) = Pid::from_raw(group) {
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+fn exit_of(status: std::process::ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Unwatched,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: InstanceId = InstanceId::from_u128(1);
+
+    fn started(folder: &Path) -> Exec {
+        let mut driver = Exec::new(folder, "exec sleep 60").unwrap();
+        let environment = BTreeMap::from([("BERTH_FENCE".to_owned(), "5".to_owned())]);
+        driver.start(&Launch { instance: ONE, fence: 5, environment }).unwrap();
+        driver
+    }
+
+    fn gone(driver: &mut Exec) -> Exit {
+        for _ in 0..600 {
+            if let Sight::Gone(exit) = driver.look(ONE) {
+                return exit;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("it does not go");
+    }
+
+    #[test]
+    fn a_process_whose_start_was_not_noted_is_found_by_its_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = started(folder.path());
+        let record = first.read(ONE).unwrap();
+        // As it is when an agent is killed just after it started a process.
+        first.write(ONE, &Record { process: None, ..record.clone() }).unwrap();
+        let mut second = Exec::new(folder.path(), "exec sleep 60").unwrap();
+        assert_eq!(second.recover().unwrap(), [Survivor { instance: ONE, fence: 5 }]);
+        assert_eq!(second.read(ONE), Some(record));
+        second.stop(ONE, Firmness::Force);
+        assert_eq!(gone(&mut second), Exit::Unwatched);
+        assert_eq!(gone(&mut first), Exit::Signal(9));
+        second.forget(ONE);
+        assert_eq!(second.recover().unwrap(), []);
+    }
+
+    #[test]
+    fn a_start_that_never_happened_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut driver = Exec::new(folder.path(), "true").unwrap();
+        fs::create_dir_all(driver.folder_of(ONE)).unwrap();
+        driver.write(ONE, &Record { fence: 5, process: None }).unwrap();
+        assert_eq!(driver.recover().unwrap(), []);
+        assert_eq!(driver.read(ONE), None);
+    }
+
+    #[test]
+    fn after_a_reboot_nothing_is_taken_for_the_old_process_and_nobody_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = started(folder.path());
+        let mut record = first.read(ONE).unwrap();
+        record.process.as_mut().unwrap().boot = "another".to_owned();
+        first.write(ONE, &record).unwrap();
+        let mut second = Exec::new(folder.path(), "true").unwrap();
+        second.recover().unwrap();
+        assert_eq!(second.look(ONE), Sight::Gone(Exit::Reboot));
+        second.stop(ONE, Firmness::Force);
+        assert!(!matches!(first.look(ONE), Sight::Gone(_)));
+        first.stop(ONE, Firmness::Ask);
+        assert_eq!(gone(&mut first), Exit::Signal(15));
+    }
+}
