@@ -42,6 +42,9 @@ pub(crate) struct List {
     /// Those that ended so: granted or refused.
     #[arg(long, value_parser = ["granted", "refused"])]
     outcome: Option<String>,
+    /// Refusals with this code: no_capacity_memory.
+    #[arg(long)]
+    code: Option<String>,
     /// How many at most.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -59,7 +62,11 @@ impl Decisions {
         let out = &session.out;
         match self {
             Self::List(list) => {
-                let query = given(&[("owner", &list.owner), ("outcome", &list.outcome)]);
+                let query = given(&[
+                    ("owner", &list.owner),
+                    ("outcome", &list.outcome),
+                    ("code", &list.code),
+                ]);
                 let limit = usize::try_from(list.limit).ok();
                 let human = |decisions: Vec<Decision>| {
                     out.table(&table(&decisions), "Nothing was decided yet.");
