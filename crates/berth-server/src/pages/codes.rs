@@ -11,7 +11,11 @@ use crate::access::Caller;
 /// Codes that are no filter's: the code, what it means, what to do.
 const CODES: &[(&str, &str, &str)] = &[
     ("already_placed", "The instance has a claim already.", "Release it first, or use a new id."),
-    ("ambiguous_policy", "Several stored policies have that name.", "Name the policy by its hash."),
+    (
+        "ambiguous_policy",
+        "What was given begins the hashes of several stored policies.",
+        "Give more of the hash.",
+    ),
     (
         "attachment_split",
         "The volumes of one attachment live on different nodes.",
@@ -261,9 +265,9 @@ mod tests {
         !text.is_empty() && text.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
     }
 
-    /// The first text in quotes within the next line or two, if it looks like a code.
+    /// The first text in quotes among what a call is given, if it looks like a code.
     fn quoted(rest: &str) -> Option<&str> {
-        let call = rest.split(';').next().unwrap_or("");
+        let call = rest.split([';', ')']).next().unwrap_or("");
         let text = call.split('"').nth(1)?;
         is_code(text).then_some(text)
     }
