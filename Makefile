@@ -13,6 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BERTH := $(TARGET_DIR)/release/berth
+PEERS_VENV := $(TARGET_DIR)/peers-venv
 
 .PHONY: help
 help: ## Print this list
@@ -59,6 +60,21 @@ bench: release postgres ## Measure the engine, and the ledger on both databases
 	$(BERTH) bench ledger --backend postgres
 	$(BERTH) bench ledger --backend sqlite --nodes 1
 	$(BERTH) bench ledger --backend postgres --nodes 1
+
+.PHONY: bench-peers
+bench-peers: release postgres $(PEERS_VENV)/ready ## Measure Berth beside OpenStack Placement
+	exec python3 bench/peers/compare.py --venv $(PEERS_VENV) --berth $(BERTH) $(PEERS_OPTIONS)
+
+# Whole or not at all: an interrupted installation is begun anew.
+$(PEERS_VENV)/ready: bench/peers/requirements.txt
+	rm -rf $(PEERS_VENV)
+	mkdir -p $(TARGET_DIR)
+	if ! python3 -m venv $(PEERS_VENV); then
+		$(call apt,python3-venv)
+		python3 -m venv --clear $(PEERS_VENV)
+	fi
+	$(PEERS_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
 
 .PHONY: soak
 soak: nextest postgres ## Run property tests with many more cases, 200 kills, ten minutes of random work

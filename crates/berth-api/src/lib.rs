@@ -36,7 +36,7 @@ pub use problem::{FieldError, Problem};
 pub use queue::{Demand, Ticket, TicketState};
 pub use things::{
     Attachment, NewAttachment, NewGroup, NewPool, NewVolume, NewWorkload, Page, Pool, Quota,
-    QuotaUse, Secrets, Workload,
+    QuotaUse, Secrets, Volume, Workload,
 };
 
 pub use berth_engine as engine;

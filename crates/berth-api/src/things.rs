@@ -1,7 +1,7 @@
 //! Groups, volumes, pools, quotas and workloads, and lists of them.
 
 use berth_engine::affinity::{Strength, Topology};
-use berth_engine::{GroupKind, NodeId};
+use berth_engine::{GroupKind, InstanceId, NodeId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -45,6 +45,23 @@ pub struct NewVolume {
     pub home: NodeId,
 }
 
+/// A local volume and where it lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Its name.
+    pub id: String,
+    /// The only tenant that may use it; absent: anyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The node that holds it; hidden from tenants if the policy says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<NodeId>,
+    /// The one instance that uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<uuid::Uuid>)]
+    pub attached_to: Option<InstanceId>,
+}
+
 /// Defines a set of volumes that instances use together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +83,8 @@ pub struct Attachment {
     pub owner: String,
     /// The volumes.
     pub volumes: Vec<String>,
-    /// The node they live on.
+    /// The node they live on; absent when they are apart or gone, and hidden from tenants if the
+    /// policy says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<NodeId>,
 }
@@ -97,7 +115,7 @@ pub struct Pool {
     pub quarantine_s: u32,
     /// How many values it has; as text, since a /64 has more than a number holds.
     pub size: String,
-    /// How many are in use or at rest.
+    /// How many are in use; those at rest are not.
     pub used: i64,
 }
 

@@ -196,8 +196,9 @@ fn kind(error: &LedgerError) -> &'static str {
         LedgerError::Closed => "closed",
         LedgerError::NewerSchema { .. }
         | LedgerError::InvalidUrl { .. }
+        | LedgerError::InvalidUrlSetting { .. }
+        | LedgerError::InvalidCursor { .. }
         | LedgerError::CursorTooOld { .. }
-        | LedgerError::CursorInFuture { .. }
-        | LedgerError::InvalidCursor { .. } => "other",
+        | LedgerError::CursorInFuture { .. } => "other",
     }
 }

@@ -40,6 +40,16 @@ pub enum LedgerError {
         /// What was given.
         url: String,
     },
+    /// The URL has a setting that means nothing.
+    #[error("{name} of the database URL is {value:?}; accepted is {accepted}")]
+    InvalidUrlSetting {
+        /// Which setting.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What would do.
+        accepted: String,
+    },
     /// A cursor points before the oldest event that is kept.
     #[error("event {cursor} is no longer kept, the oldest is {oldest}: start from a snapshot")]
     CursorTooOld {

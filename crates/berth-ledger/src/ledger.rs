@@ -99,6 +99,10 @@ struct Inner {
     lanes: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// A moment in the work of this process: see [`Ledger::mark`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark(Vec<u64>);
+
 /// A ledger. Copies are the same ledger; it closes when the last is dropped.
 #[derive(Clone)]
 pub struct Ledger(Arc<Inner>);
@@ -172,6 +176,19 @@ impl Ledger {
     #[must_use]
     pub fn origins(&self) -> &[Text] {
         &self.0.origins
+    }
+
+    /// Marks this moment, to ask later whether the observer was told of all that this process had
+    /// committed by then.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.0.queues.iter().map(|queue| queue.taken()).collect())
+    }
+
+    /// Whether the observer was told of all that this process had committed by the mark.
+    #[must_use]
+    pub fn has_told(&self, mark: &Mark) -> bool {
+        self.0.queues.iter().zip(&mark.0).all(|(queue, groups)| queue.has_told(*groups))
     }
 
     /// Hands operations over, in order; answers come when they are durable.

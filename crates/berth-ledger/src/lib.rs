@@ -23,7 +23,7 @@ mod writer;
 
 pub use error::LedgerError;
 pub use export::{Transfer, TransferError};
-pub use ledger::{Backend, Ledger, Options};
+pub use ledger::{Backend, Ledger, Mark, Options};
 pub use model::*;
 pub use postgres::{InvalidIsolation, Isolation};
 pub use receipts::{ChainFault, Decision, Verification};

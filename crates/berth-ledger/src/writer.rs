@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -58,6 +59,9 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
     tally: Arc<Tally>,
+    /// Groups that the lane has taken up, and those that the observer was told of.
+    taken: AtomicU64,
+    told: AtomicU64,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -128,6 +132,16 @@ impl Queue {
         self.arrived.notify_all();
     }
 
+    /// How many groups the lane has taken up.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    /// Whether the observer was told of so many groups.
+    pub(crate) fn has_told(&self, groups: u64) -> bool {
+        self.told.load(Ordering::SeqCst) >= groups
+    }
+
     fn next_group(&self, most: usize) -> Option<Vec<Job>> {
         let mut state = held(&self.state);
         loop {
@@ -136,6 +150,7 @@ impl Queue {
                 let group = state.waiting.drain(..taken).collect();
                 let more = !state.waiting.is_empty();
                 drop(state);
+                self.taken.fetch_add(1, Ordering::SeqCst);
                 if more {
                     self.arrived.notify_one();
                 }
@@ -178,10 +193,12 @@ struct Finished {
     ops: Vec<Op>,
     replies: Vec<Reply>,
     outcome: Result<Done, LedgerError>,
+    /// Whether it is all that is left of its group.
+    ends_group: bool,
 }
 
 fn finish(finished: Finished, observer: Option<&Observer>) {
-    let Finished { ops, replies, outcome } = finished;
+    let Finished { ops, replies, outcome, ends_group: _ } = finished;
     match outcome {
         Ok(Done { answers, commits }) => {
             if let Some(observer) = observer {
@@ -207,7 +224,9 @@ pub(crate) fn lane(
         scope.spawn(|| {
             ANSWERS.set(true);
             for finished in to_finish {
+                let ends_group = finished.ends_group;
                 finish(finished, settings.observer.as_ref());
+                queue.told.fetch_add(u64::from(ends_group), Ordering::SeqCst);
             }
         });
         while let Some(group) = queue.next_group(settings.most) {
@@ -223,13 +242,16 @@ pub(crate) fn lane(
             let poisoned =
                 matches!(outcome, Err(LedgerError::Database(_) | LedgerError::Corrupt(_)));
             let _ = if poisoned && ops.len() > 1 {
+                let mut left = ops.len();
                 ops.into_iter().zip(replies).try_for_each(|(op, reply)| {
+                    left -= 1;
                     let ops = vec![op];
                     let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
-                    finished.send(Finished { ops, replies: vec![reply], outcome })
+                    let replies = vec![reply];
+                    finished.send(Finished { ops, replies, outcome, ends_group: left == 0 })
                 })
             } else {
-                finished.send(Finished { ops, replies, outcome })
+                finished.send(Finished { ops, replies, outcome, ends_group: true })
             };
         }
         drop(finished);

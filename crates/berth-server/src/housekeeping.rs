@@ -45,14 +45,18 @@ impl Housekeeper {
     /// # Errors
     /// When no thread can be started.
     pub fn start(ledger: Ledger, chores: Chores) -> std::io::Result<Self> {
-        Self::start_with(ledger, Arc::new(ArcSwap::from_pointee(chores)))
+        Self::start_with(ledger, Arc::new(ArcSwap::from_pointee(chores)), || {})
     }
 
-    /// Starts to keep house, by chores that may change.
+    /// Starts to keep house, by chores that may change, and tells of every round.
     ///
     /// # Errors
     /// As [`Housekeeper::start`].
-    pub fn start_with(ledger: Ledger, chores: Arc<ArcSwap<Chores>>) -> std::io::Result<Self> {
+    pub fn start_with(
+        ledger: Ledger,
+        chores: Arc<ArcSwap<Chores>>,
+        round: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let work = move || {
             let (mut since_reconciled, mut since_forgot) = (Duration::ZERO, Duration::ZERO);
@@ -63,7 +67,9 @@ impl Housekeeper {
                 }
                 let chores = chores.load();
                 // What fails now, because the database is away, is done the next time.
-                let _ = ledger.reap();
+                if ledger.reap().is_ok() {
+                    round();
+                }
                 since_reconciled += tick;
                 since_forgot += tick;
                 if since_reconciled >= chores.reconcile_every {

@@ -13,9 +13,11 @@ mod housekeeping;
 pub mod http;
 pub mod metrics;
 mod mirror;
+mod pages;
 pub mod placement;
 mod placer;
 pub mod queue;
+mod replay;
 pub mod serve;
 pub mod service;
 pub mod telemetry;
@@ -27,3 +29,4 @@ pub use mirror::Mirror;
 pub use placer::{
     Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions,
 };
+pub use replay::replay;

@@ -33,6 +33,10 @@ pub struct Mirror {
     nodes: FxHashMap<NodeId, NodeMark>,
     /// The fence of every claim that is here, or was lately.
     fences: FxHashMap<InstanceId, i64>,
+    /// Claims that are gone, with their fence, and those that were gone at the last seal: kept until
+    /// nobody can tell of their allocation any more.
+    released: Vec<(InstanceId, i64)>,
+    sealed: Vec<(InstanceId, i64)>,
     /// Claims of our own plans that the ledger has not granted yet.
     planned: FxHashSet<InstanceId>,
     /// Requests as parsed before, by their stored text: a million claims share a few.
@@ -62,6 +66,8 @@ impl Mirror {
             engine: Engine::new(policy),
             nodes: FxHashMap::default(),
             fences: FxHashMap::default(),
+            released: Vec::new(),
+            sealed: Vec::new(),
             planned: FxHashSet::default(),
             specs: FxHashMap::default(),
             cursor: 0,
@@ -261,7 +267,45 @@ impl Mirror {
         }
         // The fence stays until the log has passed: an older allocation may yet be read.
         self.fences.insert(id, fence);
+        self.released.push((id, fence));
         self.engine.fleet_mut().release(id);
+    }
+
+    /// Sets apart the claims that are gone by now, unless others are set apart already. Returns
+    /// whether there are any.
+    pub fn seal(&mut self) -> bool {
+        if self.sealed.is_empty() {
+            self.sealed = std::mem::take(&mut self.released);
+        }
+        !self.sealed.is_empty()
+    }
+
+    /// Forgets the claims that were set apart. Nobody may tell of their allocation after this: they
+    /// would be taken for new.
+    pub fn forget_sealed(&mut self) {
+        for (id, fence) in std::mem::take(&mut self.sealed) {
+            // One that came back since has a higher fence, and is here.
+            if self.fences.get(&id) == Some(&fence) {
+                self.fences.remove(&id);
+            }
+        }
+    }
+
+    /// Takes over what another mirror of the same ledger knew of claims that are not here: they are
+    /// gone, and somebody may yet tell of their allocation.
+    pub fn remember(&mut self, other: &Self) {
+        for (&id, &fence) in &other.fences {
+            if let Entry::Vacant(gone) = self.fences.entry(id) {
+                gone.insert(fence);
+                self.released.push((id, fence));
+            }
+        }
+    }
+
+    /// Claims whose fence is remembered: those that are here, and those that went lately.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.fences.len()
     }
 
     fn resized(&mut self, key: ClaimKey, resources: berth_engine::Amounts) {
@@ -295,6 +339,30 @@ impl Mirror {
         }
     }
 
+    /// Claims what the log will tell of later, as a plan of our own that is under way. Returns the
+    /// id to take it back by; absent when the instance is there already.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn foresee(&mut self, plan: &Allocated) -> Result<Option<InstanceId>, LedgerError> {
+        let id = engine_id(ClaimKey { instance: plan.instance_id, role: plan.role });
+        let is_new = self.engine.fleet().node_of(id).is_none();
+        let Some(spec) = plan.spec.as_ref().filter(|_| is_new) else { return Ok(None) };
+        if !self.nodes.contains_key(&plan.node_id) {
+            return Ok(None);
+        }
+        self.place(id, plan.name.as_deref(), spec, &plan.node_id, Some(plan.resources))?;
+        self.planned.insert(id);
+        Ok(Some(id))
+    }
+
+    /// Notes that every node was heard.
+    pub fn hear_all(&mut self, at: berth_engine::Timestamp) {
+        for node in self.nodes.keys() {
+            self.engine.fleet_mut().heartbeat(node, at);
+        }
+    }
+
     /// Takes in a claim as the ledger has it, unless something newer is known.
     ///
     /// # Errors
@@ -312,4 +380,97 @@ impl Mirror {
 
 fn corrupt(error: &dyn std::fmt::Display) -> LedgerError {
     LedgerError::Corrupt(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_engine::{Amounts, NodeFacts};
+    use berth_ledger::ClaimState;
+
+    use super::*;
+
+    fn mirror() -> Mirror {
+        let mut mirror = Mirror::new(Policy::builtin("balanced").unwrap());
+        let facts = Box::new(NodeFacts::new("n", Amounts::new(8000, 16_384)));
+        mirror.apply(&EventBody::NodeChanged { constraint_gen: 1, facts }).unwrap();
+        mirror
+    }
+
+    fn id() -> InstanceId {
+        InstanceId::from_u128(1)
+    }
+
+    fn allocated(fence: i64) -> EventBody {
+        let request = InstanceRequest::new(id(), "acme", Amounts::new(1000, 1024));
+        let json = serde_json::json!({
+            "kind": "instance.allocated",
+            "instance_id": id(),
+            "role": "primary",
+            "node_id": "n",
+            "fence": fence,
+            "state": ClaimState::Held.name(),
+            "resources": request.resources,
+            "spec_hash": "",
+            "spec_no": 0,
+        });
+        let mut event: EventBody = serde_json::from_value(json).unwrap();
+        if let EventBody::Allocated(allocated) = &mut event {
+            allocated.spec = Some(Spec::of(&request));
+        }
+        event
+    }
+
+    fn released(fence: i64) -> EventBody {
+        EventBody::Released {
+            instance_id: id(),
+            role: Role::Primary,
+            node_id: NodeId::new("n"),
+            owner: Text::from("acme"),
+            fence,
+            reason: Text::from("test"),
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_gone_is_remembered_until_it_was_sealed_and_forgotten() {
+        let mut mirror = mirror();
+        assert!(!mirror.seal());
+        for event in [allocated(5), released(5), allocated(5)] {
+            mirror.apply(&event).unwrap();
+        }
+        assert_eq!(mirror.engine.fleet().node_of(id()), None, "an old allocation came back");
+        mirror.forget_sealed();
+        assert_eq!(mirror.remembered(), 1, "what was not sealed is not forgotten");
+        assert!(mirror.seal());
+        mirror.apply(&allocated(5)).unwrap();
+        assert_eq!(mirror.engine.fleet().node_of(id()), None);
+        mirror.forget_sealed();
+        assert_eq!(mirror.remembered(), 0);
+        assert!(!mirror.seal());
+    }
+
+    #[test]
+    fn a_claim_that_came_back_is_not_forgotten() {
+        let mut mirror = mirror();
+        for event in [allocated(5), released(5)] {
+            mirror.apply(&event).unwrap();
+        }
+        assert!(mirror.seal());
+        mirror.apply(&allocated(6)).unwrap();
+        mirror.forget_sealed();
+        assert_eq!(mirror.remembered(), 1);
+        mirror.apply(&released(5)).unwrap();
+        assert!(mirror.engine.fleet().node_of(id()).is_some(), "an old release took it away");
+    }
+
+    #[test]
+    fn a_mirror_made_anew_knows_what_the_old_one_knew_of_claims_that_are_gone() {
+        let (mut old, mut fresh) = (mirror(), mirror());
+        old.apply(&allocated(5)).unwrap();
+        fresh.remember(&old);
+        fresh.apply(&allocated(5)).unwrap();
+        assert_eq!(fresh.engine.fleet().node_of(id()), None);
+        fresh.apply(&allocated(6)).unwrap();
+        assert!(fresh.engine.fleet().node_of(id()).is_some());
+    }
 }

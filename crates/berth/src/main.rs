@@ -2,7 +2,7 @@
 
 mod agent;
 mod bench;
-mod demo;
+mod cli;
 mod transfer;
 mod up;
 
@@ -12,18 +12,34 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// The placement engine for fleets of virtual machines.
+/// The placement engine for fleets of virtual machines: which node?
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
+    #[command(flatten)]
+    global: cli::Global,
     #[command(subcommand)]
     command: Command,
 }
 
+const FIRST_STEPS: &str = "\
+First steps:
+  berth up --demo                            a server with a simulated fleet
+  berth nodes list --limit 10                what there is
+  berth place --cpu 2 --memory 4GiB --owner acme --explain
+  berth top                                  the fleet, live
+
+Which server: --url and --token, else BERTH_URL and BERTH_TOKEN, else the file that BERTH_CONFIG
+names, else berth/client.toml in the folder for settings, else http://127.0.0.1:7070.
+
+";
+
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Client(cli::Client),
     Agent(Box<agent::Agent>),
     /// Measure Berth on this machine.
     #[command(subcommand)]
@@ -34,8 +50,6 @@ enum Command {
     /// Look at the configuration of a server.
     #[command(subcommand)]
     Config(up::ConfigCommand),
-    /// Place a batch on a simulated fleet, get one refused, and see why.
-    Demo(demo::Demo),
     /// Write a whole ledger to a file, for a backup or to move it to another database.
     ///
     /// Example: berth export --database-url berth.db --out ledger.jsonl
@@ -54,6 +68,27 @@ enum Command {
     Verify(transfer::Verify),
 }
 
+/// Commands that ask no server, or have ways of their own to say which: they show none of the
+/// options that do.
+const LOCAL: [&str; 6] = ["agent", "bench", "export", "import", "up", "verify"];
+
+/// The whole command line. Options that say which server are hidden where none is asked.
+fn command() -> clap::Command {
+    let mut command = Cli::command().after_help(format!("{FIRST_STEPS}{}", cli::EXIT_CODES));
+    let global: Vec<Arg> =
+        command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    for name in LOCAL {
+        command = command.mut_subcommand(name, |local| {
+            // Its own options go first; one of the same letter keeps it.
+            let free = |arg: &&Arg| local.get_arguments().all(|own| own.get_id() != arg.get_id());
+            let hidden: Vec<Arg> =
+                global.iter().filter(free).map(|arg| arg.clone().hide(true).short(None)).collect();
+            local.args(hidden)
+        });
+    }
+    command
+}
+
 /// Whoever reads our output may stop early, as `head` does. That is no defect of ours to report.
 fn leave_quietly_when_nobody_reads() {
     let report = std::panic::take_hook();
@@ -68,12 +103,17 @@ fn leave_quietly_when_nobody_reads() {
 
 fn main() -> ExitCode {
     leave_quietly_when_nobody_reads();
-    let outcome = match Cli::parse().command {
+    let matches = command().get_matches();
+    let Cli { global, command: asked } = match Cli::from_arg_matches(&matches) {
+        Ok(asked) => asked,
+        Err(error) => error.exit(),
+    };
+    let outcome = match asked {
+        Command::Client(client) => return client.run(&global, command()),
         Command::Agent(agent) => agent.run(),
         Command::Bench(bench) => bench.run(),
         Command::Certificate(certificate) => certificate.run(),
         Command::Config(config) => config.run(),
-        Command::Demo(demo) => demo.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
         Command::Up(up) => up.run(),
@@ -87,5 +127,13 @@ fn main() -> ExitCode {
             let is_usage = error.is::<up::BadConfig>();
             if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::command().debug_assert();
     }
 }

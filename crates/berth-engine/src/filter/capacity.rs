@@ -12,6 +12,13 @@ use crate::policy::Policy;
 
 pub(super) static INSTANCE_COUNT: Filter = Filter {
     name: "instance-count",
+    rule: "instances there are fewer than its `instance_limit`",
+    means: "the last nodes hold as many instances as they may",
+    settings: &[],
+    example: |stage| {
+        stage.node("a", |facts| facts.instance_limit = 1);
+        stage.place("a", |_| {});
+    },
     code: "no_capacity_instances",
     remedy: "release instances, raise the nodes' instance_limit, or add a node",
     transient: true,
@@ -25,6 +32,13 @@ fn instance_count(_: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static CPU_CAP_MIXING: Filter = Filter {
     name: "cpu-cap-mixing",
+    rule: "capped and uncapped instances mix there as its `cpu_cap_mode` says",
+    means: "the last nodes hold instances of the other kind, capped or uncapped",
+    settings: &[],
+    example: |stage| {
+        stage.place("a", |_| {});
+        stage.request.cpu_capped = true;
+    },
     code: "cpu_cap_no_node",
     remedy: "cap the instance like its would-be neighbours, or let nodes mix (cpu_cap_mode)",
     transient: true,
@@ -38,6 +52,10 @@ fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static MEMORY: Filter = Filter {
     name: "memory",
+    rule: "the memory asked for plus its `vmm_overhead_mib` is free",
+    means: "the last nodes have too little memory free",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.memory_mib = 14_336),
     code: "no_capacity_memory",
     remedy: "ask for less memory, release instances, or add a node",
     transient: true,
@@ -51,6 +69,13 @@ fn memory(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static CPU: Filter = Filter {
     name: "cpu",
+    rule: "the CPU asked for is free, overcommit applied; only with `cpu = \"hard\"`",
+    means: "the last nodes have too little CPU free",
+    settings: &["filters.cpu"],
+    example: |stage| {
+        stage.settings = "[filters]\ncpu = \"hard\"";
+        stage.place("a", |request| request.resources.cpu_milli = 31_500);
+    },
     code: "no_capacity_cpu",
     remedy: "ask for less CPU, release instances, add a node, or let the policy treat CPU as soft",
     transient: true,
@@ -64,6 +89,13 @@ fn cpu(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static DISK: Filter = Filter {
     name: "disk",
+    rule: "the disk asked for plus `image_mib` plus `disk_headroom_mib` is free",
+    means: "the last nodes have too little disk free",
+    settings: &["filters.disk_headroom_mib"],
+    example: |stage| {
+        stage.settings = "[filters]\ndisk_headroom_mib = 10240";
+        stage.place("a", |request| request.resources.disk_mib = 57_344);
+    },
     code: "no_capacity_disk",
     remedy: "ask for less disk, release instances, or add a node",
     transient: true,
@@ -77,6 +109,13 @@ fn disk(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static BANDWIDTH: Filter = Filter {
     name: "bandwidth",
+    rule: "the bandwidth asked for is free",
+    means: "the last nodes have too little bandwidth free",
+    settings: &[],
+    example: |stage| {
+        stage.place("a", |request| request.resources.bandwidth_mbps = 600);
+        stage.request.resources.bandwidth_mbps = 500;
+    },
     code: "no_capacity_bandwidth",
     remedy: "ask for less bandwidth, release instances, or add a node",
     transient: true,
@@ -90,6 +129,13 @@ fn bandwidth(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static EXTRA_CLASSES: Filter = Filter {
     name: "extra-classes",
+    rule: "enough is free of every further class, such as `gpu`; one that it never stated is zero",
+    means: "the last nodes have too little of a further class free, or none",
+    settings: &[],
+    example: |stage| {
+        stage.node("a", |facts| facts.extra.extend([("gpu".to_owned(), 1)]));
+        stage.request.extra.insert("gpu".to_owned(), 2);
+    },
     code: "no_capacity_class",
     remedy: "ask for less of it, release instances, or add a node that has it",
     transient: true,

@@ -7,6 +7,10 @@ use crate::policy::Policy;
 
 pub(super) static FACTS_VALID: Filter = Filter {
     name: "facts-valid",
+    rule: "its ratios are 1 to 1000000 ‰, watermarks 1 to 1000 ‰, overlay loss at most 1000000 ppm, and its reserve is within its capacity",
+    means: "the last nodes have facts that cannot be right",
+    settings: &[],
+    example: |stage| stage.node("a", |facts| facts.ratios.cpu_permille = 0),
     code: "no_nodes_valid",
     remedy: "correct the node's facts; the evidence names the field",
     transient: false,
@@ -55,6 +59,10 @@ fn reserve_within(capacity: Amounts, reserve: Amounts) -> Verdict {
 
 pub(super) static CAPACITY_KNOWN: Filter = Filter {
     name: "capacity-known",
+    rule: "its capacity is reported, CPU and memory above zero",
+    means: "the last nodes have not said how large they are",
+    settings: &[],
+    example: |stage| stage.node("a", |facts| facts.capacity = None),
     code: "no_nodes_sized",
     remedy: "let the agents report CPU and memory; an unsized node is never chosen",
     transient: true,
@@ -74,6 +82,10 @@ fn capacity_known(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
 
 pub(super) static KVM: Filter = Filter {
     name: "kvm",
+    rule: "it has KVM",
+    means: "the last nodes have no KVM",
+    settings: &[],
+    example: |stage| stage.node("a", |facts| facts.kvm = false),
     code: "no_nodes_kvm",
     remedy: "enable KVM on the nodes",
     transient: false,
@@ -83,6 +95,13 @@ pub(super) static KVM: Filter = Filter {
 
 pub(super) static SCRATCH_DISK: Filter = Filter {
     name: "scratch-disk",
+    rule: "its `scratch_mib` is at least `min_scratch_mib`",
+    means: "the last nodes have too little scratch disk",
+    settings: &["filters.min_scratch_mib"],
+    example: |stage| {
+        stage.settings = "[filters]\nmin_scratch_mib = 1024";
+        stage.node("a", |facts| facts.scratch_mib = 512);
+    },
     code: "no_nodes_scratch",
     remedy: "free scratch disk on the nodes, or lower min_scratch_mib",
     transient: true,
@@ -106,6 +125,10 @@ fn scratch_disk(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
 
 pub(super) static OVERLAY_HEALTHY: Filter = Filter {
     name: "overlay-healthy",
+    rule: "its overlay packet loss is at most `max_overlay_loss_ppm`",
+    means: "the last nodes lose too many packets on the overlay",
+    settings: &["filters.max_overlay_loss_ppm"],
+    example: |stage| stage.node("a", |facts| facts.overlay_loss_ppm = 80_000),
     code: "no_nodes_overlay",
     remedy: "mend the overlay network, or raise max_overlay_loss_ppm",
     transient: true,
@@ -124,6 +147,10 @@ fn overlay_healthy(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
 
 pub(super) static NOT_RESERVED: Filter = Filter {
     name: "not-reserved",
+    rule: "the operator has not reserved it",
+    means: "the last nodes are reserved by the operator",
+    settings: &[],
+    example: |stage| stage.node("a", |facts| facts.reserved = true),
     code: "no_nodes_unreserved",
     remedy: "take the reservation off a node",
     transient: false,
@@ -133,6 +160,10 @@ pub(super) static NOT_RESERVED: Filter = Filter {
 
 pub(super) static NOT_HEADNODE: Filter = Filter {
     name: "not-headnode",
+    rule: "it does not run the control plane",
+    means: "the last nodes run the control plane",
+    settings: &[],
+    example: |stage| stage.node("a", |facts| facts.headnode = true),
     code: "no_nodes_beside_headnode",
     remedy: "add a node that does not run the control plane, or switch the filter off",
     transient: false,

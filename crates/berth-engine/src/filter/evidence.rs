@@ -50,8 +50,9 @@ pub enum Evidence {
         found: String,
         /// As it should be.
         wanted: String,
-        /// Whether `found` tells what others run or use, which a tenant must not see.
-        #[serde(skip)]
+        /// Whether `found` tells what others run or use, which a tenant must not see. It is stored
+        /// too: a refusal that is read again must hide as much as it did at first.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         about_others: bool,
     },
     /// Other instances are where they may not be, or are not where they must be.

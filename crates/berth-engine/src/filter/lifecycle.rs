@@ -2,11 +2,15 @@
 
 use super::{Evidence, Filter, Test, Verdict};
 use crate::fleet::NodeRow;
-use crate::model::{NodeState, Timestamp};
-use crate::policy::Policy;
+use crate::model::{BootOutcome, NodeState, Timestamp};
+use crate::policy::{Policy, Stage};
 
 pub(super) static NODE_ACTIVE: Filter = Filter {
     name: "node-active",
+    rule: "its state is active, or degraded with `admit_degraded`",
+    means: "the last nodes were joining, cordoned, draining, degraded or lost; or there is no node at all",
+    settings: &["filters.admit_degraded"],
+    example: |stage| stage.node("a", |facts| facts.state = NodeState::Draining),
     code: "no_nodes_active",
     remedy: "activate or uncordon a node, or add one",
     transient: true,
@@ -25,6 +29,10 @@ fn node_active(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
 
 pub(super) static HEARTBEAT_FRESH: Filter = Filter {
     name: "heartbeat-fresh",
+    rule: "its last heartbeat is at most `heartbeat_grace_s` old",
+    means: "the last nodes have been silent for too long",
+    settings: &["filters.heartbeat_grace_s"],
+    example: |stage| stage.node("a", |facts| facts.heartbeat_at = Stage::NOW.plus(-600)),
     code: "no_nodes_fresh",
     remedy: "see why the agents are silent, or raise heartbeat_grace_s",
     transient: true,
@@ -43,6 +51,13 @@ fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
 
 pub(super) static NOT_SICK: Filter = Filter {
     name: "not-sick",
+    rule: "not both of its two newest boots failed; the older of them counts for `sick_window_s`",
+    means: "instances failed to boot on the last nodes, twice in a row",
+    settings: &["filters.sick_window_s"],
+    example: |stage| {
+        let failed = |ago: i64| BootOutcome { at: Stage::NOW.plus(-ago), failed: true };
+        stage.node("a", |facts| facts.boots = vec![failed(600), failed(300)]);
+    },
     code: "no_nodes_healthy",
     remedy: "look at the node's boot failures; it is taken back when they have aged",
     transient: true,
@@ -64,6 +79,14 @@ fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
 
 pub(super) static NO_REBOOT_SOON: Filter = Filter {
     name: "no-reboot-soon",
+    rule: "no reboot is planned there within `no_reboot_within_days`; a missed date is ignored",
+    means: "the last nodes reboot too soon",
+    settings: &["filters.no_reboot_within_days"],
+    example: |stage| {
+        stage.settings = "[filters]\nno_reboot_within_days = 7";
+        let soon = Stage::NOW.plus(2 * Timestamp::DAY);
+        stage.node("a", |facts| facts.next_reboot = Some(soon));
+    },
     code: "no_nodes_before_reboot",
     remedy: "move the planned reboots, or lower no_reboot_within_days",
     transient: true,

@@ -20,7 +20,7 @@ use std::ops::Range;
 use crate::fleet::{NodeRow, Slot};
 use crate::model::{InstanceRequest, Timestamp};
 use crate::plan::Ask;
-use crate::policy::Policy;
+use crate::policy::{Example, Policy};
 
 pub(crate) use capacity::{Gate, Needs};
 pub use evidence::Evidence;
@@ -55,6 +55,14 @@ pub struct Filter {
     pub transient: bool,
     /// Whether a policy may switch it off.
     pub optional: bool,
+    /// What it lets through: a node passes if this holds.
+    pub rule: &'static str,
+    /// What a refusal with its code means.
+    pub means: &'static str,
+    /// Settings of the policy that it reads.
+    pub settings: &'static [&'static str],
+    /// A fleet in which it removes node `a`, for the reference.
+    pub(crate) example: Example,
     pub(crate) test: Test,
 }
 

@@ -4,11 +4,17 @@
 //! only the node's own domain is looked up.
 
 use super::{Evidence, Filter, Test, Verdict};
+use crate::affinity::{Rule, Strength, Topology};
 use crate::fleet::Slot;
+use crate::model::{Group, GroupKind, Hint, InstanceId, NodeId};
 use crate::plan::{Ask, Origin};
 
 pub(super) static NOT_EXCLUDED: Filter = Filter {
     name: "not-excluded",
+    rule: "the request does not list it in `excluded_nodes`",
+    means: "the last nodes denied this request before",
+    settings: &[],
+    example: |stage| stage.request.excluded_nodes = vec![NodeId::new("a")],
     code: "excluded_no_node",
     remedy: "wait for the nodes that denied this request, or send it as a new request",
     transient: true,
@@ -25,6 +31,13 @@ fn not_excluded(ask: &Ask<'_>, slot: Slot) -> Verdict {
 
 pub(super) static VOLUME_HOME: Filter = Filter {
     name: "volume-home",
+    rule: "it is the home of every volume of the request",
+    means: "the last nodes are not the home of the volumes, or the homes differ",
+    settings: &[],
+    example: |stage| {
+        stage.volume("data", "b", None);
+        stage.request.volumes = vec!["data".to_owned()];
+    },
     code: "volume_locality_no_node",
     remedy: "make the volume's home node fit for this instance, or move the volume",
     transient: true,
@@ -44,6 +57,21 @@ fn volume_home(ask: &Ask<'_>, slot: Slot) -> Verdict {
 
 pub(super) static GROUPS: Filter = Filter {
     name: "groups",
+    rule: "hard groups that the instance joins hold there: together, apart, `max_per_domain`",
+    means: "a hard group leaves no domain",
+    settings: &[],
+    example: |stage| {
+        stage.group(Group {
+            id: "db".to_owned(),
+            owner: None,
+            kind: GroupKind::Apart,
+            strength: Strength::Hard,
+            topology: Topology::Node,
+            max_per_domain: None,
+        });
+        stage.place("a", |request| request.groups = vec!["db".to_owned()]);
+        stage.request.groups = vec!["db".to_owned()];
+    },
     code: "group_no_node",
     remedy: "raise max_per_domain, make the group soft, or add nodes in further domains",
     transient: true,
@@ -53,6 +81,13 @@ pub(super) static GROUPS: Filter = Filter {
 
 pub(super) static RESIDENT_RULES: Filter = Filter {
     name: "resident-rules",
+    rule: "no hard `!=` rule of the owner's instances that are placed there selects this one",
+    means: "a hard `!=` rule of a placed instance keeps this one out",
+    settings: &[],
+    example: |stage| {
+        stage.place("a", |request| request.affinity.extend(Rule::parse("role!=web").ok()));
+        stage.request.tags.insert("role".to_owned(), "web".to_owned());
+    },
     code: "resident_rule_no_node",
     remedy: "change the hard != rule of the instances that are already there, or this one's tags",
     transient: true,
@@ -62,6 +97,15 @@ pub(super) static RESIDENT_RULES: Filter = Filter {
 
 pub(super) static AFFINITY: Filter = Filter {
     name: "affinity",
+    rule: "the request's own hard affinity rules hold there",
+    means: "a hard rule of the request holds nowhere that is left",
+    settings: &[],
+    example: |stage| {
+        stage.place("b", |request| {
+            request.tags.insert("role".to_owned(), "db".to_owned());
+        });
+        stage.request.affinity.extend(Rule::parse("role==db").ok());
+    },
     code: "affinity_no_node",
     remedy: "make the rule soft with ~, or correct what it should match",
     transient: true,
@@ -71,6 +115,14 @@ pub(super) static AFFINITY: Filter = Filter {
 
 pub(super) static STRICT_LOCALITY: Filter = Filter {
     name: "strict-locality",
+    rule: "near and far hints hold there, if they are `strict`",
+    means: "strict hints hold nowhere that is left",
+    settings: &[],
+    example: |stage| {
+        stage.place("a", |_| {});
+        stage.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(2))];
+        stage.request.locality.strict = true;
+    },
     code: "locality_no_node",
     remedy: "drop strict, or name instances that can be near or far together",
     transient: true,

@@ -1,6 +1,7 @@
 //! Rules that depend on the request alone: they hold for every node or for none.
 
 use super::{Evidence, Filter, Test, Verdict};
+use crate::model::InstanceId;
 use crate::plan::Ask;
 
 /// All filters of this file at once, without the evidence. No policy may switch these off.
@@ -10,6 +11,13 @@ pub(super) fn admits(ask: &Ask<'_>) -> bool {
 
 pub(super) static SECRETS_PRESENT: Filter = Filter {
     name: "secrets-present",
+    rule: "the request needs no secrets, or its `env` has a bundle of them",
+    means: "the environment has no secrets, or the request names no environment",
+    settings: &[],
+    example: |stage| {
+        stage.request.needs_secrets = true;
+        stage.request.env = Some("prod".to_owned());
+    },
     code: "secrets_missing",
     remedy: "give the environment a bundle of secrets, or drop needs_secrets",
     transient: false,
@@ -27,6 +35,10 @@ fn secrets_present(ask: &Ask<'_>) -> Verdict {
 
 pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
     name: "address-available",
+    rule: "an overlay address is left, or nobody counts them",
+    means: "no overlay address is left",
+    settings: &[],
+    example: |stage| stage.free_addresses = Some(0),
     code: "ipam_exhausted",
     remedy: "widen the overlay prefix, or release instances",
     transient: true,
@@ -43,6 +55,13 @@ fn address_available(ask: &Ask<'_>) -> Verdict {
 
 pub(super) static VOLUME_EXCLUSIVE: Filter = Filter {
     name: "volume-exclusive",
+    rule: "none of the request's volumes is attached to another instance",
+    means: "a volume is attached to another instance",
+    settings: &[],
+    example: |stage| {
+        stage.volume("data", "a", Some(InstanceId::from_u128(9)));
+        stage.request.volumes = vec!["data".to_owned()];
+    },
     code: "volume_in_use",
     remedy: "detach the volume from the instance that uses it, or use another volume",
     transient: true,

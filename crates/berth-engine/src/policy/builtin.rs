@@ -5,6 +5,20 @@ use super::{Policy, PolicyError};
 /// Names of the built-in policies.
 pub const BUILTIN_NAMES: [&str; 5] = ["balanced", "pack", "spread", "triton", "neon"];
 
+/// What each is for, and its text.
+pub(super) const BUILTINS: [(&str, &str); 5] = [
+    (
+        "The default: fills memory, evens out CPU, keeps replicas on nodes of their own. A second \
+         replica joins a node only when every other node is out, or when the caller's own affinity \
+         or locality asks for it.",
+        BALANCED,
+    ),
+    ("As few nodes in use as can be, no scraps left that nothing fits.", PACK),
+    ("As even as can be.", SPREAD),
+    ("Triton's defaults: its weights, its order of preference, its limits.", TRITON),
+    ("The tent curve of an autoscaling scheduler: fill nodes up to a point, not beyond.", NEON),
+];
+
 /// Fills memory, evens out CPU, keeps replicas on nodes of their own. Half the weight of
 /// `spread-nodes` exceeds the sum of all weights but those of the caller's own wishes (affinity
 /// and locality), so a second replica joins a node only when every other node is out.
@@ -97,19 +111,13 @@ impl Policy {
     /// # Errors
     /// Names the policies there are.
     pub fn builtin(name: &str) -> Result<Self, PolicyError> {
-        let text = match name {
-            "balanced" => BALANCED,
-            "pack" => PACK,
-            "spread" => SPREAD,
-            "triton" => TRITON,
-            "neon" => NEON,
-            _ => {
-                return Err(PolicyError::UnknownName {
-                    key: "policy".to_owned(),
-                    value: name.to_owned(),
-                    accepted: BUILTIN_NAMES.join(", "),
-                });
-            }
+        let named = BUILTIN_NAMES.iter().zip(BUILTINS).find(|(known, _)| **known == name);
+        let Some((_, (_, text))) = named else {
+            return Err(PolicyError::UnknownName {
+                key: "policy".to_owned(),
+                value: name.to_owned(),
+                accepted: BUILTIN_NAMES.join(", "),
+            });
         };
         Self::from_toml(text)
     }

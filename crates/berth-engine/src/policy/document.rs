@@ -46,6 +46,9 @@ pub enum PolicyError {
     },
 }
 
+/// Most recurring shapes; each is looked at for each node.
+pub(super) const MAX_SHAPES: usize = 32;
+
 /// A policy as it is written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Policy))]
@@ -178,10 +181,13 @@ fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
     Ok(off)
 }
 
-fn check_numbers(document: &Document) -> Result<(), PolicyError> {
-    let (filters, options) = (&document.filters, &document.options);
+/// Numbers with a range: key, value, least and most.
+pub(super) fn ranged(
+    filters: &FilterSettings,
+    options: &ScoreOptions,
+) -> [(&'static str, u32, u32, u32); 10] {
     let tent = &options.tent;
-    let ranged = [
+    [
         ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
         ("filters.max_overlay_loss_ppm", filters.max_overlay_loss_ppm, 0, PPM),
         ("filters.sick_window_s", filters.sick_window_s, 1, 31_536_000),
@@ -192,14 +198,19 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
         ("options.tent.idle_ppm", tent.idle_ppm, 0, PPM),
         ("options.tent.full_ppm", tent.full_ppm, 0, PPM),
         ("options.tent.peak_ppm", tent.peak_ppm, 1, PPM - 1),
-    ];
-    for (key, value, least, most) in ranged {
+    ]
+}
+
+fn check_numbers(document: &Document) -> Result<(), PolicyError> {
+    let options = &document.options;
+    for (key, value, least, most) in ranged(&document.filters, options) {
         if !(least..=most).contains(&value) {
             return Err(out_of_range(key, value, &format!("{least} to {most}")));
         }
     }
-    if options.shapes.is_empty() || options.shapes.len() > 32 {
-        return Err(out_of_range("options.shapes", options.shapes.len(), "1 to 32 shapes"));
+    if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
+        let accepted = format!("1 to {MAX_SHAPES} shapes");
+        return Err(out_of_range("options.shapes", options.shapes.len(), &accepted));
     }
     for (place, shape) in options.shapes.iter().enumerate() {
         for (name, value, _) in shape.named() {

@@ -4,6 +4,9 @@
 
 mod builtin;
 mod document;
+mod example;
+mod reference;
+mod settings;
 
 use std::fmt;
 
@@ -15,6 +18,8 @@ use crate::score::{DenseValue, Kind, LoadValue, SCORERS, ScorerId, Sparse};
 
 pub use builtin::BUILTIN_NAMES;
 pub use document::PolicyError;
+pub(crate) use example::{Example, Stage};
+pub use reference::reference;
 
 /// How a node's terms become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]

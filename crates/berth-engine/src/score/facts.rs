@@ -3,8 +3,8 @@
 use super::scale::{Scale, between, counted_reboot};
 use super::{Kind, Scorer};
 use crate::fleet::NodeRow;
-use crate::model::{PPM, Timestamp};
-use crate::policy::Policy;
+use crate::model::{BootOutcome, CapacityType, PPM, Platform, PlatformVersion, Timestamp};
+use crate::policy::{Policy, Stage};
 
 /// Failures fade in steps of this many seconds, so that a node's score changes at known times.
 const FADE_STEP_S: i64 = 60;
@@ -14,6 +14,15 @@ const FORGOTTEN_HALF_LIVES: i64 = 10;
 
 pub(super) static RECENT_FAILURES: Scorer = Scorer {
     name: "recent-failures",
+    about: "avoids nodes where boots failed lately",
+    notes: "fades in steps of 60 seconds and in straight lines between two halvings, forgets a failure after ten half-lives, and sees the eight newest boots",
+    settings: &["options.failure_half_life_s"],
+    example: |stage| {
+        for (node, ago) in [("a", 0), ("b", 3600), ("c", 36_000)] {
+            let at = Stage::NOW.plus(-ago);
+            stage.node(node, |facts| facts.boots = vec![BootOutcome { at, failed: true }]);
+        }
+    },
     formula: "1 / (1 + failed boots), each fading by half every failure_half_life_s",
     kind: Kind::Facts(recent_failures),
 };
@@ -52,6 +61,16 @@ pub(crate) fn next_failure_step(
 
 pub(super) static NEWEST_PLATFORM: Scorer = Scorer {
     name: "newest-platform",
+    about: "favours nodes with a newer platform",
+    notes: "1 if all nodes are alike, or none has a platform",
+    settings: &[],
+    example: |stage| {
+        let version = PlatformVersion::new(7, 0);
+        for (node, days) in [("a", 100), ("b", 25), ("c", 0)] {
+            let built_at = Stage::NOW.plus(-days * Timestamp::DAY);
+            stage.node(node, |facts| facts.platform = Some(Platform { version, built_at }));
+        }
+    },
     formula: "(built - oldest) / (newest - oldest) over the fleet; unknown platform: 0",
     kind: Kind::Facts(newest_platform),
 };
@@ -66,6 +85,15 @@ fn newest_platform(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u3
 
 pub(super) static NEXT_REBOOT: Scorer = Scorer {
     name: "next-reboot",
+    about: "favours nodes that will not reboot soon",
+    notes: "a date before the last boot is ignored: that reboot has happened",
+    settings: &["options.missed_reboot"],
+    example: |stage| {
+        for (node, days) in [("b", 20), ("c", 3)] {
+            let at = Stage::NOW.plus(days * Timestamp::DAY);
+            stage.node(node, |facts| facts.next_reboot = Some(at));
+        }
+    },
     formula: "linear over 7-day buckets of planned reboots: none or past first, soonest last",
     kind: Kind::Facts(next_reboot),
 };
@@ -76,6 +104,14 @@ fn next_reboot(row: &NodeRow, scale: &Scale, policy: &Policy, now: Timestamp) ->
 
 pub(super) static HARDWARE_CLASS: Scorer = Scorer {
     name: "hardware-class",
+    about: "favours better hardware",
+    notes: "1 if all nodes are alike",
+    settings: &[],
+    example: |stage| {
+        for (node, class) in [("a", 0), ("b", 1), ("c", 4)] {
+            stage.node(node, |facts| facts.hardware_class = class);
+        }
+    },
     formula: "(class - lowest) / (highest - lowest) over the fleet",
     kind: Kind::Facts(hardware_class),
 };
@@ -88,6 +124,10 @@ fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32
 pub(super) static CAPACITY_PREFERENCE: Scorer =
     Scorer {
         name: "capacity-preference",
+        about: "favours on-demand or spot nodes",
+        notes: "",
+        settings: &["options.prefer_capacity"],
+        example: |stage| stage.node("a", |facts| facts.capacity_type = CapacityType::Spot),
         formula: "1 on the capacity type that prefer_capacity names, else 0",
         kind: Kind::Facts(|row, _, policy, _| {
             if row.capacity_type == policy.options.prefer_capacity { PPM } else { 0 }
@@ -96,6 +136,10 @@ pub(super) static CAPACITY_PREFERENCE: Scorer =
 
 pub(super) static RESERVOIR: Scorer = Scorer {
     name: "reservoir",
+    about: "keeps some nodes for when nothing else is left",
+    notes: "",
+    settings: &[],
+    example: |stage| stage.node("a", |facts| facts.reservoir = true),
     formula: "0 on nodes kept for when nothing else is left, else 1",
     kind: Kind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
 };

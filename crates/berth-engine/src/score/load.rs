@@ -9,36 +9,60 @@ use crate::policy::Policy;
 
 pub(super) static CPU_PRESSURE: Scorer = Scorer {
     name: "cpu-pressure",
+    about: "favours nodes with CPU to spare",
+    notes: "",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "1 - min(1, used / allocatable), allocatable with overcommit",
     kind: Kind::Load(|row, _, _| PPM - cpu_share(row)),
 };
 
 pub(super) static CPU_PACK: Scorer = Scorer {
     name: "cpu-pack",
+    about: "fills nodes by CPU, so that others stay empty",
+    notes: "",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "min(1, used / allocatable), allocatable with overcommit",
     kind: Kind::Load(|row, _, _| cpu_share(row)),
 };
 
 pub(super) static MEMORY_PACK: Scorer = Scorer {
     name: "memory-pack",
+    about: "fills nodes by memory, so that others stay empty",
+    notes: "the hypervisor's overhead counts as used",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.memory_mib = 4032),
     formula: "used / allocatable memory: fuller nodes first",
     kind: Kind::Load(|row, _, _| memory_share(row)),
 };
 
 pub(super) static MEMORY_SPREAD: Scorer = Scorer {
     name: "memory-spread",
+    about: "evens out memory over nodes",
+    notes: "the hypervisor's overhead counts as used",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.memory_mib = 4032),
     formula: "1 - used / allocatable memory: emptier nodes first",
     kind: Kind::Load(|row, _, _| PPM - memory_share(row)),
 };
 
 pub(super) static DISK_PACK: Scorer = Scorer {
     name: "disk-pack",
+    about: "fills nodes by disk, so that others stay empty",
+    notes: "",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "used / allocatable disk: fuller nodes first",
     kind: Kind::Load(|row, _, _| disk_share(row)),
 };
 
 pub(super) static DISK_SPREAD: Scorer = Scorer {
     name: "disk-spread",
+    about: "evens out disk over nodes",
+    notes: "",
+    settings: &[],
+    example: |stage| stage.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "1 - used / allocatable disk: emptier nodes first",
     kind: Kind::Load(|row, _, _| PPM - disk_share(row)),
 };
@@ -57,6 +81,17 @@ fn disk_share(row: &NodeRow) -> u32 {
 
 pub(super) static TENT: Scorer = Scorer {
     name: "tent",
+    about: "fills nodes up to a point and not beyond, the larger ones first",
+    notes: "",
+    settings: &["options.tent.idle_ppm", "options.tent.full_ppm", "options.tent.peak_ppm"],
+    example: |stage| {
+        stage.place("a", |request| {
+            request.resources = Amounts::new(25_600, 13_044).with_disk(1);
+        });
+        stage.node("c", |facts| {
+            facts.capacity = Some(Amounts::new(4000, 8192).with_disk(65_536).with_bandwidth(1000));
+        });
+    },
     formula: "least of CPU and memory: rises from tent.idle to 1 at tent.peak of use, falls to \
               tent.full; times size / largest node",
     kind: Kind::Load(tent),
@@ -84,6 +119,10 @@ fn tent_of(used: u32, size: u32, largest: u32, policy: &Policy) -> u32 {
 
 pub(super) static FRAGMENTATION: Scorer = Scorer {
     name: "fragmentation",
+    about: "avoids leaving scraps that no usual instance fits",
+    notes: "the request is part of the formula, so a scan adds it node by node",
+    settings: &["options.shapes"],
+    example: |stage| stage.place("a", |request| request.resources.memory_mib = 12_000),
     formula: "(1 + stranded before - stranded after) / 2, stranded: mean over recurring shapes of \
               the free share of nodes that they do not fit",
     kind: Kind::Dense(fragmentation),

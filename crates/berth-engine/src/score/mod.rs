@@ -15,7 +15,7 @@ mod scale;
 use crate::fleet::{Lanes, NodeRow, Slot};
 use crate::model::{PPM, Timestamp};
 use crate::plan::Ask;
-use crate::policy::{Combine, Policy};
+use crate::policy::{Combine, Example, Policy};
 
 pub(crate) use facts::next_failure_step;
 pub(crate) use neighbours::rack_value;
@@ -82,6 +82,14 @@ pub struct Scorer {
     pub name: &'static str,
     /// How the value is computed, in one line.
     pub formula: &'static str,
+    /// What it is good for.
+    pub about: &'static str,
+    /// What the formula leaves out; often nothing.
+    pub notes: &'static str,
+    /// Settings of the policy that it reads.
+    pub settings: &'static [&'static str],
+    /// A fleet in which it tells nodes apart, for the reference.
+    pub(crate) example: Example,
     pub(crate) kind: Kind,
 }
 

@@ -10,6 +10,14 @@ use crate::plan::Ask;
 
 pub(super) static MEMORY_PACK_RANK: Scorer = Scorer {
     name: "memory-pack-rank",
+    about: "fills nodes by memory, by their order and not by how much",
+    notes: "compares the survivors with each other, which takes the slower path",
+    settings: &[],
+    example: |stage| {
+        stage.node("c", |_| {});
+        stage.place("a", |request| request.resources.memory_mib = 4096);
+        stage.place("b", |request| request.resources.memory_mib = 1024);
+    },
     formula: "rank by free memory among the nodes left: least free 1, most free 0",
     kind: Kind::Relative(|ask, nodes| {
         ranks(&free(ask, nodes, |row| row.limits.memory - row.memory_used()))
@@ -18,6 +26,14 @@ pub(super) static MEMORY_PACK_RANK: Scorer = Scorer {
 
 pub(super) static DISK_PACK_RANK: Scorer = Scorer {
     name: "disk-pack-rank",
+    about: "fills nodes by disk, by their order and not by how much",
+    notes: "compares the survivors with each other, which takes the slower path",
+    settings: &[],
+    example: |stage| {
+        stage.node("c", |_| {});
+        stage.place("a", |request| request.resources.disk_mib = 4096);
+        stage.place("b", |request| request.resources.disk_mib = 1024);
+    },
     formula: "rank by free disk among the nodes left: least free 1, most free 0",
     kind: Kind::Relative(|ask, nodes| {
         ranks(&free(ask, nodes, |row| row.limits.disk - row.used.disk))
@@ -39,6 +55,17 @@ fn ranks(numbers: &[i64]) -> Vec<u32> {
 
 pub(super) static SPARE_LARGEST: Scorer = Scorer {
     name: "spare-largest",
+    about: "keeps the emptiest nodes for large instances",
+    notes: "compares the survivors with each other, which takes the slower path",
+    settings: &[],
+    example: |stage| {
+        for node in ["a", "b", "c", "d", "e", "f", "g"] {
+            stage.node(node, |_| {});
+        }
+        for node in ["a", "b", "c", "e", "f", "g"] {
+            stage.place(node, |request| request.resources.memory_mib = 1024);
+        }
+    },
     formula: "0 on the 15 % of the nodes left with most free memory, from 7 nodes on, else 1",
     kind: Kind::Relative(spare_largest),
 };
@@ -57,6 +84,10 @@ fn spare_largest(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
 
 pub(super) static RANDOM: Scorer = Scorer {
     name: "random",
+    about: "spreads by chance, the same for the same request and node",
+    notes: "compares the survivors with each other, which takes the slower path",
+    settings: &[],
+    example: |_| {},
     formula: "a number drawn from the request id and the node id",
     kind: Kind::Relative(random),
 };

@@ -31,12 +31,13 @@ mod rows;
 mod session;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod values;
 
 use std::collections::BTreeSet;
 
 use berth_engine::NodeId;
-use tokio_postgres::{Config, Row};
+use tokio_postgres::Row;
 
 use crate::drift::Drifted;
 use crate::error::Fault;
@@ -48,7 +49,7 @@ use crate::values::{Runs, offer};
 use crate::work::{Keys, PeekKeys, Peeked, Rows};
 pub use isolation::{InvalidIsolation, Isolation};
 use pipeline::Call;
-use session::Session;
+use session::{Session, Target};
 
 /// The writers' gate: "berth" and a number.
 const GATE: i64 = 0x62_6572_7468_0001;
@@ -56,7 +57,7 @@ const GATE: i64 = 0x62_6572_7468_0001;
 /// One connection to a PostgreSQL ledger. Must not be used on a thread that runs async tasks: it
 /// waits.
 pub(crate) struct Postgres {
-    config: Config,
+    target: Target,
     isolation: Isolation,
     /// None once it was lost.
     session: Option<Session>,
@@ -82,12 +83,12 @@ fn gate(sql: &'static str) -> Call {
 impl Postgres {
     /// Opens a ledger, made or migrated as needed.
     pub(crate) fn open(url: &str, isolation: Isolation) -> Result<Self, Fault> {
-        let config = session::configure(url)?;
-        let mut session = Session::connect(&config)?;
+        let target = session::configure(url)?;
+        let mut session = Session::connect(&target)?;
         migrate::run(&mut session)?;
         session.settle()?;
         Ok(Self {
-            config,
+            target,
             isolation,
             session: Some(session),
             alone: false,
@@ -341,7 +342,7 @@ impl Tables for Postgres {
             return Ok(());
         }
         self.drop_session();
-        let mut session = Session::connect(&self.config)?;
+        let mut session = Session::connect(&self.target)?;
         session.settle()?;
         self.session = Some(session);
         Ok(())

@@ -7,11 +7,13 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use rustc_hash::FxHashMap;
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::fault;
 use super::pipeline::{Call, Request, in_order};
+use super::tls::{self, Mode};
 use crate::error::{Fault, LedgerError};
 
 /// How long a connection may take to open, unless the URL says otherwise.
@@ -55,9 +57,17 @@ pub(super) struct Session {
     pub(super) round_trips: u32,
 }
 
+/// Where to connect to, and how.
+pub(super) struct Target {
+    config: Config,
+    /// What encrypts; none if nothing is to be.
+    tls: Option<MakeRustlsConnect>,
+}
+
 /// The settings of a connection, from its URL.
-pub(super) fn configure(url: &str) -> Result<Config, Fault> {
-    let mut config: Config = url
+pub(super) fn configure(url: &str) -> Result<Target, Fault> {
+    let (plain, mut wanted) = tls::take_out(url).map_err(Fault::Fatal)?;
+    let mut config: Config = plain
         .parse()
         .map_err(|_| Fault::Fatal(LedgerError::InvalidUrl { url: without_password(url) }))?;
     if config.get_connect_timeout().is_none() {
@@ -75,7 +85,17 @@ pub(super) fn configure(url: &str) -> Result<Config, Fault> {
     }
     config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
     config.keepalives_interval(KEEPALIVE_INTERVAL).keepalives_retries(KEEPALIVE_RETRIES);
-    Ok(config)
+    // Nobody else can listen on a socket of this machine, and the server would not encrypt there.
+    if config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) {
+        wanted.mode = Mode::Disable;
+    }
+    config.ssl_mode(match wanted.mode {
+        Mode::Disable => SslMode::Disable,
+        Mode::Prefer => SslMode::Prefer,
+        Mode::Require | Mode::VerifyFull => SslMode::Require,
+    });
+    let tls = wanted.connector().map_err(Fault::Fatal)?;
+    Ok(Target { config, tls })
 }
 
 /// A URL that may be shown.
@@ -88,13 +108,25 @@ fn without_password(url: &str) -> String {
 
 impl Session {
     /// Opens a connection.
-    pub(super) fn connect(config: &Config) -> Result<Self, Fault> {
+    pub(super) fn connect(target: &Target) -> Result<Self, Fault> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Fault::Lost(format!("no runtime: {error}")))?;
-        let connected = runtime.block_on(config.connect(NoTls));
-        let (client, connection) = connected.map_err(|error| fault("connecting", &error))?;
-        // It moves whenever this thread waits for an answer; its errors reach every waiting call.
-        runtime.spawn(connection);
+        // The connection moves whenever this thread waits for an answer; its errors reach every
+        // waiting call.
+        let connected = match &target.tls {
+            None => runtime.block_on(target.config.connect(NoTls)).map(|(client, connection)| {
+                runtime.spawn(connection);
+                client
+            }),
+            Some(tls) => {
+                let connected = runtime.block_on(target.config.connect(tls.clone()));
+                connected.map(|(client, connection)| {
+                    runtime.spawn(connection);
+                    client
+                })
+            }
+        };
+        let client = connected.map_err(|error| fault("connecting", &error))?;
         Ok(Self {
             client,
             statements: FxHashMap::default(),

@@ -194,6 +194,12 @@ impl Work {
         let id = Text::from(group.id.as_str());
         let home = match self.rows.groups.get(&id) {
             Some(row) if row.group == *group => return Outcome::Unchanged,
+            // Else whoever defines a group of a name that another just took would take it over.
+            Some(row) if row.group.owner != group.owner => {
+                return Outcome::Impossible(format!(
+                    "group {id} has another owner; remove it first, or choose another name"
+                ));
+            }
             Some(row) => {
                 let same_shape =
                     row.group.topology == group.topology && row.group.kind == group.kind;

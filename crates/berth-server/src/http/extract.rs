@@ -93,7 +93,8 @@ fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(status, "unsupported_media_type", title, detail))
 }
 
-fn unreadable(rejection: BytesRejection) -> ApiError {
+/// A body that could not be received.
+pub(crate) fn unreadable(rejection: BytesRejection) -> ApiError {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large();
     }

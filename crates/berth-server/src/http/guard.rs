@@ -13,6 +13,7 @@ use http::{Method, StatusCode, header};
 use super::permissions::Access;
 use super::problem::ApiError;
 use crate::access::{Caller, Scope};
+use crate::pages::ErrorPage;
 use crate::service::Service;
 
 /// The cookie that a signed-in browser has.
@@ -21,6 +22,10 @@ pub(crate) const COOKIE: &str = "berth_token";
 /// The node that a verified client certificate names, put beside a connection by the TLS layer.
 #[derive(Clone, Debug)]
 pub struct CertifiedNode(pub NodeId);
+
+/// Put beside a request that came over TLS, by the TLS layer: cookies are then for TLS only.
+#[derive(Clone, Copy, Debug)]
+pub struct OverTls;
 
 /// Nobody said who calls.
 pub(crate) fn who_are_you() -> ApiError {
@@ -37,6 +42,20 @@ fn not_allowed(role: Role) -> ApiError {
         .remedy("use a token of another role; berth whoami says which this one has")
 }
 
+/// A method that the table does not have for a path, or a path that it does not have at all.
+fn not_served(service: &Service, path: &str) -> Response {
+    let methods = service.permissions.methods(path);
+    if methods.is_empty() {
+        tracing::error!(path, "a route is not in the table of permissions");
+        return super::nothing_here().into_response();
+    }
+    let mut response = super::wrong_method().into_response();
+    if let Ok(methods) = methods.parse() {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
+}
+
 /// Lets a request through to its handler, or answers in its stead.
 pub(crate) async fn guard(
     State(service): State<Arc<Service>>,
@@ -45,11 +64,9 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Response {
     let path = path.as_ref().map_or("", |path| path.as_str());
-    let access = match service.permissions.of(request.method(), path) {
-        Some(access) => access,
-        // The path is known, the method is not: the router says so.
-        None if request.method() != Method::OPTIONS => return next.run(request).await,
-        None => Access::Open,
+    // What is not in the table answers nobody, also when the router knows it.
+    let Some(access) = service.permissions.of(request.method(), path) else {
+        return not_served(&service, path);
     };
     let caller = caller(&service, &request);
     let is_open =
@@ -60,16 +77,24 @@ pub(crate) async fn guard(
         (Access::Roles(roles), Some(caller)) if roles.contains(&caller.role) => {
             request.extensions_mut().insert(caller);
         }
+        (_, Some(caller)) if is_page(path) => {
+            return ErrorPage::response(&not_allowed(caller.role), Some(&caller));
+        }
         (_, Some(caller)) => return not_allowed(caller.role).into_response(),
-        (_, None) if path == "/" => return Redirect::to("/sign-in").into_response(),
+        (_, None) if is_page(path) => return Redirect::to("/sign-in").into_response(),
         (_, None) => return who_are_you().into_response(),
     }
     next.run(request).await
 }
 
+/// Whether people look at this path with a browser.
+fn is_page(path: &str) -> bool {
+    path == "/" || path.starts_with("/decisions/")
+}
+
 /// Who calls; absent when nothing valid says so.
 pub(crate) fn caller(service: &Service, request: &Request) -> Option<Caller> {
-    let from = from(request);
+    let from = from(request.extensions());
     if let Some(text) = presented(request) {
         // A token that is presented decides, also when it is not valid.
         return service.tokens.caller(text, from, service.now());
@@ -84,8 +109,9 @@ pub(crate) fn caller(service: &Service, request: &Request) -> Option<Caller> {
         .then(|| Caller { from, ..Caller::local("anyone on this machine") })
 }
 
-fn from(request: &Request) -> Option<IpAddr> {
-    let info = request.extensions().get::<ConnectInfo<SocketAddr>>();
+/// The address that a request came from.
+pub(crate) fn from(extensions: &http::Extensions) -> Option<IpAddr> {
+    let info = extensions.get::<ConnectInfo<SocketAddr>>();
     info.map(|ConnectInfo(address)| address.ip())
 }
 

@@ -1,5 +1,8 @@
 //! Lists in parts.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
 use berth_api::Page;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -41,4 +44,24 @@ pub(crate) fn part<T>(items: impl Iterator<Item = (String, T)>, limit: usize) ->
     taken.truncate(limit);
     let next = taken.last().filter(|_| more).map(|(cursor, _)| cursor.clone());
     Page { items: taken.into_iter().map(|(_, item)| item).collect(), next }
+}
+
+/// What follows a cursor, of items that come in order of the names that are their cursors.
+pub(crate) fn after<T>(
+    items: impl Iterator<Item = (String, T)>,
+    cursor: Option<String>,
+) -> impl Iterator<Item = (String, T)> {
+    items.skip_while(move |(name, _)| cursor.as_ref().is_some_and(|cursor| name <= cursor))
+}
+
+/// One part of a map, of what `view` shows of it.
+pub(crate) fn part_of<'a, V, T>(
+    map: &'a BTreeMap<String, V>,
+    asked: &Part,
+    view: impl Fn(&'a V) -> Option<T>,
+) -> Answer<Page<T>> {
+    let most = limit(asked.limit)?;
+    let from = asked.cursor.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let rest = map.range::<str, _>((from, Bound::Unbounded));
+    Ok(part(rest.filter_map(|(name, value)| Some((name.clone(), view(value)?))), most))
 }

@@ -25,11 +25,11 @@ use tower_http::decompression::RequestDecompressionLayer;
 use crate::service::Service;
 
 pub use document::openapi;
-pub use guard::CertifiedNode;
+pub use guard::{CertifiedNode, OverTls};
 pub use permissions::{Access, Permissions, ROUTES};
 pub use problem::{Answer, ApiError, guard_in_words};
 pub(crate) use refused::refused;
-pub(crate) use routes::volumes_of;
+pub(crate) use routes::{recent_decisions, volumes_of};
 
 /// Limits of the HTTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +51,6 @@ impl Default for HttpLimits {
 /// The whole API of a service.
 pub fn router(service: Arc<Service>, limits: HttpLimits) -> Router {
     let (api, _) = routes::all(limits).split_for_parts();
-    let no_such = || async {
-        let detail = "there is nothing at this path";
-        ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such thing", detail)
-            .remedy("GET /openapi.json lists what there is")
-    };
-    let wrong_method = || async {
-        let detail = "this path does not know this method";
-        let title = "this path does not know this method";
-        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", title, detail)
-    };
     // Small answers, which nearly all are, are not worth compressing; streams must not be.
     let worth = SizeAbove::new(1024)
         .and(NotForContentType::GRPC)
@@ -68,15 +58,28 @@ pub fn router(service: Arc<Service>, limits: HttpLimits) -> Router {
         .and(NotForContentType::SSE);
     let compression =
         CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(worth);
-    api.method_not_allowed_fallback(wrong_method)
+    api.method_not_allowed_fallback(|| async { wrong_method() })
         .route_layer(axum::middleware::from_fn_with_state(Arc::clone(&service), guard::guard))
-        .fallback(no_such)
+        .fallback(|| async { nothing_here() })
         .layer(axum::middleware::from_fn_with_state((Arc::clone(&service), limits), watch::watch))
         .layer(compression)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(DefaultBodyLimit::max(limits.body_bytes))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(service)
+}
+
+/// No route has this path.
+fn nothing_here() -> ApiError {
+    let detail = "there is nothing at this path";
+    ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such thing", detail)
+        .remedy("GET /openapi.json lists what there is")
+}
+
+/// No route has this method.
+fn wrong_method() -> ApiError {
+    let title = "this path does not know this method";
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", title, title)
 }
 
 /// A defect in a handler costs one request, not the server.

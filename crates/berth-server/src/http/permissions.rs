@@ -34,7 +34,9 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/sign-in", Access::Open),
     ("POST", "/sign-in", Access::Open),
     ("POST", "/sign-out", Access::Open),
+    ("GET", "/decisions/{id}", READ_OWN),
     ("GET", "/docs", Access::Open),
+    ("GET", "/style.css", Access::Open),
     ("GET", "/openapi.json", Access::Open),
     ("GET", "/problems/{code}", Access::Open),
     ("GET", "/healthz", Access::Open),
@@ -133,5 +135,13 @@ impl Permissions {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let methods = self.0.get(path)?;
         methods.iter().find(|(known, _)| known == method).map(|(_, access)| *access)
+    }
+
+    /// The methods of a path, with commas between; empty when it is not in the table.
+    #[must_use]
+    pub fn methods(&self, path: &str) -> String {
+        let methods = self.0.get(path).into_iter().flatten();
+        let names: Vec<&str> = methods.map(|(method, _)| method.as_str()).collect();
+        names.join(",")
     }
 }

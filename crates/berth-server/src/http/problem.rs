@@ -178,7 +178,8 @@ impl From<LedgerError> for ApiError {
             LedgerError::Corrupt(_)
             | LedgerError::Database(_)
             | LedgerError::NewerSchema { .. }
-            | LedgerError::InvalidUrl { .. } => {
+            | LedgerError::InvalidUrl { .. }
+            | LedgerError::InvalidUrlSetting { .. } => {
                 tracing::error!(%detail, "the ledger failed");
                 let title = "the ledger failed; the server's log says more";
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "ledger_failed", title, detail)

@@ -30,7 +30,7 @@ pub(crate) async fn watch(
 ) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     // Where no traces are collected, nobody is interested and nothing is made.
     let span = tracing::info_span!(
         target: REQUESTS,

@@ -8,15 +8,18 @@ use std::sync::Arc;
 use berth_api::{PlaceRequest, Placed, Problem};
 use berth_ledger::{LedgerError, Text};
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use crate::access::Caller;
 use crate::http::{Answer, ApiError};
 use crate::placer::{Actor, PlaceAnswer, PlaceJob};
 use crate::service::Service;
+use crate::telemetry::REQUESTS;
 
 pub use answer::Audience;
 pub(crate) use answer::decision_id;
 pub use read::Prepared;
+pub(crate) use read::{owner_for, request_of};
 
 /// What became of a placement.
 #[derive(Debug)]
@@ -127,9 +130,17 @@ async fn decide(
     (request.by, request.quiet) = (by, quiet);
     let (sender, receiver) = oneshot::channel();
     let reply = Box::new(move |answer| drop(sender.send(answer)));
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     service.placer.submit(PlaceJob { request, reply });
-    let answer = receiver.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
+    let span = tracing::info_span!(
+        target: REQUESTS,
+        "decide",
+        berth.request_id = prepared.place_id(),
+        berth.owner = prepared.owner,
+        berth.instances = prepared.instances().len(),
+    );
+    let answer = receiver.instrument(span).await;
+    let answer = answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
     service.metrics.placed(&answer, began.elapsed());
     answer
 }

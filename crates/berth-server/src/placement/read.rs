@@ -90,7 +90,7 @@ pub(super) async fn prepare(
     };
     let mut instances = Vec::new();
     for (place, spec) in request.instances.iter().enumerate() {
-        expand(service, caller, &owner, &request_id, place, spec, &mut instances).await?;
+        expand(service, &owner, &request_id, place, spec, &mut instances).await?;
     }
     if instances.is_empty() || instances.len() > MOST {
         let value = Some(format!("{} instances", instances.len()));
@@ -159,7 +159,6 @@ fn check_bounds(request: &PlaceRequest) -> Answer<()> {
 /// Makes the instances of one spec.
 async fn expand(
     service: &Service,
-    caller: &Caller,
     owner: &str,
     request_id: &str,
     place: usize,
@@ -177,10 +176,11 @@ async fn expand(
     }
     let mut request = request_of(owner, spec);
     for set in &spec.attachments {
-        let volumes = crate::http::volumes_of(service, caller, owner, set).await?;
-        request.volumes.extend(volumes);
+        request.volumes.extend(crate::http::volumes_of(service, owner, set).await?);
     }
-    request.volumes.dedup();
+    // Sets may share volumes with each other and with what is named beside them.
+    let mut known = std::collections::BTreeSet::new();
+    request.volumes.retain(|volume| known.insert(volume.clone()));
     for number in 0..count {
         let mut instance = request.clone();
         instance.id = spec.id.unwrap_or_else(|| derived_id(owner, request_id, place, number));
@@ -192,7 +192,8 @@ async fn expand(
     Ok(())
 }
 
-fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
+/// What one instance of a spec asks for, but for its id and its sets of volumes.
+pub(crate) fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
     InstanceRequest {
         id: InstanceId::default(),
         name: spec.name.clone(),

@@ -8,10 +8,10 @@
 //! planner nor whoever asked for it. Then the fleet is loaded anew.
 
 use berth_engine::{Policy, Timestamp};
-use berth_ledger::{Event, Ledger, LedgerError, SnapshotItem, Text};
+use berth_ledger::{Event, Ledger, LedgerError, Mark, SnapshotItem, Text};
 
-use super::Listener;
 use super::planner::Planner;
+use super::{Listener, Message};
 use crate::catalog::Note;
 use crate::mirror::Mirror;
 
@@ -39,16 +39,29 @@ const PAGE: usize = 5000;
 /// Looks for events between two looks at heartbeats.
 const HEARTBEATS_EVERY: u64 = 40;
 
+/// Claims that are gone and set apart to be forgotten.
+pub(super) struct Passing {
+    /// When they were set apart.
+    mark: Mark,
+    /// Whether the message was sent after which they are forgotten.
+    sent: bool,
+}
+
 impl Planner {
     /// Looks for others' events; errors wait for the next time.
     pub(super) fn follow(&mut self) {
         let lost = self.ledger.stats().retries.lost;
         if lost == self.lost {
-            self.follow_now();
+            if self.follow_to_end().1 {
+                self.let_pass();
+            }
         } else if self.start_anew() {
             self.lost = lost;
         }
         self.follows += 1;
+        if let Some(metrics) = &self.metrics {
+            metrics.loop_ran("planner");
+        }
         if self.follows.is_multiple_of(HEARTBEATS_EVERY) {
             self.hear();
         }
@@ -57,26 +70,64 @@ impl Planner {
     /// Takes in which nodes were heard, by whichever server: heartbeats are too many for the log.
     fn hear(&mut self) {
         let Ok(heard) = self.ledger.heartbeats_since(self.heard_until) else { return };
-        for (node, at) in heard {
+        for (node, at) in &heard {
             // Heard in the same second again, at worst.
-            self.heard_until = self.heard_until.max(at);
-            self.mirror.engine().fleet_mut().heartbeat(&node, Timestamp(at));
+            self.heard_until = self.heard_until.max(*at);
+            self.mirror.engine().fleet_mut().heartbeat(node, Timestamp(*at));
         }
+        self.listener.tell(|| Note::Heard(heard));
     }
 
     /// Takes in all events there are. Returns whether others' were among them.
     pub(super) fn follow_now(&mut self) -> bool {
+        self.follow_to_end().0
+    }
+
+    /// The same, and whether the end of the log was reached.
+    fn follow_to_end(&mut self) -> (bool, bool) {
         let mut learnt = false;
         loop {
             match self.page() {
                 Ok(Some(others)) => learnt |= others,
-                Ok(None) => return learnt,
+                Ok(None) => return (learnt, true),
                 Err(LedgerError::CursorTooOld { .. } | LedgerError::CursorInFuture { .. }) => {
                     self.start_anew();
-                    return true;
+                    return (true, false);
                 }
-                Err(_) => return learnt,
+                Err(_) => return (learnt, false),
             }
+        }
+    }
+
+    /// Lets claims that are gone be forgotten once nobody can tell of their allocation any more:
+    /// neither the log, which was just read to its end, nor our own writers.
+    ///
+    /// What is gone now is set apart. By the next time the log has passed it. The writers have told
+    /// of all they had committed by then once the ledger says so; what they told waits in the inbox
+    /// before the message that is sent now.
+    fn let_pass(&mut self) {
+        match &mut self.passing {
+            None => {
+                if self.mirror.seal() {
+                    self.seals += 1;
+                    self.passing = Some(Passing { mark: self.ledger.mark(), sent: false });
+                }
+            }
+            Some(passing) if !passing.sent && self.ledger.has_told(&passing.mark) => {
+                passing.sent = true;
+                // The planner is the one who listens.
+                let _ = self.inbox.send(Message::Passed(self.seals));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The message of [`Planner::let_pass`] has come through.
+    pub(super) fn passed(&mut self, seal: u64) {
+        // Of a mirror that was made anew since, other claims may be set apart.
+        if seal == self.seals && self.passing.take().is_some_and(|passing| passing.sent) {
+            self.mirror.forget_sealed();
+            self.listener.tell(|| Note::Passed);
         }
     }
 
@@ -108,8 +159,11 @@ impl Planner {
     /// everything anew. Returns whether it could be read.
     fn start_anew(&mut self) -> bool {
         let policy = self.mirror.engine().policy().clone();
-        let Ok(fresh) = load(&self.ledger, policy, &self.listener) else { return false };
+        let Ok(mut fresh) = load(&self.ledger, policy, &self.listener) else { return false };
+        fresh.remember(&self.mirror);
         self.mirror = fresh;
+        // What was set apart is not set apart in this one.
+        self.passing = None;
         true
     }
 }

@@ -11,7 +11,7 @@ mod planner;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_engine::{
     BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
@@ -22,6 +22,7 @@ use berth_ledger::{
 use thiserror::Error;
 
 use crate::catalog::Note;
+use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use planner::Planner;
 
@@ -111,6 +112,8 @@ pub struct PlacerOptions {
     pub clock: Clock,
     /// Who is told of everything that the planner takes in.
     pub notes: Option<Sender<Note>>,
+    /// What is counted; absent: nothing.
+    pub metrics: Option<Arc<Metrics>>,
 }
 
 impl PlacerOptions {
@@ -123,6 +126,7 @@ impl PlacerOptions {
             follow_every: Duration::from_millis(50),
             clock: Arc::new(system_time),
             notes: None,
+            metrics: None,
         }
     }
 }
@@ -133,10 +137,16 @@ fn system_time() -> Timestamp {
     Timestamp(since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
 }
 
+/// A moment, to measure from; it decides nothing.
+#[allow(clippy::disallowed_methods, reason = "measures how long decisions take")]
+fn tick() -> Instant {
+    Instant::now()
+}
+
 /// What the planner is told.
 enum Message {
-    /// Requests to place.
-    Place(PlaceJob),
+    /// Requests to place, and since when.
+    Place(PlaceJob, Instant),
     /// The ledger's answer to a plan of several tries.
     Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
     /// What was committed here.
@@ -147,6 +157,8 @@ enum Message {
     Barrier(tokio::sync::oneshot::Sender<()>),
     /// Time to look for others' events.
     Follow,
+    /// All that was told before this seal has been taken in.
+    Passed(u64),
     /// No more.
     Stop,
 }
@@ -186,7 +198,8 @@ impl Placer {
         let listener = Listener(options.notes.clone());
         let mirror = follow::load(&ledger, options.policy.clone(), &listener)?;
         let clock = Arc::clone(&options.clock);
-        let planner = Planner::new(mirror, ledger.clone(), inbox.clone(), clock, listener);
+        let metrics = options.metrics.clone();
+        let planner = Planner::new(mirror, ledger.clone(), inbox.clone(), clock, listener, metrics);
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
         let (ticks, every) = (inbox.clone(), options.follow_every);
@@ -202,7 +215,8 @@ impl Placer {
 
     /// Hands a request over; the answer comes when it is durable.
     pub fn submit(&self, job: PlaceJob) {
-        if let Err(mpsc::SendError(Message::Place(job))) = self.inbox.send(Message::Place(job)) {
+        let message = Message::Place(job, tick());
+        if let Err(mpsc::SendError(Message::Place(job, _))) = self.inbox.send(message) {
             (job.reply)(PlaceAnswer::Unknown(LedgerError::Closed));
         }
     }

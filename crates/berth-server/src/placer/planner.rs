@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use berth_engine::{
     Batch, Explanation, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement,
@@ -12,8 +13,10 @@ use berth_ledger::{
     Op, Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
 };
 
-use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest};
+use super::follow::Passing;
+use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
 use crate::catalog::Note;
+use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 
 /// Plans for one request before it is told that others were faster.
@@ -41,6 +44,8 @@ pub(super) struct InFlight {
     asked: bool,
     /// Nodes that denied the request though the mirror was up to date.
     denied: Vec<NodeId>,
+    /// Since when it waits for the planner, then for the ledger.
+    since: Instant,
     /// Why some of the batch have no place in the plan.
     left_out: Vec<Refusal>,
     /// Why the first instance is where it is.
@@ -48,7 +53,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    fn new(job: PlaceJob) -> Self {
+    fn new(job: PlaceJob, since: Instant) -> Self {
         Self {
             job,
             claimed: Vec::new(),
@@ -58,6 +63,7 @@ impl InFlight {
             now: Timestamp(0),
             asked: false,
             denied: Vec::new(),
+            since,
             left_out: Vec::new(),
             explanation: None,
         }
@@ -73,9 +79,10 @@ impl InFlight {
 pub(super) struct Planner {
     pub(super) mirror: Mirror,
     pub(super) ledger: Ledger,
-    inbox: Sender<Message>,
+    pub(super) inbox: Sender<Message>,
     clock: Clock,
     pub(super) listener: Listener,
+    pub(super) metrics: Option<Arc<Metrics>>,
     /// The stored form of requests, for the classes asked for last.
     specs: Vec<(Arc<InstanceRequest>, Spec)>,
     /// Jobs of this round.
@@ -88,6 +95,9 @@ pub(super) struct Planner {
     pub(super) follows: u64,
     /// The last heartbeat that was taken in, in whole seconds.
     pub(super) heard_until: i64,
+    /// Claims that are gone and about to be forgotten, and how often there were any.
+    pub(super) passing: Option<Passing>,
+    pub(super) seals: u64,
     stopping: bool,
 }
 
@@ -108,6 +118,7 @@ impl Planner {
         inbox: Sender<Message>,
         clock: Clock,
         listener: Listener,
+        metrics: Option<Arc<Metrics>>,
     ) -> Self {
         Self {
             mirror,
@@ -115,12 +126,15 @@ impl Planner {
             inbox,
             clock,
             listener,
+            metrics,
             specs: Vec::new(),
             outgoing: Vec::new(),
             has_company: false,
             lost: 0,
             follows: 0,
             heard_until: 0,
+            passing: None,
+            seals: 0,
             stopping: false,
         }
     }
@@ -142,7 +156,10 @@ impl Planner {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Place(job) => self.plan(InFlight::new(job)),
+            Message::Place(job, since) => {
+                self.timed("queued", since);
+                self.plan(InFlight::new(job, tick()));
+            }
             Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
             Message::Committed(happened) => {
                 for event in &happened.events {
@@ -161,7 +178,14 @@ impl Planner {
             }
             Message::Inspect(look) => look(&mut self.mirror),
             Message::Follow => self.follow(),
+            Message::Passed(seal) => self.passed(seal),
             Message::Stop => self.stopping = true,
+        }
+    }
+
+    fn timed(&self, stage: &'static str, since: Instant) {
+        if let Some(metrics) = &self.metrics {
+            metrics.stage(stage, since.elapsed());
         }
     }
 
@@ -317,6 +341,8 @@ impl Planner {
 
     fn send(&mut self, in_flight: InFlight, plan: Plan) {
         let inbox = self.inbox.clone();
+        self.timed("planned", in_flight.since);
+        let (metrics, sent) = (self.metrics.clone(), tick());
         // The ledger says which node won.
         let op = named(&in_flight.job.request, "place", "", Op::Commit(plan));
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
@@ -327,7 +353,12 @@ impl Planner {
             });
             match verdict {
                 // Straight to whoever asked: the planner hears of it by the commit.
-                Ok(Ok((Verdict::Granted(grant), false))) => in_flight.granted(grant),
+                Ok(Ok((Verdict::Granted(grant), false))) => {
+                    if let Some(metrics) = &metrics {
+                        metrics.stage("committed", sent.elapsed());
+                    }
+                    in_flight.granted(grant);
+                }
                 Ok(verdict) => {
                     let verdict = verdict.map(|(verdict, _)| verdict);
                     let _ = inbox.send(Message::Answered(Box::new(in_flight), verdict));
@@ -355,6 +386,10 @@ impl Planner {
             Ok(Verdict::Refused(by)) => (in_flight.job.reply)(PlaceAnswer::Refused(by)),
             Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
             Ok(Verdict::Conflict(conflict)) => {
+                if let Some(metrics) = &self.metrics {
+                    metrics.conflict(conflict.guard.code());
+                }
+                in_flight.since = tick();
                 if in_flight.tries >= TRIES {
                     (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
                     return;

@@ -115,6 +115,20 @@ impl Queue {
         open.map(|known| known.stored.ticket.since.as_second()).min()
     }
 
+    /// What those that wait ask for in all.
+    #[must_use]
+    pub fn wanted(&self) -> berth_engine::Used {
+        let mut wanted = berth_engine::Used::default();
+        for known in self.read().values().filter(|known| known.is_open()) {
+            for spec in &known.stored.ticket.request.instances {
+                for _ in 0..spec.count.unwrap_or(1) {
+                    wanted.charge(&spec.resources.amounts(), false, 1);
+                }
+            }
+        }
+        wanted
+    }
+
     /// One ticket, with its place in the queue.
     #[must_use]
     pub fn get(&self, id: &str, settings: &Settings, now: jiff::Timestamp) -> Option<Ticket> {

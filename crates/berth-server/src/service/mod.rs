@@ -26,7 +26,7 @@ use crate::queue::Queue;
 
 pub use heartbeats::Heartbeats;
 pub use settings::Settings;
-pub use start::{ServiceError, ServiceOptions};
+pub use start::{ServiceError, ServiceOptions, store_token};
 
 /// Everything a handler needs.
 pub struct Service {
@@ -51,7 +51,7 @@ pub struct Service {
     /// What it does beside placing; can change while it runs.
     pub chores: Arc<ArcSwap<Chores>>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Makes marks of places for tenants.
     pub locality: LocalityKey,
     /// Whether callers on this machine need no token.

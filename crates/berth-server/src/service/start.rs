@@ -76,13 +76,17 @@ impl Service {
     pub fn start(mut options: ServiceOptions) -> Result<Arc<Self>, ServiceError> {
         let (catalog, notes, documents) = Catalog::start()?;
         options.placer.notes = Some(notes);
+        let metrics = Arc::new(Metrics::new());
+        options.placer.metrics = Some(Arc::clone(&metrics));
         let placer = Placer::start(options.backend, &options.placer)?;
         let ledger = placer.ledger().clone();
         store_first_policy(&ledger, &options.placer.policy)?;
         let locality = locality_key(&ledger)?;
         let tokens = Tokens::load(&ledger)?;
+        let counted = Arc::clone(&metrics);
+        let round = move || counted.loop_ran("housekeeping");
         let chores = Arc::new(ArcSwap::from_pointee(options.chores));
-        let housekeeper = Housekeeper::start_with(ledger.clone(), Arc::clone(&chores))?;
+        let housekeeper = Housekeeper::start_with(ledger.clone(), Arc::clone(&chores), round)?;
         let service = Arc::new(Self {
             feed: Feed::start(ledger.clone())?,
             queue: Queue::load(&ledger)?,
@@ -93,7 +97,7 @@ impl Service {
             permissions: Permissions::default(),
             settings: ArcSwap::from_pointee(options.settings),
             chores,
-            metrics: Metrics::new(),
+            metrics,
             locality,
             no_sign_in: options.no_sign_in,
             draining: CancellationToken::new(),
@@ -137,7 +141,7 @@ impl Service {
 ///
 /// # Errors
 /// When the ledger cannot be written.
-pub(super) fn store_token(
+pub fn store_token(
     ledger: &Ledger,
     record: &TokenRecord,
     caller: &Caller,

@@ -92,6 +92,10 @@ impl Kind {
         if self.spot && numbers.one_in(4) {
             spec.capacity_type = Some(CapacityType::Spot);
         }
+        // Nodes with a trait take only those who ask for it.
+        if numbers.one_in(10) {
+            spec.traits.insert("ssd".to_owned(), TraitValue::Bool(true));
+        }
         if self.gpu > 0 && numbers.one_in(6) {
             spec.extra.insert("gpu".to_owned(), self.gpu);
         }

@@ -165,7 +165,8 @@ impl Voice {
                 self.refresh();
                 wait = LONGEST_WAIT;
             }
-            Some(403) => {
+            // Nodes of others are hidden from an agent's token: they look as if they were not there.
+            Some(status @ (403 | 404)) if status == 403 || !self.registered => {
                 say!(
                     "the token may not speak for node {}: {}; make one with role agent that is \
                      bound to this node",
@@ -175,7 +176,7 @@ impl Voice {
                 self.refresh();
                 wait = LONGEST_WAIT;
             }
-            Some(404) if self.registered => {
+            Some(404) => {
                 say!("the server no longer knows node {}; it is registered again", self.node);
                 self.registered = false;
                 wait = LEAST_PAUSE;

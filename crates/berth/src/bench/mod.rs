@@ -2,6 +2,7 @@
 //! checked on any machine.
 
 mod engine;
+mod http;
 mod ledger;
 mod shapes;
 
@@ -14,6 +15,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench engine --nodes 10000 --json
     Engine(engine::EngineBench),
+    /// Placements end to end over HTTP, with a server of its own.
+    ///
+    /// Example: berth bench http --clients 64 --nodes 1000 --json
+    Http(http::HttpBench),
     /// Durable claims through engine and ledger, and the bare database beside them.
     ///
     /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
@@ -28,6 +33,7 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Engine(bench) => bench.run(),
+            Self::Http(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),
             Self::Shapes(bench) => bench.run(),
         }

@@ -4,6 +4,7 @@
 mod claims;
 mod copies;
 mod decisions;
+mod encrypted;
 mod lists;
 mod log;
 mod races;

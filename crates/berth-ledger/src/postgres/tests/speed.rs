@@ -7,17 +7,21 @@ use berth_engine::affinity::Topology;
 use berth_pgtemp::{Options, TempPostgres};
 
 use super::{World, granted, group, new_database, open, raw, request, server};
-use crate::model::{Op, Plan, PlannedClaim};
+use crate::model::{By, Op, Plan, PlannedClaim, Text};
 use crate::postgres::{Isolation, Postgres};
 use crate::run::{Patience, run};
 
 /// Commits plans in one transaction; returns how many round trips that took.
 fn trips(world: &mut World, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
+    op_trips(world, tables, &plans.into_iter().map(Op::Commit).collect::<Vec<Op>>())
+}
+
+/// The same for any operations that are plans.
+fn op_trips(world: &mut World, tables: &mut Postgres, ops: &[Op]) -> u32 {
     let count = |tables: &Postgres| tables.session.as_ref().unwrap().round_trips;
     let before = count(tables);
-    let ops: Vec<Op> = plans.into_iter().map(Op::Commit).collect();
     let patience = Patience(Duration::from_secs(10));
-    let done = run(tables, &mut world.chain, &ops, patience, &mut world.retries).unwrap();
+    let done = run(tables, &mut world.chain, ops, patience, &mut world.retries).unwrap();
     for answer in done.answers {
         let crate::model::Answer::Plan(verdict) = answer else { panic!("{answer:?}") };
         granted(&verdict);
@@ -48,8 +52,14 @@ fn a_commit_costs_two_round_trips_and_one_more_to_find_its_group() {
             let plain = trips(&mut world, &mut tables, plain);
             let member = vec![plan(&mut world, 10 * round + 2, &["g"])];
             let member = trips(&mut world, &mut tables, member);
+            // Who did it is noted on the way.
+            let op = Op::Commit(plan(&mut world, 10 * round + 3, &[]));
+            let [actor, origin, action] = ["ann", "", "place"].map(Text::from);
+            let subject = Text::default();
+            let by = By { actor, origin, action, subject, request_id: None, op };
+            let noted = op_trips(&mut world, &mut tables, &[Op::By(Box::new(by))]);
             if round == 2 {
-                assert_eq!((plain, member), (2, 3), "{isolation}");
+                assert_eq!((plain, member, noted), (2, 3, 2), "{isolation}");
             }
         }
     }

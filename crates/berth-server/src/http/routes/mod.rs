@@ -1,13 +1,19 @@
 //! Every route, by what it is about.
 
+mod audit;
 mod claims;
+mod decisions;
 mod events;
 mod health;
 mod instances;
 mod nodes;
+mod pages;
 mod placements;
+mod policies;
 mod queue;
+mod state;
 mod things;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -16,6 +22,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::HttpLimits;
 use crate::service::Service;
 
+pub(crate) use decisions::recent as recent_decisions;
 pub(crate) use things::volumes_of;
 
 /// Routes and what describes them.
@@ -30,6 +37,12 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(claims::routes())
         .merge(instances::routes())
         .merge(nodes::routes(limits))
+        .merge(decisions::routes())
         .merge(events::routes())
         .merge(things::routes())
+        .merge(policies::routes())
+        .merge(tokens::routes())
+        .merge(audit::routes())
+        .merge(state::routes())
+        .merge(pages::routes())
 }

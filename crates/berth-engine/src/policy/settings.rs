@@ -1,0 +1,141 @@
+//! Every key of a policy: its default as the code has it, what is accepted, what it does.
+
+use serde_json::Value;
+
+use super::document::{MAX_SHAPES, ranged};
+use super::{FilterSettings, Policy, ScoreOptions};
+
+/// One key of a policy, for the reference.
+pub(super) struct Setting {
+    pub(super) key: &'static str,
+    /// As it stands in TOML.
+    pub(super) default: String,
+    pub(super) accepted: String,
+    pub(super) about: &'static str,
+}
+
+/// Key, what is accepted where it is not a range, and what it does.
+const KEYS: [(&str, &str, &str); 22] = [
+    ("name", "at least one character", "the policy's name"),
+    ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
+    ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
+    ("filters.admit_degraded", "`true`, `false`", "whether degraded nodes take instances"),
+    ("filters.heartbeat_grace_s", "", "how old a heartbeat may be"),
+    ("filters.min_scratch_mib", "", "scratch disk a node must have free"),
+    ("filters.max_overlay_loss_ppm", "", "overlay packet loss that is still healthy"),
+    ("filters.disk_headroom_mib", "", "disk to be left beside what is asked for"),
+    ("filters.sick_window_s", "", "how long two failed boots in a row keep a node out"),
+    ("filters.no_reboot_within_days", "", "keep off nodes that reboot within so many days"),
+    ("filters.traits", "`\"exact\"`, `\"subset\"`", "how traits must agree"),
+    ("filters.off", "names of filters that may be off", "filters that are switched off"),
+    ("scores", "", "the weight of each scorer, by its name"),
+    (
+        "options.prefer_capacity",
+        "`\"on-demand\"`, `\"spot\"`",
+        "what `capacity-preference` favours",
+    ),
+    (
+        "options.missed_reboot",
+        "`\"ignore\"`, `\"soonest\"`",
+        "what `next-reboot` makes of a missed date",
+    ),
+    (
+        "options.owner_spread",
+        "`true`, `false`",
+        "without hints, `locality` keeps an owner's instances apart",
+    ),
+    ("options.failure_half_life_s", "", "how fast `recent-failures` fades"),
+    ("options.tent.idle_ppm", "", "height of `tent` on an idle node"),
+    ("options.tent.full_ppm", "", "height of `tent` on a full node"),
+    ("options.tent.peak_ppm", "", "use at which `tent` is highest"),
+    ("options.shapes", "", "shapes that recur, for `fragmentation`"),
+    ("explain.tenants_see_nodes", "`true`, `false`", "whether tenants may see node names"),
+];
+
+/// Every setting, in the order in which a policy has them.
+pub(super) fn settings() -> Vec<Setting> {
+    let defaults = defaults();
+    let each = KEYS.iter().map(|(key, accepted, about)| {
+        let default = defaults.iter().find(|(known, _)| known == key);
+        let default = default.map_or_else(|| "none".to_owned(), |(_, value)| written(key, value));
+        Setting { key, default, accepted: accepted_for(key, accepted), about }
+    });
+    each.collect()
+}
+
+fn accepted_for(key: &str, otherwise: &str) -> String {
+    let ranges = ranged(&FilterSettings::default(), &ScoreOptions::default());
+    match (key, ranges.iter().find(|(ranged, ..)| *ranged == key)) {
+        (_, Some((_, _, least, most))) => format!("{least} to {most}"),
+        ("scores", None) => format!(
+            "each 0 to {} with at most three decimals, {} in sum",
+            Policy::MAX_WEIGHT,
+            Policy::MAX_WEIGHT_SUM
+        ),
+        ("options.shapes", None) => format!("1 to {MAX_SHAPES} shapes"),
+        (_, None) => otherwise.to_owned(),
+    }
+}
+
+/// The value of every key in a policy that only has a name, which is left out.
+fn defaults() -> Vec<(String, Value)> {
+    let plain = Policy::from_toml("name = 'p'").map(|policy| policy.to_json()).unwrap_or_default();
+    let mut found = Vec::new();
+    if let Ok(Value::Object(sections)) = serde_json::from_str(&plain) {
+        for (key, value) in sections {
+            flatten(key, value, &mut found);
+        }
+    }
+    found.retain(|(key, _)| key != "name");
+    found
+}
+
+fn flatten(key: String, value: Value, found: &mut Vec<(String, Value)>) {
+    match value {
+        // Weights are one setting, whatever scorers there are.
+        Value::Object(inner) if key != "scores" => {
+            for (name, value) in inner {
+                flatten(format!("{key}.{name}"), value, found);
+            }
+        }
+        value => found.push((key, value)),
+    }
+}
+
+fn written(key: &str, value: &Value) -> String {
+    match (key, value) {
+        (_, Value::Null) => "not set".to_owned(),
+        ("scores", _) => "0".to_owned(),
+        ("options.shapes", Value::Array(shapes)) => {
+            let amount = |shape: &Value, name: &str| shape[name].as_u64().unwrap_or(0);
+            let shape = |shape: &Value| {
+                let (cpu, memory) = (amount(shape, "cpu_milli"), amount(shape, "memory_mib"));
+                format!("{cpu} mCPU and {memory} MiB")
+            };
+            shapes.iter().map(shape).collect::<Vec<_>>().join(", ")
+        }
+        (_, value) => format!("`{value}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_a_policy_is_listed_and_no_other() {
+        let mut known: Vec<String> = defaults().into_iter().map(|(key, _)| key).collect();
+        known.push("name".to_owned());
+        let mut listed: Vec<String> = KEYS.iter().map(|(key, ..)| (*key).to_owned()).collect();
+        known.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(known, listed);
+    }
+
+    #[test]
+    fn every_key_says_what_is_accepted() {
+        for setting in settings() {
+            assert!(!setting.accepted.is_empty(), "{}", setting.key);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! `/v1/decisions`: the record of every choice, and its replay.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{Decision, DecisionOutcome, Page, PlacedAt, Replay};
+use berth_engine::Refusal;
+use berth_ledger::DecisionRecord;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::http::extract::{Path, Query};
+use crate::http::list::limit;
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::{Audience, decision_id};
+use crate::service::{Service, moment};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(replay))
+}
+
+/// Decisions read at once.
+const STEP: usize = 500;
+
+/// Most decisions looked at for one part of a list, however few of them are wanted.
+const LOOKS: usize = 20_000;
+
+/// Which decisions.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Of this tenant.
+    pub(crate) owner: Option<String>,
+    /// That ended so.
+    pub(crate) outcome: Option<DecisionOutcome>,
+    /// With this reason code; only refusals have one.
+    pub(crate) code: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// Where the last part ended: its `next`.
+    pub(crate) cursor: Option<String>,
+}
+
+impl Wanted {
+    fn includes(&self, record: &DecisionRecord) -> bool {
+        let (outcome, code) = match &record.outcome {
+            berth_ledger::DecisionOutcome::Granted(_) => (DecisionOutcome::Granted, None),
+            berth_ledger::DecisionOutcome::Refused { code, .. } => {
+                (DecisionOutcome::Refused, Some(code))
+            }
+        };
+        self.owner.as_deref().is_none_or(|owner| owner == &*record.owner)
+            && self.outcome.is_none_or(|wanted| wanted == outcome)
+            && self.code.as_ref().is_none_or(|wanted| Some(wanted) == code)
+    }
+}
+
+/// Where a list goes on: the time and the id of the last decision that was looked at.
+fn cursor(decision: &berth_ledger::Decision) -> String {
+    format!("{}.{}", decision.at.0, decision_id(&decision.id))
+}
+
+fn read_cursor(text: &str) -> Answer<(i64, String)> {
+    let read = || {
+        let (at, id) = text.split_once('.')?;
+        Some((at.parse().ok()?, stored_id(id)?))
+    };
+    read().ok_or_else(|| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+}
+
+/// A decision's id as the ledger writes it.
+fn stored_id(id: &str) -> Option<String> {
+    let whole = id.split('.').count() == 3 && !id.contains('/');
+    whole.then(|| id.replace('.', "/"))
+}
+
+/// A decision as a caller may see it.
+fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
+    let record = &decision.record;
+    let (mut placed, mut code, mut refusals) = (Vec::new(), None, Vec::new());
+    let outcome = match &record.outcome {
+        berth_ledger::DecisionOutcome::Granted(at) => {
+            placed.extend(at.iter().map(|at| PlacedAt {
+                instance: at.instance,
+                node: audience.sees_nodes().then(|| at.node.clone()),
+                score: at.score,
+            }));
+            DecisionOutcome::Granted
+        }
+        berth_ledger::DecisionOutcome::Refused { code: reason, detail } => {
+            code = Some(reason.clone());
+            // One that cannot be read is shown by its code alone.
+            let stored: Option<Vec<Refusal>> =
+                detail.as_deref().and_then(|detail| serde_json::from_str(detail).ok());
+            refusals = audience.refusals(stored.unwrap_or_default());
+            DecisionOutcome::Refused
+        }
+    };
+    Decision {
+        id: decision_id(&decision.id),
+        at: moment(decision.at),
+        request_id: record.request_id.to_string(),
+        owner: record.owner.to_string(),
+        outcome,
+        asked: u32::try_from(record.asked().count()).unwrap_or(u32::MAX),
+        policy: record.basis.policy.clone(),
+        fleet_version: record.basis.fleet_version,
+        placed,
+        code,
+        refusals,
+        requests: Vec::new(),
+    }
+}
+
+/// Decisions that a caller may see and asked for, newest first.
+pub(crate) async fn wanted(
+    service: &Arc<Service>,
+    caller: &Caller,
+    asked: Wanted,
+) -> Answer<Page<Decision>> {
+    let most = limit(asked.limit)?;
+    let mut before = asked.cursor.as_deref().map(read_cursor).transpose()?;
+    let (mut items, mut looked) = (Vec::new(), 0);
+    loop {
+        let from = before.clone();
+        // A caller who wants all of them needs no more than it asked for.
+        let step = STEP.min((most + 1 - items.len()).max(64));
+        let page = service.read(move |ledger| ledger.decisions(from, step)).await?;
+        looked += page.len();
+        let Some(last) = page.last() else { return Ok(Page { items, next: None }) };
+        let mut next = cursor(last);
+        before = Some((last.at.0, last.id.clone()));
+        let is_end = page.len() < step;
+        for (place, decision) in page.iter().enumerate() {
+            let record = &decision.record;
+            if !caller.sees(&record.owner) || !asked.includes(record) {
+                continue;
+            }
+            if items.len() == most {
+                return Ok(Page { items, next: Some(next) });
+            }
+            items.push(view(decision, &Audience::of(service, caller, &record.owner)));
+            if items.len() == most {
+                next = cursor(decision);
+                if is_end && place + 1 == page.len() {
+                    return Ok(Page { items, next: None });
+                }
+            }
+        }
+        if is_end {
+            return Ok(Page { items, next: None });
+        }
+        if items.len() == most || looked >= LOOKS {
+            return Ok(Page { items, next: Some(next) });
+        }
+    }
+}
+
+/// The newest decisions that a caller may see.
+pub(crate) async fn recent(
+    service: &Arc<Service>,
+    caller: &Caller,
+    most: usize,
+) -> Answer<Vec<Decision>> {
+    let found = service.read(move |ledger| ledger.decisions(None, most)).await?;
+    let seen = found.iter().filter(|decision| caller.sees(&decision.record.owner));
+    let viewed =
+        seen.map(|decision| view(decision, &Audience::of(service, caller, &decision.record.owner)));
+    Ok(viewed.collect())
+}
+
+/// List decisions
+///
+/// Newest first. A part may be short, or empty, while there are more: go on while there is a
+/// `next`.
+#[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(Wanted),
+    responses((status = 200, description = "Decisions.", body = Page<Decision>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Decision>>> {
+    wanted(&service, &caller, asked).await.map(axum::Json)
+}
+
+/// A decision as stored, if the caller may see it.
+async fn stored(
+    service: &Arc<Service>,
+    caller: &Caller,
+    id: &str,
+) -> Answer<berth_ledger::Decision> {
+    let hidden = || ApiError::not_found("decision", id);
+    let key = stored_id(id).ok_or_else(hidden)?;
+    let found = service.read(move |ledger| ledger.decision(&key)).await?;
+    found.filter(|decision| caller.sees(&decision.record.owner)).ok_or_else(hidden)
+}
+
+/// One decision with what was asked for, as a caller may see it.
+pub(crate) async fn one(service: &Arc<Service>, caller: &Caller, id: &str) -> Answer<Decision> {
+    let decision = stored(service, caller, id).await?;
+    let mut seen = view(&decision, &Audience::of(service, caller, &decision.record.owner));
+    for (instance, spec) in decision.record.asked() {
+        let mut request: Value = serde_json::from_str(spec.as_str()).unwrap_or_default();
+        if let Some(request) = request.as_object_mut() {
+            request.insert("id".to_owned(), Value::from(instance.to_string()));
+        }
+        seen.requests.push(request);
+    }
+    Ok(seen)
+}
+
+/// Read a decision
+#[utoipa::path(get, path = "/v1/decisions/{id}", tag = "decisions",
+    params(("id" = String, Path, description = "The decision.")),
+    responses((status = 200, description = "The decision, with what was asked for.", body = Decision)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Answer<axum::Json<Decision>> {
+    one(&service, &caller, &id).await.map(axum::Json)
+}
+
+/// Replay a decision
+///
+/// Derives it again: the fleet is rebuilt from the log as the deciding server knew it, and the same
+/// question is put to the same engine under the same policy. This reads the log from its first
+/// event, so it takes longer the longer the log is; one replay runs at a time.
+#[utoipa::path(get, path = "/v1/decisions/{id}/replay", tag = "decisions",
+    params(("id" = String, Path, description = "The decision.")),
+    responses((status = 200, description = "Whether it came out the same.", body = Replay)))]
+async fn replay(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Answer<axum::Json<Replay>> {
+    /// A replay holds a fleet in memory and a core for as long as it takes.
+    static TURN: Semaphore = Semaphore::const_new(1);
+    let decision = stored(&service, &caller, &id).await?;
+    let turn = TURN.acquire().await;
+    let replayed = service.read(move |ledger| crate::replay(ledger, &decision)).await?;
+    drop(turn);
+    Ok(axum::Json(replayed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_cursors_are_read_as_they_are_written() {
+        assert_eq!(stored_id("00ff.12.3").as_deref(), Some("00ff/12/3"));
+        assert_eq!(stored_id("00ff/12.3.4"), None);
+        assert_eq!(stored_id("00ff.12"), None);
+        let read = read_cursor("1700.00ff.12.3").unwrap();
+        assert_eq!(read, (1700, "00ff/12/3".to_owned()));
+        assert!(read_cursor("nonsense").is_err());
+    }
+}

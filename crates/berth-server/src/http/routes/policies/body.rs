@@ -1,0 +1,67 @@
+//! A policy as it is sent: TOML, bare or in JSON.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use berth_api::{FieldError, PolicyText};
+use berth_engine::Policy;
+use berth_engine::policy::PolicyError;
+use http::{StatusCode, header};
+
+use crate::http::extract::{Json, unreadable};
+use crate::http::problem::{Answer, ApiError};
+use crate::service::Service;
+
+/// Names that paths and queries mean something else by.
+const RESERVED: [&str; 4] = ["active", "diff", "rollback", "validate"];
+
+/// A policy that was read and found valid.
+pub(super) struct PolicyBody(pub(super) Policy);
+
+impl FromRequest<Arc<Service>> for PolicyBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.unwrap_or("nothing").to_owned();
+        let essence = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+        let text = match essence.as_str() {
+            "application/toml" => {
+                let bytes = Bytes::from_request(request, service).await.map_err(unreadable)?;
+                String::from_utf8(bytes.to_vec()).map_err(|error| {
+                    ApiError::invalid(format!("the body is not text in UTF-8: {error}"))
+                })?
+            }
+            "application/json" => Json::<PolicyText>::from_request(request, service).await?.0.toml,
+            _ => {
+                let title = "the body is of a kind that cannot be read";
+                let detail = format!(
+                    "Content-Type is {kind}; accepted are application/toml and application/json"
+                );
+                let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                return Err(ApiError::new(status, "unsupported_media_type", title, detail));
+            }
+        };
+        read(&text).map(Self)
+    }
+}
+
+fn read(text: &str) -> Answer<Policy> {
+    let policy = Policy::from_toml(text).map_err(|error| {
+        let detail = error.to_string();
+        let (field, value, accepted) = match error {
+            PolicyError::Syntax { .. } => return ApiError::invalid(detail),
+            PolicyError::OutOfRange { key, value, accepted }
+            | PolicyError::UnknownName { key, value, accepted } => (key, value, accepted),
+        };
+        let field = FieldError { field, value: Some(value), accepted };
+        ApiError::invalid(detail).with_field(field)
+    })?;
+    let name = policy.name();
+    if RESERVED.contains(&name) || !crate::access::is_name(name) {
+        let accepted = "1 to 200 characters, and not active, diff, rollback or validate";
+        return Err(ApiError::field("name", Some(format!("{name:?}")), accepted));
+    }
+    Ok(policy)
+}

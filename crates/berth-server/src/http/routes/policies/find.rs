@@ -1,0 +1,93 @@
+//! Which policy is meant.
+
+use berth_api::StoredPolicy;
+use berth_engine::Policy;
+use berth_engine::policy::BUILTIN_NAMES;
+use berth_ledger::{Ledger, LedgerError, Micros};
+
+use crate::http::problem::{Answer, ApiError};
+use crate::service::{Service, moment};
+
+/// The least that is taken for the beginning of a hash.
+const SHORTEST: usize = 6;
+
+/// A policy, and whether it is stored: those that come with Berth need not be.
+pub(super) struct Found {
+    pub(super) policy: berth_ledger::StoredPolicy,
+    pub(super) is_stored: bool,
+}
+
+impl Found {
+    /// A policy that is not stored.
+    pub(super) fn only_read(policy: &Policy) -> Self {
+        let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+        let (body, at) = (policy.to_json(), Micros(0));
+        let policy = berth_ledger::StoredPolicy { name, hash, body, at, active: false };
+        Self { policy, is_stored: false }
+    }
+
+    /// The same as callers see it.
+    pub(super) fn view(self) -> Answer<StoredPolicy> {
+        let policy = self.policy;
+        let body = serde_json::from_str(&policy.body).map_err(|error| {
+            LedgerError::Corrupt(format!("policy {} cannot be read: {error}", policy.hash))
+        })?;
+        Ok(StoredPolicy {
+            name: policy.name,
+            hash: policy.hash,
+            active: policy.active,
+            stored_at: self.is_stored.then(|| moment(policy.at)),
+            body,
+        })
+    }
+}
+
+/// All that are stored, in order of name and hash.
+pub(super) async fn all(service: &Service) -> Answer<Vec<berth_ledger::StoredPolicy>> {
+    service.read(Ledger::policies).await
+}
+
+/// The one in force.
+pub(super) async fn in_force(service: &Service) -> Answer<Option<berth_ledger::StoredPolicy>> {
+    Ok(all(service).await?.into_iter().find(|policy| policy.active))
+}
+
+/// The policy that is meant: `active`, a hash, a name, the beginning of a hash, or one that comes
+/// with Berth.
+pub(super) async fn find(service: &Service, which: &str) -> Answer<Found> {
+    let stored = all(service).await?;
+    let is_hash = |policy: &&berth_ledger::StoredPolicy| match which {
+        "active" => policy.active,
+        hash => policy.hash == hash,
+    };
+    let exact = stored.iter().find(is_hash);
+    let newest = || stored.iter().filter(|policy| policy.name == which).max_by_key(|it| it.at.0);
+    if let Some(policy) = exact.or_else(newest) {
+        return Ok(Found { policy: policy.clone(), is_stored: true });
+    }
+    if which.len() >= SHORTEST {
+        let alike: Vec<_> = stored.iter().filter(|it| it.hash.starts_with(which)).collect();
+        match alike[..] {
+            [] => {}
+            [policy] => return Ok(Found { policy: policy.clone(), is_stored: true }),
+            [one, other, ..] => {
+                let detail = format!(
+                    "{which:?} begins the hashes of several policies, {} and {} among them",
+                    one.hash, other.hash
+                );
+                return Err(
+                    ApiError::conflict("ambiguous_policy", detail).remedy("give more of the hash")
+                );
+            }
+        }
+    }
+    if BUILTIN_NAMES.contains(&which)
+        && let Ok(policy) = Policy::builtin(which)
+    {
+        return Ok(Found::only_read(&policy));
+    }
+    Err(ApiError::not_found("policy", which).remedy(format!(
+        "GET /v1/policies lists those that are stored; {} come with Berth",
+        BUILTIN_NAMES.join(", ")
+    )))
+}

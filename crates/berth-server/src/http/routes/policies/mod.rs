@@ -1,0 +1,230 @@
+//! `/v1/policies`: what there is, what differs, and which is in force.
+
+mod body;
+mod diff;
+mod find;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use berth_api::{Page, PolicyDiff, PolicyText, StoredPolicy};
+use berth_ledger::{Answer as LedgerAnswer, Op, Outcome};
+use http::{StatusCode, header};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::http::extract::{IfMatch, Path, Query};
+use crate::http::list::{Part, limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::service::{Service, unexpected};
+use body::PolicyBody;
+use find::{Found, all, find, in_force};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(list, store))
+        .routes(routes!(validate))
+        .routes(routes!(compare))
+        .routes(routes!(rollback))
+        .routes(routes!(get))
+        .routes(routes!(activate))
+}
+
+/// A policy and its version.
+fn tagged(status: StatusCode, policy: &StoredPolicy) -> Response {
+    let etag = format!("\"{}\"", policy.hash);
+    (status, [(header::ETAG, etag)], axum::Json(policy)).into_response()
+}
+
+/// List stored policies
+///
+/// In order of name and hash. Those that come with Berth are listed once they were in force.
+#[utoipa::path(get, path = "/v1/policies", tag = "policies", params(Part),
+    responses((status = 200, description = "Policies.", body = Page<StoredPolicy>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    Query(asked): Query<Part>,
+) -> Answer<axum::Json<Page<StoredPolicy>>> {
+    let most = limit(asked.limit)?;
+    // A hash has no dot; a name may have.
+    let after = match asked.cursor.as_deref().map(|cursor| (cursor, cursor.split_once('.'))) {
+        Some((_, Some((hash, name)))) => Some((name.to_owned(), hash.to_owned())),
+        Some((cursor, None)) => {
+            let value = Some(format!("{cursor:?}"));
+            return Err(ApiError::field("cursor", value, "a `next` of before"));
+        }
+        None => None,
+    };
+    let found = all(&service).await?.into_iter().filter(|found| {
+        after.as_ref().is_none_or(|(name, hash)| (&found.name, &found.hash) > (name, hash))
+    });
+    let named = found.map(|found| {
+        let cursor = format!("{}.{}", found.hash, found.name);
+        (cursor, Found { policy: found, is_stored: true })
+    });
+    let page = part(named, most);
+    let items = page.items.into_iter().map(Found::view).collect::<Answer<Vec<_>>>()?;
+    Ok(axum::Json(Page { items, next: page.next }))
+}
+
+/// Store a policy
+///
+/// It is known by the hash of its content, and not in force until it is activated.
+#[utoipa::path(post, path = "/v1/policies", tag = "policies",
+    request_body(content(
+        (PolicyText = "application/json"),
+        (String = "application/toml"),
+    )),
+    responses(
+        (status = 200, description = "It was stored before.", body = StoredPolicy),
+        (status = 201, description = "Stored.", body = StoredPolicy),
+    ))]
+async fn store(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    PolicyBody(policy): PolicyBody,
+) -> Answer<Response> {
+    let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+    let subject = format!("{name} {hash}");
+    let op = Op::PutPolicy { name, hash: hash.clone(), body: policy.to_json() };
+    let is_new = service.administer(&caller, "policy.put", subject, op).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(tagged(status, &find(&service, &hash).await?.view()?))
+}
+
+/// Validate a policy
+///
+/// Reads it as storing it would, and stores nothing.
+#[utoipa::path(post, path = "/v1/policies/validate", tag = "policies",
+    request_body(content(
+        (PolicyText = "application/json"),
+        (String = "application/toml"),
+    )),
+    responses((status = 200, description = "It is valid: its content in full, and its hash.", body = StoredPolicy)))]
+async fn validate(
+    State(service): State<Arc<Service>>,
+    PolicyBody(policy): PolicyBody,
+) -> Answer<Response> {
+    let hash = policy.hash().to_string();
+    let known = all(&service).await?.into_iter().find(|known| known.hash == hash);
+    let found = match known {
+        Some(policy) => Found { policy, is_stored: true },
+        None => Found::only_read(&policy),
+    };
+    Ok(tagged(StatusCode::OK, &found.view()?))
+}
+
+/// Which policies to compare.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Both {
+    /// The first: a hash, the beginning of one, a name, or `active`.
+    #[param(required = true)]
+    from: Option<String>,
+    /// The second.
+    #[param(required = true)]
+    to: Option<String>,
+}
+
+/// Compare two policies
+///
+/// Key by key.
+#[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(Both),
+    responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
+async fn compare(
+    State(service): State<Arc<Service>>,
+    Query(both): Query<Both>,
+) -> Answer<axum::Json<PolicyDiff>> {
+    let accepted = "a hash, the beginning of one, a name, or active";
+    let missing = |field| ApiError::field(field, None, accepted);
+    let from = find(&service, &both.from.ok_or_else(|| missing("from"))?).await?.view()?;
+    let to = find(&service, &both.to.ok_or_else(|| missing("to"))?).await?.view()?;
+    let changes = diff::changes(&from.body, &to.body);
+    Ok(axum::Json(PolicyDiff { from: from.hash, to: to.hash, changes }))
+}
+
+/// Read a policy
+///
+/// By its hash, the beginning of its hash (6 characters or more), its name (the newest of that
+/// name), `active` for the one in force, or the name of one that comes with Berth.
+#[utoipa::path(get, path = "/v1/policies/{policy}", tag = "policies",
+    params(("policy" = String, Path, description = "The policy.")),
+    responses((status = 200, description = "The policy; its hash is its ETag.", body = StoredPolicy)))]
+async fn get(State(service): State<Arc<Service>>, Path(policy): Path<String>) -> Answer<Response> {
+    Ok(tagged(StatusCode::OK, &find(&service, &policy).await?.view()?))
+}
+
+/// Put a policy in force
+///
+/// With `If-Match`, only if the policy in force is still that one.
+#[utoipa::path(post, path = "/v1/policies/{policy}/activate", tag = "policies",
+    params(
+        ("policy" = String, Path, description = "The policy."),
+        ("If-Match" = Option<String>, Header, description = "The hash of the policy in force, as it was read."),
+    ),
+    responses((status = 200, description = "It is in force.", body = StoredPolicy)))]
+async fn activate(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(policy): Path<String>,
+    if_match: IfMatch,
+) -> Answer<Response> {
+    let found = find(&service, &policy).await?;
+    put_in_force(&service, &caller, "policy.activate", found, if_match.0).await
+}
+
+async fn put_in_force(
+    service: &Service,
+    caller: &Caller,
+    action: &'static str,
+    found: Found,
+    expect: Option<String>,
+) -> Answer<Response> {
+    let berth_ledger::StoredPolicy { name, hash, body, .. } = found.policy;
+    let subject = format!("{name} {hash}");
+    let op = Op::ActivatePolicy { name, hash: hash.clone(), body, expect };
+    match service.call(caller, action, subject, None, op).await? {
+        LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {}
+        LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
+            return Err(ApiError::conflict("impossible", why));
+        }
+        LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
+            return Err(ApiError::stale(in_force(service).await?.map(|policy| policy.hash)));
+        }
+        other => return Err(unexpected(&other)),
+    }
+    service.settled().await;
+    Ok(tagged(StatusCode::OK, &find(service, &hash).await?.view()?))
+}
+
+/// Go back to the policy before
+///
+/// Puts the policy in force that was in force before the present one.
+#[utoipa::path(post, path = "/v1/policies/rollback", tag = "policies",
+    params(("If-Match" = Option<String>, Header, description = "The hash of the policy in force, as it was read.")),
+    responses((status = 200, description = "It is in force again.", body = StoredPolicy)))]
+async fn rollback(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    if_match: IfMatch,
+) -> Answer<Response> {
+    let current = in_force(&service).await?.map(|policy| policy.hash);
+    let history = service.read(|ledger| ledger.policy_history(2)).await?;
+    let before = history.into_iter().map(|(_, hash, _)| hash);
+    let before = before.skip_while(|hash| Some(hash) == current.as_ref()).next();
+    let Some(before) = before else {
+        let detail = "no other policy was in force before this one";
+        return Err(ApiError::conflict("no_policy_before", detail)
+            .remedy("activate the one that is wanted"));
+    };
+    let found = find(&service, &before).await?;
+    // What was read a moment ago, if the caller expects nothing: going back twice is not meant.
+    let expect = if_match.0.or(current);
+    put_in_force(&service, &caller, "policy.rollback", found, expect).await
+}

@@ -1,0 +1,113 @@
+//! `/v1/state`: everything, as of one moment.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::service::Service;
+
+/// Bytes that are sent at a time.
+const PIECE: usize = 64 << 10;
+
+/// Pieces that may wait for a slow reader.
+const WAITING: usize = 4;
+
+type Piece = Result<Bytes, std::io::Error>;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(export))
+}
+
+/// Read everything
+///
+/// The whole ledger as of one moment, one row per line: what `berth export` writes and
+/// `berth import` reads. Its last line counts and hashes the others, so that a part of it is never
+/// taken for all.
+#[utoipa::path(get, path = "/v1/state", tag = "state",
+    responses((status = 200, description = "The export.", content_type = "application/x-ndjson", body = String)))]
+async fn export(State(service): State<Arc<Service>>) -> Response {
+    let (sender, pieces) = mpsc::channel(WAITING);
+    let ledger = service.ledger.clone();
+    tokio::task::spawn_blocking(move || {
+        let mut out = Pieces { sender, buffer: Vec::with_capacity(PIECE) };
+        if let Err(error) = ledger.export(&mut out) {
+            tracing::warn!(%error, "an export broke off");
+            // A connection that breaks says that something is missing; nobody may be there to hear.
+            let _ = out.sender.blocking_send(Err(std::io::Error::other("the export broke off")));
+        }
+    });
+    let body = Body::from_stream(futures_util::stream::unfold(
+        Reading { service, pieces },
+        |mut reading| async move {
+            let piece = reading.next().await?;
+            Some((piece, reading))
+        },
+    ));
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"berth-state.jsonl\""),
+    ];
+    (headers, body).into_response()
+}
+
+/// The reading end, which gives up when the server stops: a slow reader must not hold it.
+struct Reading {
+    service: Arc<Service>,
+    pieces: Receiver<Piece>,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Option<Piece> {
+        if self.pieces.is_closed() && self.pieces.is_empty() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            () = self.service.stopping.cancelled() => {
+                self.pieces.close();
+                while self.pieces.try_recv().is_ok() {}
+                Some(Err(std::io::Error::other("the server stops")))
+            }
+            piece = self.pieces.recv() => piece,
+        }
+    }
+}
+
+/// The writing end, on a thread that may wait.
+struct Pieces {
+    sender: Sender<Piece>,
+    buffer: Vec<u8>,
+}
+
+impl Pieces {
+    fn send(&mut self) -> std::io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE));
+        let gone = |_| std::io::Error::new(std::io::ErrorKind::BrokenPipe, "nobody reads on");
+        self.sender.blocking_send(Ok(Bytes::from(piece))).map_err(gone)
+    }
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= PIECE {
+            self.send()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.send()
+    }
+}

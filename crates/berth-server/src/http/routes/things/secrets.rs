@@ -1,0 +1,43 @@
+//! `/v1/environments/{env}/secrets`: which version of an environment's secrets there is.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::Secrets;
+use berth_ledger::{Op, Text};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::check_name;
+use crate::access::Caller;
+use crate::http::extract::{Json, Path};
+use crate::http::problem::Answer;
+use crate::http::routes::Routes;
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(put))
+}
+
+/// State an environment's secrets
+///
+/// Only their version: instances that need secrets are placed once their environment has some.
+#[utoipa::path(put, path = "/v1/environments/{env}/secrets", tag = "secrets",
+    params(("env" = String, Path, description = "The environment.")),
+    request_body = Secrets,
+    responses((status = 200, description = "As stated.", body = Secrets)))]
+async fn put(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(env): Path<String>,
+    Json(secrets): Json<Secrets>,
+) -> Answer<axum::Json<Secrets>> {
+    check_name("env", &env)?;
+    if let Some(version) = &secrets.version {
+        check_name("version", version)?;
+    }
+    let version = secrets.version.as_deref().map(Text::from);
+    let op = Op::PutSecrets { env: Text::from(env.as_str()), version };
+    service.administer(&caller, "secrets.put", env, op).await?;
+    Ok(axum::Json(secrets))
+}

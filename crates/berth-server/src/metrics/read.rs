@@ -1,0 +1,145 @@
+//! What is read when somebody asks: the fleet, the queue, the ledger's writers, the loops.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use berth_engine::NodeState;
+use berth_ledger::ClaimState;
+use rustc_hash::FxHashMap;
+
+use crate::service::Service;
+
+/// One metric's lines: its head, then a line for each set of labels.
+struct Lines(String);
+
+impl Lines {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP berth_{name} {help}.\n# TYPE berth_{name} {kind}");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let _ = if labels.is_empty() {
+            writeln!(self.0, "berth_{name} {value}")
+        } else {
+            writeln!(self.0, "berth_{name}{{{labels}}} {value}")
+        };
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+        self.head(name, "gauge", help);
+        self.value(name, "", value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        self.value(&format!("{name}_total"), "", value);
+    }
+}
+
+pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64>) -> String {
+    let mut lines = Lines(String::new());
+    fleet(service, &mut lines);
+    ledger(service, &mut lines);
+    queue(service, &mut lines);
+    lines.head("loop_last_round_seconds", "gauge", "When each loop last did its round, Unix time");
+    let mut names: Vec<&&str> = rounds.keys().collect();
+    names.sort_unstable();
+    for name in names {
+        let at = rounds.get(*name).map_or(0, |round| round.load(Ordering::Relaxed));
+        if at > 0 {
+            lines.value("loop_last_round_seconds", &format!("loop=\"{name}\""), at);
+        }
+    }
+    lines.0
+}
+
+const STATES: [NodeState; 6] = [
+    NodeState::Joining,
+    NodeState::Active,
+    NodeState::Cordoned,
+    NodeState::Draining,
+    NodeState::Degraded,
+    NodeState::Lost,
+];
+
+const CLAIM_STATES: [ClaimState; 4] =
+    [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
+
+fn fleet(service: &Service, lines: &mut Lines) {
+    let books = service.catalog.books();
+    let mut nodes = [0_u64; STATES.len()];
+    let mut amounts = [(0_i64, 0_i64); 4];
+    for node in books.nodes.values() {
+        let place = STATES.iter().position(|state| *state == node.facts.state).unwrap_or(0);
+        nodes[place] += 1;
+        let (limits, used) = (&node.room.limits, &node.room.used);
+        let pairs = [
+            (used.cpu, limits.cpu),
+            (node.room.memory_used(), limits.memory),
+            (used.disk, limits.disk),
+            (used.bandwidth, limits.bandwidth),
+        ];
+        for (sum, (used, limit)) in amounts.iter_mut().zip(pairs) {
+            sum.0 += used;
+            sum.1 += limit;
+        }
+    }
+    lines.head("nodes", "gauge", "Nodes by state");
+    for (state, count) in STATES.iter().zip(nodes) {
+        lines.value("nodes", &format!("state=\"{}\"", state.name()), count);
+    }
+    let names = ["cpu_milli", "memory_mib", "disk_mib", "bandwidth_mbps"];
+    lines.head("resource_used", "gauge", "What instances are charged, over all nodes");
+    for (name, (used, _)) in names.iter().zip(amounts) {
+        lines.value("resource_used", &format!("resource=\"{name}\""), used);
+    }
+    lines.head("resource_limit", "gauge", "What may be promised, over all nodes");
+    for (name, (_, limit)) in names.iter().zip(amounts) {
+        lines.value("resource_limit", &format!("resource=\"{name}\""), limit);
+    }
+    let mut claims = [0_u64; CLAIM_STATES.len()];
+    for claim in books.claims.values() {
+        let place = CLAIM_STATES.iter().position(|state| *state == claim.state).unwrap_or(0);
+        claims[place] += 1;
+    }
+    lines.head("claims", "gauge", "Claims by state; those held are leases");
+    for (state, count) in CLAIM_STATES.iter().zip(claims) {
+        lines.value("claims", &format!("state=\"{}\"", state.name()), count);
+    }
+}
+
+fn ledger(service: &Service, lines: &mut Lines) {
+    let stats = service.ledger.stats();
+    lines.counter("ledger_commits", "Transactions that were committed", stats.transactions);
+    lines.counter("ledger_operations", "Operations in those", stats.operations);
+    lines.counter("ledger_drift", "Counters found out of step with their claims", stats.drifts);
+    lines.head("ledger_retries", "counter", "Transactions begun again, by cause");
+    let retries = &stats.retries;
+    for (cause, count) in [
+        ("serialization", retries.again),
+        ("duplicate", retries.duplicates),
+        ("guard", retries.guards),
+        ("connection", retries.lost),
+    ] {
+        lines.value("ledger_retries_total", &format!("cause=\"{cause}\""), count);
+    }
+}
+
+fn queue(service: &Service, lines: &mut Lines) {
+    let waiting = service.queue.waiting();
+    lines.gauge("queue_waiting", "Requests that wait for room", waiting);
+    let oldest = service.queue.oldest();
+    let age = oldest.map_or(0, |since| (service.now().as_second() - since).max(0));
+    lines.gauge("queue_oldest_seconds", "How long the oldest of them has waited", age);
+    let wanted = service.queue.wanted();
+    lines.head("unmet_demand", "gauge", "What waiting requests ask for: the signal to scale out");
+    for (resource, amount) in [
+        ("cpu_milli", wanted.cpu),
+        ("memory_mib", wanted.memory),
+        ("disk_mib", wanted.disk),
+        ("instances", i64::from(wanted.instances)),
+    ] {
+        lines.value("unmet_demand", &format!("resource=\"{resource}\""), amount);
+    }
+    lines.gauge("event_streams", "Open streams of the change feed", service.feed.streams());
+}

@@ -1,0 +1,299 @@
+//! What each code of a problem means, and what to do about it.
+//!
+//! A problem's `type` is a path; this is what is there.
+
+use askama::Template;
+use berth_engine::filter::FILTERS;
+
+use super::frame::Frame;
+use crate::access::Caller;
+
+/// Codes that are no filter's: the code, what it means, what to do.
+const CODES: &[(&str, &str, &str)] = &[
+    ("already_placed", "The instance has a claim already.", "Release it first, or use a new id."),
+    ("ambiguous_policy", "Several stored policies have that name.", "Name the policy by its hash."),
+    (
+        "attachment_split",
+        "The volumes of one attachment live on different nodes.",
+        "Move the volumes to one node, or attach them apart.",
+    ),
+    (
+        "body_too_large",
+        "The body is larger than the server accepts.",
+        "Send it in parts, or have an operator raise http.body_limit.",
+    ),
+    (
+        "contended",
+        "Others claimed the same room first, every time it was tried.",
+        "Send the request again with the same request id.",
+    ),
+    (
+        "contention",
+        "The database was busy with others for too long.",
+        "Send the request again with the same request id.",
+    ),
+    (
+        "cursor_too_old",
+        "The log no longer holds the event that was asked for.",
+        "Read the present state, and go on from its cursor.",
+    ),
+    (
+        "defect",
+        "The server met a defect of its own. Nothing is known to have been done.",
+        "Look in the server's log, and report what it says.",
+    ),
+    (
+        "impossible",
+        "The present state forbids the change; the detail says why.",
+        "Do what the detail names first.",
+    ),
+    (
+        "invalid_request",
+        "The request cannot be understood; the fields say which part and what is accepted.",
+        "Correct the fields that are named.",
+    ),
+    ("last_admin", "It is the last token of an administrator.", "Make another admin token first."),
+    (
+        "lease_expired",
+        "The claim's lease had ended before anybody took it up.",
+        "Place the instance again, with a longer lease_s or earlier renewals.",
+    ),
+    (
+        "ledger_failed",
+        "The ledger cannot be read or written: a defect, or a damaged database.",
+        "Look in the server's log; restore the database if it is damaged.",
+    ),
+    (
+        "ledger_unreachable",
+        "The database cannot be reached. Whether the change was made is not known.",
+        "Send the request again with the same request id once the database is back.",
+    ),
+    (
+        "malformed_plan",
+        "The request names an instance twice, or asks for no memory.",
+        "Correct the request.",
+    ),
+    (
+        "method_not_allowed",
+        "The path exists, and does not know the method.",
+        "See the API's page for the methods of this path.",
+    ),
+    ("name_taken", "Something else has that name.", "Choose another name."),
+    ("no_claim", "There is no such claim, or it is gone.", "Nothing: what it held is free."),
+    ("no_policy", "No policy is in force.", "Store and activate one."),
+    (
+        "no_policy_before",
+        "There is no earlier policy to go back to.",
+        "Activate a stored policy by its hash.",
+    ),
+    (
+        "no_room",
+        "There is no room yet; the reasons were given before.",
+        "Wait, release instances, or add a node.",
+    ),
+    (
+        "node_changed",
+        "The node's facts or state changed since the plan was made.",
+        "Send the request again: it is planned anew.",
+    ),
+    ("not_allowed", "The role of this token may not do this.", "Use a token of another role."),
+    (
+        "not_found",
+        "There is no such thing, or none that this caller may see.",
+        "Check the name, and whose it is.",
+    ),
+    ("not_owner", "It belongs to another tenant.", "Ask as its owner."),
+    (
+        "not_signed_in",
+        "The request has no valid token.",
+        "Send Authorization: Bearer TOKEN, or sign in.",
+    ),
+    (
+        "not_waiting",
+        "The request no longer waits: it was granted, refused, cancelled, or its time was up.",
+        "Read the ticket to see what became of it.",
+    ),
+    (
+        "pool_exhausted",
+        "A pool of numbers has no free value.",
+        "Release instances that hold its values, wait for values at rest, or widen its range.",
+    ),
+    (
+        "queue_full",
+        "Too many requests of this tenant wait already.",
+        "Cancel some, or wait until some are granted.",
+    ),
+    (
+        "quota_exceeded",
+        "The tenant would use more than its quota.",
+        "Ask for less, release instances, or have an operator raise the quota.",
+    ),
+    (
+        "request_id_reused",
+        "The request id was used for something else.",
+        "Send the first body again to get the first answer, or use a new id.",
+    ),
+    (
+        "rules_changed",
+        "An instance with a hard rule came to the node since the plan was made.",
+        "Send the request again: it is planned anew.",
+    ),
+    ("slot_taken", "Another instance sits in that slot of the workload.", "Choose another slot."),
+    (
+        "stale",
+        "It changed since it was read.",
+        "Read it again, and send the change with its new version.",
+    ),
+    (
+        "stale_fence",
+        "A later holder has the claim.",
+        "Stop what runs under the old fence, and read the claim again.",
+    ),
+    (
+        "stopping",
+        "The server is stopping.",
+        "Send the request again in a moment; another server may answer.",
+    ),
+    (
+        "storage_full",
+        "The database has no space left. Nothing was written.",
+        "Free space; the server goes on by itself.",
+    ),
+    (
+        "timeout",
+        "The request took longer than the server allows. It may yet be done.",
+        "Send it again with the same request id.",
+    ),
+    ("unknown_attachment", "There is no such attachment.", "Define it first, or leave it out."),
+    ("unknown_group", "There is no such group.", "Define it first, or leave it out."),
+    ("unknown_node", "There is no such node.", "Register it first."),
+    ("unknown_pool", "There is no such pool.", "Define it first, or leave it out."),
+    ("unknown_volume", "There is no such volume.", "Define it first, or leave it out."),
+    (
+        "unsupported_media_type",
+        "The body is of a kind that the server does not read.",
+        "Send application/json.",
+    ),
+    (
+        "wrong_state",
+        "The claim is in another state than the step needs.",
+        "Read the claim, and take the step that its state allows.",
+    ),
+];
+
+/// What a code means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Meaning {
+    meaning: String,
+    remedy: String,
+    /// The filter that gives it, if one does.
+    filter: Option<&'static str>,
+    waiting: Option<bool>,
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}
+
+fn meaning(code: &str) -> Option<Meaning> {
+    if let Some(filter) = FILTERS.iter().find(|filter| filter.code == code) {
+        let meaning = format!(
+            "No node can take the instance: the last nodes that were left were removed by the \
+             filter {}. The refusal says for each filter how many nodes it removed, and which node \
+             came closest.",
+            filter.name
+        );
+        let remedy = format!("{}.", capital(filter.remedy));
+        return Some(Meaning {
+            meaning,
+            remedy,
+            filter: Some(filter.name),
+            waiting: Some(filter.transient),
+        });
+    }
+    let (_, meaning, remedy) = CODES.iter().find(|(known, _, _)| *known == code)?;
+    let (meaning, remedy) = ((*meaning).to_owned(), (*remedy).to_owned());
+    Some(Meaning { meaning, remedy, filter: None, waiting: None })
+}
+
+/// The page of one code.
+#[derive(Template)]
+#[template(path = "problem.html")]
+pub(crate) struct ProblemPage {
+    frame: Frame,
+    code: String,
+    told: Meaning,
+    others: Vec<&'static str>,
+}
+
+impl ProblemPage {
+    /// The page of a code; absent when there is no such code.
+    pub(crate) fn of(code: &str, caller: Option<&Caller>) -> Option<Self> {
+        let told = meaning(code)?;
+        let filters = FILTERS.iter().map(|filter| filter.code);
+        let mut others: Vec<&str> = CODES.iter().map(|(code, _, _)| *code).chain(filters).collect();
+        others.sort_unstable();
+        others.dedup();
+        Some(Self { frame: Frame::new(code, caller), code: code.to_owned(), told, others })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    fn sources(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                found.push(std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+
+    fn is_code(text: &str) -> bool {
+        !text.is_empty() && text.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
+    }
+
+    /// The first text in quotes within the next line or two, if it looks like a code.
+    fn quoted(rest: &str) -> Option<&str> {
+        let call = rest.split(';').next().unwrap_or("");
+        let text = call.split('"').nth(1)?;
+        is_code(text).then_some(text)
+    }
+
+    #[test]
+    fn every_code_that_is_used_has_a_meaning() {
+        let mut texts = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut texts);
+        let calls = ["ApiError::new(", "Self::new(", "conflict(", "unavailable("];
+        let mut codes = BTreeSet::new();
+        for text in &texts {
+            for call in calls {
+                let used = text.split(call).skip(1).filter_map(quoted);
+                codes.extend(used.map(str::to_owned));
+            }
+        }
+        let answers = include_str!("../../../berth-ledger/src/model/answer.rs");
+        for body in answers.split("fn code(").skip(1) {
+            let body = body.split("\n    }").next().unwrap_or("");
+            codes.extend(body.split('"').skip(1).step_by(2).map(str::to_owned));
+        }
+        assert!(codes.len() > 30, "{codes:?}");
+        let unknown: Vec<&String> = codes.iter().filter(|code| meaning(code).is_none()).collect();
+        assert!(unknown.is_empty(), "add to the table: {unknown:?}");
+    }
+
+    #[test]
+    fn codes_are_listed_once_and_in_order() {
+        assert!(CODES.iter().map(|(code, _, _)| code).is_sorted_by(|a, b| a < b));
+        let is_filters = |code: &str| FILTERS.iter().any(|filter| filter.code == code);
+        assert!(CODES.iter().all(|(code, _, _)| is_code(code) && !is_filters(code)));
+    }
+}

@@ -1,0 +1,102 @@
+//! The fleet in sums: nodes by state, instances, and how much of everything is used.
+
+use askama::Template;
+use berth_api::units;
+use berth_engine::NodeState;
+use berth_ledger::ClaimState;
+
+use super::{count, percent, plural};
+use crate::catalog::Books;
+
+/// One thing of which some is used.
+#[derive(Debug)]
+struct Use {
+    name: &'static str,
+    used: String,
+    limit: String,
+    percent: i64,
+    /// The same for a bar, which ends at 100.
+    width: i64,
+}
+
+/// How many are in a state.
+#[derive(Debug)]
+struct InState {
+    name: &'static str,
+    count: String,
+}
+
+/// The fleet in sums.
+#[derive(Debug, Template)]
+#[template(path = "parts/totals.html")]
+pub(super) struct Totals {
+    nodes: String,
+    node_word: &'static str,
+    node_states: Vec<InState>,
+    instances: String,
+    instance_word: &'static str,
+    claim_states: Vec<InState>,
+    uses: Vec<Use>,
+    policy: Option<String>,
+}
+
+fn in_use(name: &'static str, used: i64, limit: i64, text: fn(i64) -> String) -> Use {
+    let percent = percent(used, limit);
+    Use { name, used: text(used), limit: text(limit), percent, width: percent.clamp(0, 100) }
+}
+
+fn in_states<S: PartialEq + Copy>(
+    all: &[S],
+    found: &[S],
+    name: fn(S) -> &'static str,
+) -> Vec<InState> {
+    let counted = all.iter().map(|state| {
+        let number = found.iter().filter(|other| *other == state).count();
+        (name(*state), i64::try_from(number).unwrap_or(i64::MAX))
+    });
+    let there = counted.filter(|(_, number)| *number > 0);
+    there.map(|(name, number)| InState { name, count: count(number) }).collect()
+}
+
+impl Totals {
+    /// The sums of everything in the catalogue.
+    pub(super) fn of(books: &Books) -> Self {
+        let (mut cpu, mut memory, mut disk) = ((0, 0), (0, 0), (0, 0));
+        for node in books.nodes.values() {
+            let (used, limits) = (&node.room.used, &node.room.limits);
+            cpu = (cpu.0 + used.cpu, cpu.1 + limits.cpu);
+            memory = (memory.0 + node.room.memory_used(), memory.1 + limits.memory);
+            disk = (disk.0 + used.disk, disk.1 + limits.disk);
+        }
+        let node_states: Vec<NodeState> =
+            books.nodes.values().map(|node| node.facts.state).collect();
+        let states = [
+            NodeState::Active,
+            NodeState::Joining,
+            NodeState::Cordoned,
+            NodeState::Draining,
+            NodeState::Degraded,
+            NodeState::Lost,
+        ];
+        let claim_states: Vec<ClaimState> =
+            books.claims.values().map(|claim| claim.state).collect();
+        let steps =
+            [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
+        let nodes = i64::try_from(books.nodes.len()).unwrap_or(i64::MAX);
+        let instances = i64::try_from(books.claims.len()).unwrap_or(i64::MAX);
+        Self {
+            nodes: count(nodes),
+            node_word: plural(nodes, "node", "nodes"),
+            node_states: in_states(&states, &node_states, NodeState::name),
+            instances: count(instances),
+            instance_word: plural(instances, "instance", "instances"),
+            claim_states: in_states(&steps, &claim_states, ClaimState::name),
+            uses: vec![
+                in_use("CPU", cpu.0, cpu.1, units::cpu),
+                in_use("Memory", memory.0, memory.1, units::size),
+                in_use("Disk", disk.0, disk.1, units::size),
+            ],
+            policy: books.policy.as_ref().map(|policy| policy.name().to_owned()),
+        }
+    }
+}

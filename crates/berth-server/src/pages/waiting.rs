@@ -1,0 +1,59 @@
+//! Requests that wait for room.
+
+use askama::Template;
+use berth_api::{Ticket, TicketState};
+use jiff::Timestamp;
+
+use super::{ago, count, plural};
+
+/// Requests shown.
+const SHOWN: usize = 8;
+
+/// One request.
+#[derive(Debug)]
+struct Waits {
+    position: u64,
+    owner: String,
+    asks_for: String,
+    since: String,
+    at: String,
+    code: Option<String>,
+}
+
+/// The queue.
+#[derive(Debug, Template)]
+#[template(path = "parts/waiting.html")]
+pub(super) struct Waiting {
+    total: String,
+    more: Option<String>,
+    first: Vec<Waits>,
+}
+
+fn waits(ticket: &Ticket, now: Timestamp) -> Waits {
+    let instances: u64 =
+        ticket.request.instances.iter().map(|spec| u64::from(spec.count.unwrap_or(1))).sum();
+    let instances = i64::try_from(instances).unwrap_or(i64::MAX);
+    let word = plural(instances, "instance", "instances");
+    Waits {
+        position: ticket.position.unwrap_or(0),
+        owner: ticket.owner.clone(),
+        asks_for: format!("{} {word}", count(instances)),
+        since: ago(ticket.since, now),
+        at: ticket.since.to_string(),
+        code: ticket.problem.as_ref().map(|problem| problem.code.clone()),
+    }
+}
+
+impl Waiting {
+    /// The queue, of tickets in their order.
+    pub(super) fn of(tickets: &[Ticket], now: Timestamp) -> Self {
+        let open: Vec<&Ticket> =
+            tickets.iter().filter(|ticket| ticket.state == TicketState::Waiting).collect();
+        let more = i64::try_from(open.len().saturating_sub(SHOWN)).unwrap_or(i64::MAX);
+        Self {
+            total: count(i64::try_from(open.len()).unwrap_or(i64::MAX)),
+            more: (more > 0).then(|| count(more)),
+            first: open.iter().take(SHOWN).map(|ticket| waits(ticket, now)).collect(),
+        }
+    }
+}

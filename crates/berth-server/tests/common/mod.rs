@@ -1,0 +1,262 @@
+//! A whole server for tests: a service on a new SQLite file, its router on a free port, tokens of
+//! every role, and requests over real connections.
+
+#![allow(dead_code, reason = "every test binary uses some of it")]
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::{NewToken, Role};
+use berth_client::{Client, Connect};
+use berth_engine::{Amounts, NodeFacts, NodeId, Policy, Timestamp};
+use berth_ledger::{Answer, Backend, Expect, Op, Outcome, Text};
+use berth_server::access::TOKEN_KIND;
+use berth_server::service::{Service, ServiceOptions};
+use berth_server::{HttpLimits, TokenRecord, router};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+/// The tenant that tokens of role tenant are bound to unless told otherwise.
+pub(crate) const TENANT: &str = "acme";
+
+/// The node that tokens of role agent are bound to unless told otherwise.
+pub(crate) const NODE: &str = "n1";
+
+/// A running server. Dropped, it stops by itself; [`Server::stop`] waits until it has.
+pub(crate) struct Server {
+    /// The service behind the router.
+    pub(crate) service: Arc<Service>,
+    /// Where it listens: `http://127.0.0.1:…`.
+    pub(crate) url: String,
+    http: reqwest::Client,
+    serving: JoinHandle<()>,
+    folder: tempfile::TempDir,
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The status.
+    pub(crate) status: StatusCode,
+    /// The headers.
+    pub(crate) headers: HeaderMap,
+    /// The body as it came.
+    pub(crate) text: String,
+}
+
+impl Server {
+    /// A server on a new ledger, to which everyone must sign in.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// The same with options changed.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut ServiceOptions)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = Backend::Sqlite(folder.path().join("ledger.db"));
+        let mut options = ServiceOptions::new(backend, Policy::builtin("balanced").unwrap());
+        change(&mut options);
+        let service = Service::start(options).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let app = router(Arc::clone(&service), HttpLimits::default());
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
+        let stopping = service.stopping.clone();
+        let serving = tokio::spawn(async move {
+            let stopped = async move { stopping.cancelled().await };
+            axum::serve(listener, app).with_graceful_shutdown(stopped).await.unwrap();
+        });
+        // As every client of Berth does; whoever is first sets it for the process.
+        drop(Client::new(Connect { url: url.clone(), ..Connect::default() }).unwrap());
+        let http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(Duration::from_secs(30))
+            .build()
+            .unwrap();
+        Self { service, url, http, serving, folder }
+    }
+
+    /// Stops, and waits until everyone has been answered.
+    pub(crate) async fn stop(mut self) {
+        self.service.stopping.cancel();
+        tokio::time::timeout(Duration::from_secs(10), &mut self.serving).await.unwrap().unwrap();
+    }
+
+    /// The file that the ledger is in.
+    pub(crate) fn ledger_path(&self) -> std::path::PathBuf {
+        self.folder.path().join("ledger.db")
+    }
+
+    /// A token's record and its secret, stored as the API would.
+    pub(crate) async fn mint(&self, new: &NewToken) -> (TokenRecord, String) {
+        let (record, secret) = TokenRecord::make(new, self.service.now()).unwrap();
+        self.store(&record).await;
+        (record, secret)
+    }
+
+    /// Stores a token as it is, also one that is expired or revoked.
+    pub(crate) async fn store(&self, record: &TokenRecord) {
+        let op = Op::PutDocument {
+            kind: Text::from(TOKEN_KIND),
+            id: Text::from(record.token.id.as_str()),
+            body: serde_json::to_string(record).unwrap(),
+            expect: Expect::Any,
+        };
+        let answer = self.service.submit(op).await.unwrap();
+        assert!(matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged)));
+        self.service.tokens.put(record.clone());
+    }
+
+    /// The secret of a new token of this role: an agent's is for [`NODE`], a tenant's for
+    /// [`TENANT`].
+    pub(crate) async fn token(&self, role: Role) -> String {
+        let mut new = new_token(role);
+        new.node = (role == Role::Agent).then(|| NodeId::new(NODE));
+        new.namespaces = if role == Role::Tenant { vec![TENANT.to_owned()] } else { Vec::new() };
+        self.mint(&new).await.1
+    }
+
+    /// The secret of a new token of a tenant.
+    pub(crate) async fn tenant(&self, namespace: &str) -> String {
+        let new = NewToken { namespaces: vec![namespace.to_owned()], ..new_token(Role::Tenant) };
+        self.mint(&new).await.1
+    }
+
+    /// The secret of a new token of a node's agent.
+    pub(crate) async fn agent(&self, node: &str) -> String {
+        let new = NewToken { node: Some(NodeId::new(node)), ..new_token(Role::Agent) };
+        self.mint(&new).await.1
+    }
+
+    /// A typed client with this token.
+    pub(crate) fn client(&self, token: &str) -> Client {
+        let (url, token) = (self.url.clone(), Some(token.to_owned()));
+        Client::new(Connect { url, token, ..Connect::default() }).unwrap()
+    }
+
+    /// Registers a node with 16 cores, 64 GiB of memory and 1 TiB of disk.
+    pub(crate) async fn add_node(&self, id: &str) {
+        let mut facts = NodeFacts::new(id, Amounts::new(16_000, 65_536).with_disk(1 << 20));
+        facts.heartbeat_at = Timestamp(self.service.now().as_second());
+        let answer = self.service.submit(Op::put_node(facts)).await.unwrap();
+        assert_eq!(answer, Answer::Outcome(Outcome::Done));
+        self.service.settled().await;
+    }
+
+    /// Sends a request; a body goes as JSON.
+    pub(crate) async fn send(
+        &self,
+        token: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[(&str, &str)],
+    ) -> Reply {
+        let response = self.respond(token, method, path, body, headers).await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.unwrap() }
+    }
+
+    /// Sends a request and leaves its answer unread: a stream has no end.
+    pub(crate) async fn respond(
+        &self,
+        token: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[(&str, &str)],
+    ) -> reqwest::Response {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let mut more = HeaderMap::new();
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            more.insert(name, HeaderValue::from_str(value).unwrap());
+        }
+        request.headers(more).send().await.unwrap()
+    }
+
+    /// Reads.
+    pub(crate) async fn get(&self, token: &str, path: &str) -> Reply {
+        self.send(Some(token), "GET", path, None, &[]).await
+    }
+
+    /// Stores.
+    pub(crate) async fn put(&self, token: &str, path: &str, body: &Value) -> Reply {
+        self.send(Some(token), "PUT", path, Some(body), &[]).await
+    }
+
+    /// Posts.
+    pub(crate) async fn post(&self, token: &str, path: &str, body: &Value) -> Reply {
+        self.send(Some(token), "POST", path, Some(body), &[]).await
+    }
+
+    /// Removes.
+    pub(crate) async fn delete(&self, token: &str, path: &str) -> Reply {
+        self.send(Some(token), "DELETE", path, None, &[]).await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.service.stopping.cancel();
+    }
+}
+
+/// A token that is asked for: named after its role, bound to nothing, never ending.
+pub(crate) fn new_token(role: Role) -> NewToken {
+    let name = format!("test {}", role.name());
+    NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None }
+}
+
+impl Reply {
+    /// The body as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {self:?}"))
+    }
+
+    /// The stable code of a problem.
+    #[track_caller]
+    pub(crate) fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The version of what was answered.
+    pub(crate) fn etag(&self) -> Option<&str> {
+        self.headers.get("etag")?.to_str().ok()
+    }
+
+    /// The same, if its status is this one.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        self
+    }
+
+    /// The same, if it is a problem of this status and code.
+    #[track_caller]
+    pub(crate) fn problem(self, status: u16, code: &str) -> Self {
+        let reply = self.expect(status);
+        assert_eq!(reply.code(), code, "{}", reply.text);
+        reply
+    }
+
+    /// The values of one field of a list's items.
+    #[track_caller]
+    pub(crate) fn each(&self, field: &str) -> Vec<Value> {
+        let body = self.json();
+        let items = body["items"].as_array().unwrap_or_else(|| panic!("not a list: {self:?}"));
+        items.iter().map(|item| item[field].clone()).collect()
+    }
+}

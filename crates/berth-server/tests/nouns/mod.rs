@@ -1,0 +1,8 @@
+//! Each noun of the API: what it takes, what it refuses, and what tenants see of it.
+
+mod access;
+mod groups;
+mod limits;
+mod policies;
+mod volumes;
+mod workloads;

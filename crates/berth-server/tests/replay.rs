@@ -1,0 +1,258 @@
+//! Decisions are derived again from the log, byte for byte, whatever became of the fleet since.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use berth_api::ReplayOutcome;
+use berth_engine::{
+    Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState, Policy,
+    Timestamp,
+};
+use berth_ledger::{
+    Backend, ClaimKey, Decision, DecisionOutcome, Ledger, Op, Options, Retention, Text,
+};
+use berth_pgtemp::TempPostgres;
+use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions, replay};
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+fn placer(backend: &Backend) -> Placer {
+    placer_of(backend, None)
+}
+
+/// A placer whose ledger has so many lanes.
+fn placer_of(backend: &Backend, lanes: Option<usize>) -> Placer {
+    let mut options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
+    options.ledger.lanes = lanes.unwrap_or(options.ledger.lanes);
+    options.clock = Arc::new(|| NOW);
+    let placer = Placer::start(backend.clone(), &options).unwrap();
+    let policy = &options.policy;
+    let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+    let op = Op::ActivatePolicy { name, hash, body: policy.to_json(), expect: None };
+    placer.ledger().administer(op).unwrap();
+    placer
+}
+
+fn facts(number: u32, cpu: u32, memory: u32) -> NodeFacts {
+    let capacity = Amounts::new(cpu, memory).with_disk(1_000_000);
+    let mut facts = NodeFacts::new(&format!("n{number:02}"), capacity);
+    facts.zone = Some(format!("z{}", number % 2));
+    facts.rack = Some(format!("r{}", number % 8));
+    facts.heartbeat_at = NOW;
+    facts
+}
+
+fn fleet(ledger: &Ledger, nodes: u32) {
+    for number in 0..nodes {
+        ledger.administer(Op::put_node(facts(number, 32_000, 65_536))).unwrap();
+    }
+}
+
+fn request(id: u128, count: u128, memory: u32) -> PlaceRequest {
+    let instance = |number: u128| {
+        let amounts = Amounts::new(500, memory).with_disk(10);
+        let id = InstanceId::from_u128(id * 1000 + number);
+        let mut request = InstanceRequest::new(id, "acme", amounts);
+        request.name = Some(format!("vm-{number}"));
+        Arc::new(request)
+    };
+    PlaceRequest {
+        request_id: Text::from(id.to_string()),
+        owner: Text::from("acme"),
+        instances: (0..count).map(instance).collect(),
+        mode: BatchMode::AllOrNothing,
+        lease_s: 3600,
+        ..PlaceRequest::default()
+    }
+}
+
+fn key(id: u128) -> ClaimKey {
+    ClaimKey::primary(InstanceId::from_u128(id * 1000))
+}
+
+fn decisions(ledger: &Ledger) -> Vec<Decision> {
+    ledger.decisions(None, 100_000).unwrap()
+}
+
+fn is_refusal(decision: &Decision) -> bool {
+    matches!(decision.record.outcome, DecisionOutcome::Refused { .. })
+}
+
+/// Places and refuses, then changes everything there is.
+fn history(placer: &Placer) {
+    let ledger = placer.ledger();
+    fleet(ledger, 12);
+    for id in 1..=20 {
+        let size = 512 * u32::try_from(id % 7 + 1).unwrap();
+        assert!(matches!(placer.place(request(id, 1, size)), PlaceAnswer::Granted(_)));
+    }
+    for id in 21..=23 {
+        assert!(matches!(placer.place(request(id, 4, 2048)), PlaceAnswer::Granted(_)));
+    }
+    for id in 24..=26 {
+        assert!(matches!(placer.place(request(id, 1, 99_999)), PlaceAnswer::NoRoom(_)));
+    }
+    assert!(matches!(placer.place(request(27, 3, 99_999)), PlaceAnswer::NoRoom(_)));
+    for id in 1..=15 {
+        assert!(ledger.force_release(key(id), "gone").unwrap());
+    }
+    for number in 0..12 {
+        ledger.administer(Op::put_node(facts(number, 1000, 8192 + number))).unwrap();
+        let state = if number % 2 == 0 { NodeState::Cordoned } else { NodeState::Active };
+        let node = NodeId::new(&format!("n{number:02}"));
+        ledger.administer(Op::SetNodeState { node, state, expect: None }).unwrap();
+    }
+    let policy = Policy::builtin("pack").unwrap();
+    let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+    let op = Op::ActivatePolicy { name, hash, body: policy.to_json(), expect: None };
+    ledger.administer(op).unwrap();
+}
+
+#[test]
+fn grants_and_refusals_come_out_the_same_on_a_fleet_that_changed_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let placer = placer(&Backend::Sqlite(folder.path().join("ledger.db")));
+    history(&placer);
+    let ledger = placer.ledger();
+    let decisions = decisions(ledger);
+    assert_eq!(decisions.len(), 27);
+    assert_eq!(decisions.iter().filter(|decision| is_refusal(decision)).count(), 4);
+    for decision in &decisions {
+        let replayed = replay(ledger, decision).unwrap();
+        assert_eq!(replayed.outcome, ReplayOutcome::Identical, "{replayed:#?}");
+        assert_eq!(replayed.derived, Some(replayed.recorded));
+        assert!(replayed.fleet_version.is_some());
+    }
+    let few = Retention { events: 3, ..Retention::default() };
+    ledger.forget(&few).unwrap();
+    let replayed = replay(ledger, &decisions[0]).unwrap();
+    assert_eq!(replayed.outcome, ReplayOutcome::OutOfReach);
+    assert!(replayed.note.contains("the log begins at event"), "{}", replayed.note);
+}
+
+#[test]
+fn a_record_that_was_altered_comes_out_different() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let backend = Backend::Sqlite(path.clone());
+    history(&placer(&backend));
+    let copy = folder.path().join("copy.db");
+    let hand = rusqlite::Connection::open(&path).unwrap();
+    hand.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    drop(hand);
+    let hand = rusqlite::Connection::open(&copy).unwrap();
+    // Another node than the one that won, another reason, another number of nodes.
+    for (old, new) in [("\"node\":\"n", "\"node\":\"x"), ("no_capacity_memory", "no_nodes_kvm")] {
+        hand.execute("UPDATE receipt SET body = replace(body, ?1, ?2)", [old, new]).unwrap();
+    }
+    drop(hand);
+    let ledger = Ledger::open(Backend::Sqlite(copy), Options::default()).unwrap();
+    let all = decisions(&ledger);
+    let grant = all.iter().find(|decision| !is_refusal(decision)).unwrap();
+    let replayed = replay(&ledger, grant).unwrap();
+    assert_eq!(replayed.outcome, ReplayOutcome::Different, "{replayed:#?}");
+    assert!(replayed.note.contains("/placed/0/node was recorded as \"x"), "{}", replayed.note);
+    let refusal = all.iter().find(|decision| is_refusal(decision)).unwrap();
+    let replayed = replay(&ledger, refusal).unwrap();
+    assert_eq!(replayed.outcome, ReplayOutcome::Different, "{replayed:#?}");
+    assert!(replayed.note.contains("no_nodes_kvm"), "{}", replayed.note);
+    assert!(!ledger.verify().unwrap().faults.is_empty());
+}
+
+/// Places and releases from many threads at once, while nodes come and go.
+fn load(placer: &Placer, each: u128) {
+    let ids = AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        for client in 0..6_u128 {
+            let ids = &ids;
+            scope.spawn(move || {
+                let mut mine = Vec::new();
+                for round in 0..each {
+                    let id = u128::from(ids.fetch_add(1, Ordering::Relaxed));
+                    let spread = u32::try_from((id * 37 + client) % 9 + 1).unwrap();
+                    let (count, memory) = match id % 17 {
+                        0 => (1, 90_000),
+                        5 => (3, 512 * spread),
+                        _ => (1, 512 * spread),
+                    };
+                    if matches!(placer.place(request(id, count, memory)), PlaceAnswer::Granted(_)) {
+                        mine.push(id);
+                    }
+                    if round % 3 == 2 && !mine.is_empty() {
+                        let gone = mine.swap_remove(usize::try_from(id).unwrap() % mine.len());
+                        placer.ledger().force_release(key(gone), "gone").unwrap();
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..u32::try_from(each).unwrap() / 4 {
+                let node = NodeId::new(&format!("n{:02}", round % 24));
+                let state = if round % 2 == 0 { NodeState::Cordoned } else { NodeState::Active };
+                let op = Op::SetNodeState { node, state, expect: None };
+                placer.ledger().administer(op).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+        });
+    });
+}
+
+/// How many of 200 decisions, chosen at random, come out the same.
+fn replayed(ledger: &Ledger) -> (usize, usize) {
+    let all = decisions(ledger);
+    let mut seed = 7_u64;
+    let mut random = |below: usize| {
+        // Knuth's multiplier; the high bits are the good ones.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(seed >> 33).unwrap() % below
+    };
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    for place in 0..order.len() {
+        let other = place + random(order.len() - place);
+        order.swap(place, other);
+    }
+    let chosen: Vec<&Decision> = order.iter().take(200).map(|place| &all[*place]).collect();
+    let (mut same, mut ahead) = (0, 0);
+    let mut causes: BTreeMap<String, u32> = BTreeMap::new();
+    for decision in &chosen {
+        let replayed = replay(ledger, decision).unwrap();
+        if replayed.outcome == ReplayOutcome::Identical {
+            same += 1;
+            let recorded = decision.record.basis.fleet_version;
+            ahead += i32::from(replayed.fleet_version.unwrap() != recorded);
+        } else {
+            *causes.entry(replayed.note).or_default() += 1;
+        }
+    }
+    println!("{same} of {} decisions of {} came out the same", chosen.len(), all.len());
+    println!("{ahead} of them on another event than the recorded one");
+    causes.iter().for_each(|(note, times)| println!("{times} times: {note}"));
+    (same, chosen.len())
+}
+
+#[test]
+fn decisions_under_load_come_out_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let placer = placer(&Backend::Sqlite(folder.path().join("ledger.db")));
+    fleet(placer.ledger(), 24);
+    load(&placer, 80);
+    let (same, of) = replayed(placer.ledger());
+    assert_eq!(of, 200);
+    assert!(same * 100 >= of * 99, "{same} of {of}");
+}
+
+#[test]
+fn decisions_under_load_come_out_the_same_on_postgres() {
+    let server = TempPostgres::start(berth_pgtemp::Options::quick()).unwrap();
+    let backend = Backend::Postgres(server.create_database("replay").unwrap());
+    let placer = placer_of(&backend, Some(4));
+    fleet(placer.ledger(), 24);
+    load(&placer, 80);
+    let (same, of) = replayed(placer.ledger());
+    assert_eq!(of, 200);
+    // Lanes commit in another order than the planner planned in.
+    assert!(same * 100 >= of * 90, "{same} of {of}");
+}

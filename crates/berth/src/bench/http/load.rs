@@ -1,0 +1,140 @@
+//! The load: connections that each ask, wait, and ask again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// Shapes that the requests take turns in: CPU, memory, disk.
+const SHAPES: [(u32, u32, u32); 8] = [
+    (500, 512, 4096),
+    (1000, 1024, 4096),
+    (1000, 2048, 8192),
+    (2000, 2048, 8192),
+    (2000, 4096, 10_240),
+    (4000, 8192, 20_480),
+    (250, 256, 4096),
+    (8000, 16_384, 40_960),
+];
+
+/// Tenants that the requests are for.
+const OWNERS: u64 = 16;
+
+pub(super) struct Load {
+    pub(super) address: String,
+    pub(super) token: String,
+    pub(super) clients: u64,
+    pub(super) batch: u32,
+    pub(super) warmup: Duration,
+    pub(super) measure: Duration,
+}
+
+/// What was measured.
+pub(super) struct Measured {
+    pub(super) elapsed: Duration,
+    /// Of placements that were granted, sorted.
+    pub(super) latencies_us: Vec<u32>,
+    pub(super) errors: u64,
+    /// The first error, in words.
+    pub(super) first_error: Option<String>,
+}
+
+#[derive(Default)]
+struct Counted {
+    latencies_us: Vec<u32>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl Load {
+    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+    pub(super) async fn run(&self) -> anyhow::Result<Measured> {
+        let began = Instant::now();
+        let from = began + self.warmup;
+        let until = from + self.measure;
+        let clients = (0..self.clients).map(|client| self.client(client, from, until));
+        let counted = futures_util::future::try_join_all(clients).await?;
+        let mut measured = Measured {
+            elapsed: self.measure,
+            latencies_us: Vec::new(),
+            errors: 0,
+            first_error: None,
+        };
+        for one in counted {
+            measured.latencies_us.extend(one.latencies_us);
+            measured.errors += one.errors;
+            measured.first_error = measured.first_error.or(one.first_error);
+        }
+        measured.latencies_us.sort_unstable();
+        if measured.latencies_us.is_empty() {
+            bail!("nothing was placed: {}", measured.first_error.unwrap_or_default());
+        }
+        Ok(measured)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+    /// One client: asks until the end, and counts what was answered within the measured time.
+    async fn client(&self, number: u64, from: Instant, until: Instant) -> anyhow::Result<Counted> {
+        let mut counted = Counted::default();
+        let mut connection = self.connect().await?;
+        for turn in 0_u64.. {
+            let asked_at = Instant::now();
+            if asked_at >= until {
+                break;
+            }
+            let answer = self.ask(&mut connection, number, turn).await;
+            let done_at = Instant::now();
+            if let Err(error) = answer {
+                counted.errors += 1;
+                counted.first_error.get_or_insert_with(|| format!("{error:#}"));
+                connection = self.connect().await?;
+            } else if done_at >= from && done_at < until {
+                let micros = done_at.duration_since(asked_at).as_micros();
+                counted.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
+            }
+        }
+        Ok(counted)
+    }
+
+    async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+        let stream = TcpStream::connect(&self.address).await.context("no connection")?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            // Whoever asked is told by its own request.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    async fn ask(
+        &self,
+        connection: &mut SendRequest<Full<Bytes>>,
+        client: u64,
+        turn: u64,
+    ) -> anyhow::Result<()> {
+        let shape = usize::try_from((client + turn) % 8).unwrap_or(0);
+        let (cpu, memory, disk) = SHAPES[shape];
+        let (owner, count, id) = ((client + turn) % OWNERS, self.batch, uuid::Uuid::now_v7());
+        let body = format!(
+            r#"{{"request_id":"{id}","owner":"tenant-{owner}","instances":[{{"count":{count},"resources":{{"cpu_milli":{cpu},"memory_mib":{memory},"disk_mib":{disk}}}}}]}}"#
+        );
+        let request = Request::post("/v1/placements")
+            .header(header::HOST, &self.address)
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))?;
+        let response = connection.send_request(request).await?;
+        let status = response.status();
+        let answer = response.into_body().collect().await?.to_bytes();
+        if status != StatusCode::CREATED {
+            bail!("{status}: {}", String::from_utf8_lossy(&answer));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! `berth bench http`: placements end to end, over HTTP, durable, with server and load on one
+//! machine.
+//!
+//! The server is a process of its own, as users run it: signed in, on its own data directory or on
+//! the database given, with the settings it has by default.
+
+mod load;
+mod report;
+mod server;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use report::Report;
+use server::Server;
+
+/// Options of `berth bench http`.
+#[derive(Args)]
+pub(crate) struct HttpBench {
+    /// Clients that each wait for one answer before they ask again, each on its own connection.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    clients: u16,
+    /// Instances in one request, placed all or none.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    batch: u16,
+    /// Nodes of the fleet.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    nodes: u32,
+    /// How long to measure, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// How long to run before measuring, in seconds.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=20))]
+    warmup: u32,
+    /// The database of the server that is started; without it, an embedded one in a temporary
+    /// folder. An empty one is best: what is there stays there.
+    #[arg(long, conflicts_with = "url")]
+    database_url: Option<String>,
+    /// Measure a server that is up already; then nothing is started and no nodes are added.
+    #[arg(long, requires = "token")]
+    url: Option<String>,
+    /// The token for that server; it must be allowed to place.
+    #[arg(long, env = "BERTH_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Where the embedded database is put, if it matters on which disk.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print one JSON object instead of lines for people.
+    #[arg(long)]
+    json: bool,
+}
+
+impl HttpBench {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let server = match (&self.url, &self.token) {
+            (Some(url), Some(token)) => Server::there(url, token)?,
+            _ => Server::start(self.database_url.as_deref(), self.data_dir.as_deref())?,
+        };
+        // One thread: the load must leave the other core to the server.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let measured = runtime.block_on(async {
+            if server.is_ours() {
+                server.ready().await?;
+                server.add_nodes(self.nodes).await.context("the fleet could not be added")?;
+            }
+            let load = load::Load {
+                address: server.address.clone(),
+                token: server.token.clone(),
+                clients: self.clients.into(),
+                batch: self.batch.into(),
+                warmup: Duration::from_secs(self.warmup.into()),
+                measure: Duration::from_secs(self.seconds.into()),
+            };
+            load.run().await
+        })?;
+        let report = Report::new(&self, &measured);
+        if self.json {
+            println!("{}", serde_json::to_string(&report)?);
+        } else {
+            print!("{report}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! What was measured, for people and for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::HttpBench;
+use super::load::Measured;
+
+/// What was measured.
+#[derive(Serialize)]
+pub(super) struct Report {
+    nodes: Option<u32>,
+    clients: u16,
+    batch: u16,
+    seconds: u32,
+    placements_per_s: u64,
+    instances_per_s: u64,
+    p50_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+    errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<String>,
+}
+
+#[allow(clippy::float_arithmetic, reason = "figures for people")]
+fn milliseconds(sorted: &[u32], share: (usize, usize)) -> f64 {
+    let place = sorted.len().saturating_sub(1) * share.0 / share.1;
+    f64::from(sorted.get(place).copied().unwrap_or(0)) / 1000.0
+}
+
+impl Report {
+    pub(super) fn new(bench: &HttpBench, measured: &Measured) -> Self {
+        let placed = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
+        let millis = u64::try_from(measured.elapsed.as_millis()).unwrap_or(0).max(1);
+        let placements_per_s = placed * 1000 / millis;
+        let latencies = &measured.latencies_us;
+        Self {
+            nodes: bench.url.is_none().then_some(bench.nodes),
+            clients: bench.clients,
+            batch: bench.batch,
+            seconds: bench.seconds,
+            placements_per_s,
+            instances_per_s: placed * u64::from(bench.batch) * 1000 / millis,
+            p50_ms: milliseconds(latencies, (1, 2)),
+            p99_ms: milliseconds(latencies, (99, 100)),
+            max_ms: milliseconds(latencies, (1, 1)),
+            errors: measured.errors,
+            first_error: measured.first_error.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.nodes.map_or(String::new(), |nodes| format!(" on {nodes} nodes"));
+        writeln!(f, "{} clients{nodes}, {} instances a request", self.clients, self.batch)?;
+        writeln!(f, "  placements   {:>10} /s", self.placements_per_s)?;
+        writeln!(f, "  instances    {:>10} /s", self.instances_per_s)?;
+        writeln!(
+            f,
+            "  latency      p50 {:.2} ms, p99 {:.2} ms, longest {:.2} ms",
+            self.p50_ms, self.p99_ms, self.max_ms
+        )?;
+        writeln!(f, "  errors       {:>10}", self.errors)?;
+        match &self.first_error {
+            Some(error) => writeln!(f, "  the first    {error}"),
+            None => Ok(()),
+        }
+    }
+}

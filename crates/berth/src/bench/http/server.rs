@@ -1,0 +1,135 @@
+//! The server under load: started for the run, stopped after it.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use berth_api::{ImportReport, NewToken, Role};
+use berth_client::{Client, Connect};
+use berth_engine::{Amounts, NodeFacts};
+use berth_ledger::{Backend, Ledger, Options};
+use berth_server::{Caller, TokenRecord, service};
+use tempfile::TempDir;
+
+/// Nodes that are added with one request.
+const AT_ONCE: u32 = 5000;
+
+/// A server, and how to reach it.
+pub(super) struct Server {
+    /// Host and port.
+    pub(super) address: String,
+    pub(super) token: String,
+    process: Option<Child>,
+    _folder: Option<TempDir>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Server {
+    /// A server that is up already.
+    pub(super) fn there(url: &str, token: &str) -> anyhow::Result<Self> {
+        let Some(address) = url.trim_end_matches('/').strip_prefix("http://") else {
+            bail!("--url is {url:?}; accepted is http://HOST:PORT (TLS is not measured)");
+        };
+        let (address, token) = (address.to_owned(), token.to_owned());
+        Ok(Self { address, token, process: None, _folder: None })
+    }
+
+    /// Starts a server of this very binary, with a token made beforehand.
+    pub(super) fn start(url: Option<&str>, data_dir: Option<&Path>) -> anyhow::Result<Self> {
+        let folder = match data_dir {
+            Some(parent) => tempfile::tempdir_in(parent)?,
+            None => tempfile::tempdir()?,
+        };
+        let data = folder.path().join("data");
+        std::fs::create_dir_all(&data)?;
+        let backend = match url {
+            Some(url) => Backend::parse(url)?,
+            None => Backend::Sqlite(data.join("berth.db")),
+        };
+        let token = make_token(backend)?;
+        // Free now, and hardly taken within the next moment.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["up", "--listen", &address, "--data-dir"]).arg(&data);
+        command.env("HOME", folder.path()).env_remove("XDG_CONFIG_HOME");
+        if let Some(url) = url {
+            command.args(["--database-url", url]);
+        }
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("the server could not be started")?;
+        Ok(Self { address, token, process: Some(process), _folder: Some(folder) })
+    }
+
+    /// Whether it was started for the run.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process.is_some()
+    }
+
+    fn client(&self) -> anyhow::Result<Client> {
+        let url = format!("http://{}", self.address);
+        let timeout = Some(Duration::from_secs(300));
+        let token = Some(self.token.clone());
+        Ok(Client::new(Connect { url, token, timeout, ..Connect::default() })?)
+    }
+
+    /// Waits until it answers.
+    pub(super) async fn ready(&self) -> anyhow::Result<()> {
+        let client = self.client()?;
+        for _ in 0..600 {
+            if client.get_text("/readyz").await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("the server did not become ready within a minute")
+    }
+
+    /// Adds nodes that take whatever the run asks for, in racks and zones.
+    pub(super) async fn add_nodes(&self, nodes: u32) -> anyhow::Result<()> {
+        let client = self.client()?;
+        let numbers: Vec<u32> = (0..nodes).collect();
+        for chunk in numbers.chunks(AT_ONCE as usize) {
+            let facts: Vec<NodeFacts> = chunk.iter().map(|number| node(*number)).collect();
+            let report: ImportReport = client.post("/v1/nodes/import", &facts).await?;
+            if let Some(error) = report.errors.first() {
+                bail!("{}", error.error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Large enough to hold all instances of a run: what is measured is how fast they are placed, not
+/// when the fleet is full.
+fn node(number: u32) -> NodeFacts {
+    let capacity =
+        Amounts::new(100_000_000, 1_000_000_000).with_disk(1_000_000_000).with_bandwidth(1_000_000);
+    let mut facts = NodeFacts::new(&format!("node-{number:06}"), capacity);
+    facts.instance_limit = 10_000_000;
+    facts.zone = Some(format!("zone-{}", number / 40 % 3));
+    facts.rack = Some(format!("rack-{:04}", number / 40));
+    facts
+}
+
+/// Makes a token in the ledger itself, before the server is up.
+fn make_token(backend: Backend) -> anyhow::Result<String> {
+    let ledger = Ledger::open(backend, Options::default())?;
+    let (name, role) = ("bench".to_owned(), Role::Admin);
+    let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
+    let (record, secret) = TokenRecord::make(&new, jiff::Timestamp::now())?;
+    service::store_token(&ledger, &record, &Caller::local("berth bench"))?;
+    Ok(secret)
+}

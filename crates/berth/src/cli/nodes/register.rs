@@ -1,0 +1,116 @@
+//! `berth nodes register`: one node, from flags or from a file.
+
+use std::path::PathBuf;
+
+use berth_api::Node;
+use berth_api::engine::{Amounts, CapacityType, LinkState, Network, NodeFacts, TraitValue};
+use berth_client::escape;
+use clap::Args;
+
+use super::print;
+use crate::cli::failure::{Done, Failure};
+use crate::cli::place::file;
+use crate::cli::session::{Raw, Session};
+use crate::cli::{args, words};
+
+const EXAMPLES: &str = "\
+Examples:
+  berth nodes register host-1 --cpu 32 --memory 128GiB --disk 2TiB --zone z1 --rack r1 --trait ssd
+  berth nodes register -f host-1.yaml
+
+An agent does this by itself; see berth agent --help.";
+
+/// A node as it is stated.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Register {
+    /// Its name.
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// All its facts, in JSON, YAML or TOML; `-` reads standard input.
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Cores.
+    #[arg(long, value_parser = args::cpu_had, value_name = "CORES")]
+    cpu: Option<u32>,
+    /// Memory.
+    #[arg(long, value_parser = args::size_had, value_name = "SIZE")]
+    memory: Option<u32>,
+    /// Local disk.
+    #[arg(long, value_parser = args::size_had, value_name = "SIZE")]
+    disk: Option<u32>,
+    /// Bandwidth.
+    #[arg(long, value_parser = args::bandwidth_had, value_name = "RATE")]
+    bandwidth: Option<u32>,
+    /// A further class and how many of it: gpu=1.
+    #[arg(long, value_parser = args::class, value_name = "CLASS=N")]
+    extra: Vec<(String, u32)>,
+    /// Its zone.
+    #[arg(long)]
+    zone: Option<String>,
+    /// Its rack within the zone.
+    #[arg(long)]
+    rack: Option<String>,
+    /// A label.
+    #[arg(long = "label", value_parser = args::pair, value_name = "KEY=VALUE")]
+    labels: Vec<(String, String)>,
+    /// A trait.
+    #[arg(long = "trait", value_parser = args::trait_wanted, value_name = "NAME[=VALUE]")]
+    traits: Vec<(String, TraitValue)>,
+    /// A network that is up.
+    #[arg(long = "network", value_name = "NETWORK")]
+    networks: Vec<String>,
+    /// How it is paid for: spot or on-demand.
+    #[arg(long, value_parser = words::capacity_type, value_name = "KIND")]
+    capacity: Option<CapacityType>,
+}
+
+impl Register {
+    fn facts(&self) -> Done<NodeFacts> {
+        let mut facts = match (&self.file, &self.name) {
+            (Some(path), _) => file::read(path, "a node")?,
+            (None, Some(name)) => NodeFacts::new(name, Amounts::default()),
+            (None, None) => {
+                return Err(Failure::usage("no name is given").accepted("a name, or -f FILE"));
+            }
+        };
+        if let Some(name) = &self.name {
+            facts.id = name.as_str().into();
+        }
+        let mut capacity = facts.capacity.unwrap_or_default();
+        capacity.cpu_milli = self.cpu.unwrap_or(capacity.cpu_milli);
+        capacity.memory_mib = self.memory.unwrap_or(capacity.memory_mib);
+        capacity.disk_mib = self.disk.unwrap_or(capacity.disk_mib);
+        capacity.bandwidth_mbps = self.bandwidth.unwrap_or(capacity.bandwidth_mbps);
+        if self.file.is_none() && (capacity.cpu_milli == 0 || capacity.memory_mib == 0) {
+            return Err(Failure::usage("the node's size is not given")
+                .accepted("--cpu and --memory, such as --cpu 32 --memory 128GiB"));
+        }
+        if capacity != Amounts::default() {
+            facts.capacity = Some(capacity);
+        }
+        facts.extra.extend(self.extra.iter().cloned());
+        facts.labels.extend(self.labels.iter().cloned());
+        facts.traits.extend(self.traits.iter().cloned());
+        let up = |tag: &String| Network { tag: tag.clone(), link: LinkState::Up };
+        facts.networks.extend(self.networks.iter().map(up));
+        facts.zone = self.zone.clone().or(facts.zone);
+        facts.rack = self.rack.clone().or(facts.rack);
+        facts.capacity_type = self.capacity.unwrap_or(facts.capacity_type);
+        Ok(facts)
+    }
+
+    pub(crate) async fn run(self, session: &Session) -> Done {
+        let facts = self.facts()?;
+        let path = format!("/v1/nodes/{}", escape(facts.id.as_str()));
+        let raw: Raw = session.client.put(&path, &facts).await?;
+        session.out.answer(&raw, |node: Node| {
+            if session.out.quiet {
+                session.out.line(node.facts.id.as_str());
+            } else {
+                print::node(&session.out, &node);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! Requests and other things in files: JSON, YAML or TOML.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cli::failure::{Done, Failure};
+
+/// A request in a file: a whole one, or one instance.
+pub(crate) fn request(path: &Path) -> Done<PlaceRequest> {
+    let value = value(path)?;
+    if value.get("instances").is_some() {
+        return typed(path, value, "a placement request");
+    }
+    let spec: InstanceSpec = typed(path, value, "an instance, or a request with instances")?;
+    Ok(PlaceRequest {
+        request_id: None,
+        owner: None,
+        instances: vec![spec],
+        mode: Mode::default(),
+        at_least: None,
+        wait_s: None,
+        lease_s: None,
+        pools: Vec::new(),
+        dry_run: false,
+        explain: ExplainLevel::default(),
+    })
+}
+
+/// Something in a file, in its type.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path, what: &str) -> Done<T> {
+    typed(path, value(path)?, what)
+}
+
+/// The text of a file; `-` is standard input.
+pub(crate) fn text(path: &Path) -> Done<String> {
+    if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("{} cannot be read: {error}", path.display())))
+}
+
+/// A file as a value, whatever it is written in.
+pub(crate) fn value(path: &Path) -> Done<Value> {
+    let text = text(path)?;
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    let read = match extension {
+        "json" => serde_json::from_str(&text).map_err(|error| error.to_string()),
+        "toml" => toml::from_str(&text).map_err(|error| error.to_string()),
+        // JSON is YAML too, so that standard input may be either.
+        _ => serde_saphyr::from_str(&text).map_err(|error| error.to_string()),
+    };
+    read.map_err(|error| {
+        let line = error.lines().next().unwrap_or_default();
+        Failure::usage(format!("{} cannot be read: {line}", path.display()))
+            .accepted("JSON in .json, TOML in .toml, YAML in anything else")
+    })
+}
+
+fn typed<T: DeserializeOwned>(path: &Path, value: Value, what: &str) -> Done<T> {
+    serde_json::from_value(value)
+        .map_err(|error| Failure::usage(format!("{} is not {what}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn one_request_reads_the_same_in_three_languages() {
+        let json = r#"{"owner":"acme","instances":[{"count":2,"resources":{"memory_mib":1024}}]}"#;
+        let yaml = "owner: acme\ninstances:\n  - count: 2\n    resources: {memory_mib: 1024}\n";
+        let toml = "owner = 'acme'\n[[instances]]\ncount = 2\nresources = { memory_mib = 1024 }\n";
+        let of = |name: &str, text: &str| {
+            let (_folder, path) = written(name, text);
+            request(&path).unwrap()
+        };
+        let first = of("a.json", json);
+        assert_eq!(first.instances[0].count, Some(2));
+        assert_eq!(first, of("a.yaml", yaml));
+        assert_eq!(first, of("a.toml", toml));
+    }
+
+    #[test]
+    fn an_instance_alone_is_a_request_for_it() {
+        let (_folder, path) = written("a.yaml", "resources: {memory_mib: 64}\n");
+        assert_eq!(request(&path).unwrap().instances.len(), 1);
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_is_named() {
+        let (_folder, path) = written("a.json", r#"{"resources":{"memory_mb":64}}"#);
+        let text = request(&path).unwrap_err().text();
+        assert!(text.contains("memory_mb"), "{text}");
+    }
+}

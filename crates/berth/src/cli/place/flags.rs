@@ -1,0 +1,282 @@
+//! What is asked for, as flags; and flags as the request they make, or as the line they were.
+
+use std::path::PathBuf;
+
+use berth_api::engine::affinity::Rule;
+use berth_api::engine::{CapacityType, Hint, Locality, TraitValue};
+use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest, Resources, units};
+use clap::Args;
+
+use super::file;
+use crate::cli::failure::{Done, Failure};
+use crate::cli::{args, shell, words};
+
+/// One instance, as flags.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = "What each instance asks for")]
+pub(crate) struct InstanceFlags {
+    /// Cores: 2, 0.5 or 500m.
+    #[arg(long, value_parser = args::cpu, value_name = "CORES")]
+    pub(crate) cpu: Option<u32>,
+    /// Memory: 4GiB, 512MiB or plain MiB.
+    #[arg(long, value_parser = args::size, value_name = "SIZE")]
+    pub(crate) memory: Option<u32>,
+    /// Local disk; 4GiB when not given.
+    #[arg(long, value_parser = args::size, value_name = "SIZE")]
+    pub(crate) disk: Option<u32>,
+    /// Bandwidth: 500Mbit or 10Gbit.
+    #[arg(long, value_parser = args::bandwidth, value_name = "RATE")]
+    pub(crate) bandwidth: Option<u32>,
+    /// A further class and how many of it: gpu=1.
+    #[arg(long, value_parser = args::class, value_name = "CLASS=N")]
+    pub(crate) extra: Vec<(String, u32)>,
+    /// A name; with --count, -1, -2, … is added.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The workload it is a replica of.
+    #[arg(long)]
+    pub(crate) workload: Option<String>,
+    /// The environment whose secrets it uses.
+    #[arg(long)]
+    pub(crate) env: Option<String>,
+    /// Its environment must have secrets.
+    #[arg(long)]
+    pub(crate) needs_secrets: bool,
+    /// Its image.
+    #[arg(long)]
+    pub(crate) image: Option<String>,
+    /// A tag, for rules of its own and of others: role=web.
+    #[arg(long = "tag", value_parser = args::pair, value_name = "KEY=VALUE")]
+    pub(crate) tags: Vec<(String, String)>,
+    /// A trait its node must have: ssd, or cpu=amd.
+    #[arg(long = "trait", value_parser = args::trait_wanted, value_name = "NAME[=VALUE]")]
+    pub(crate) traits: Vec<(String, TraitValue)>,
+    /// A network its node must have; of a|b either will do.
+    #[arg(long = "network", value_parser = networks_parser(), value_name = "A|B")]
+    pub(crate) networks: Vec<Networks>,
+    /// A group it joins.
+    #[arg(long = "group", value_name = "GROUP")]
+    pub(crate) groups: Vec<String>,
+    /// A local volume it must be beside.
+    #[arg(long = "volume", value_name = "VOLUME")]
+    pub(crate) volumes: Vec<String>,
+    /// A set of volumes it must be beside.
+    #[arg(long = "attachment", value_name = "SET")]
+    pub(crate) attachments: Vec<String>,
+    /// A rule: role!=db, or workload==~cache@rack.
+    #[arg(long, value_parser = rule, value_name = "RULE")]
+    pub(crate) affinity: Vec<Rule>,
+    /// On a node with this instance, or with one of this tag: an id, or role=db.
+    #[arg(long, value_parser = args::hint, value_name = "INSTANCE|KEY=VALUE")]
+    pub(crate) near: Vec<Hint>,
+    /// On a node without it.
+    #[arg(long, value_parser = args::hint, value_name = "INSTANCE|KEY=VALUE")]
+    pub(crate) far: Vec<Hint>,
+    /// --near and --far are rules, not wishes.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Nodes of this kind only: spot or on-demand.
+    #[arg(long, value_parser = words::capacity_type, value_name = "KIND")]
+    pub(crate) capacity: Option<CapacityType>,
+    /// Its CPU is capped.
+    #[arg(long)]
+    pub(crate) cpu_capped: bool,
+    /// No nodes that are virtual machines themselves.
+    #[arg(long)]
+    pub(crate) exclude_virtual: bool,
+    /// Higher may push out lower, by proposal.
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    pub(crate) priority: Option<i32>,
+}
+
+/// Networks of which one will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Networks(pub(crate) Vec<String>);
+
+// A list of lists would be taken for many values of one flag.
+fn networks_parser() -> impl Fn(&str) -> Result<Networks, String> + Clone {
+    |text: &str| args::networks(text).map(Networks)
+}
+
+fn rule(text: &str) -> Result<Rule, String> {
+    Rule::parse(text).map_err(|error| error.to_string())
+}
+
+impl InstanceFlags {
+    /// Whether any was given.
+    pub(crate) fn any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// The instance that they ask for.
+    pub(crate) fn spec(&self) -> Done<InstanceSpec> {
+        let Some(memory_mib) = self.memory else {
+            return Err(Failure::usage("--memory is missing")
+                .accepted("a size, such as --memory 4GiB; or a whole request with -f FILE"));
+        };
+        let resources = Resources { memory_mib, ..Resources::default() };
+        let mut spec = InstanceSpec::new(resources);
+        self.apply(&mut spec);
+        Ok(spec)
+    }
+
+    /// Changes an instance to what was given; lists are added to.
+    pub(crate) fn apply(&self, spec: &mut InstanceSpec) {
+        fn set<T: Clone>(to: &mut Option<T>, from: &Option<T>) {
+            if let Some(value) = from {
+                *to = Some(value.clone());
+            }
+        }
+        spec.resources.cpu_milli = self.cpu.unwrap_or(spec.resources.cpu_milli);
+        spec.resources.memory_mib = self.memory.unwrap_or(spec.resources.memory_mib);
+        spec.resources.bandwidth_mbps = self.bandwidth.unwrap_or(spec.resources.bandwidth_mbps);
+        set(&mut spec.resources.disk_mib, &self.disk);
+        set(&mut spec.name, &self.name);
+        set(&mut spec.workload, &self.workload);
+        set(&mut spec.env, &self.env);
+        set(&mut spec.image, &self.image);
+        set(&mut spec.capacity_type, &self.capacity);
+        set(&mut spec.priority, &self.priority);
+        spec.extra.extend(self.extra.iter().cloned());
+        spec.tags.extend(self.tags.iter().cloned());
+        spec.traits.extend(self.traits.iter().cloned());
+        spec.networks.extend(self.networks.iter().map(|networks| networks.0.clone()));
+        spec.groups.extend(self.groups.iter().cloned());
+        spec.volumes.extend(self.volumes.iter().cloned());
+        spec.attachments.extend(self.attachments.iter().cloned());
+        spec.affinity.extend(self.affinity.iter().cloned());
+        spec.needs_secrets |= self.needs_secrets;
+        spec.cpu_capped |= self.cpu_capped;
+        spec.exclude_virtual |= self.exclude_virtual;
+        if !self.near.is_empty() || !self.far.is_empty() || self.strict {
+            let locality = spec.locality.get_or_insert_with(Locality::default);
+            locality.near.extend(self.near.iter().cloned());
+            locality.far.extend(self.far.iter().cloned());
+            locality.strict |= self.strict;
+        }
+    }
+
+    /// The flags as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut line = Words::default();
+        let exact = |amount: Option<u32>, text: fn(i64) -> String| {
+            amount.map(|amount| text(i64::from(amount)))
+        };
+        line.flag("--cpu", exact(self.cpu, units::cpu_exact));
+        line.flag("--memory", exact(self.memory, units::size_exact));
+        line.flag("--disk", exact(self.disk, units::size_exact));
+        line.flag("--bandwidth", exact(self.bandwidth, units::bandwidth_exact));
+        line.flag("--extra", self.extra.iter().map(|(class, amount)| format!("{class}={amount}")));
+        line.flag("--name", self.name.clone());
+        line.flag("--workload", self.workload.clone());
+        line.flag("--env", self.env.clone());
+        line.switch("--needs-secrets", self.needs_secrets);
+        line.flag("--image", self.image.clone());
+        line.flag("--tag", self.tags.iter().map(|(key, value)| format!("{key}={value}")));
+        line.flag("--trait", self.traits.iter().map(|(name, is)| words::trait_typed(name, is)));
+        line.flag("--network", self.networks.iter().map(|networks| networks.0.join("|")));
+        line.flag("--group", self.groups.iter().cloned());
+        line.flag("--volume", self.volumes.iter().cloned());
+        line.flag("--attachment", self.attachments.iter().cloned());
+        line.flag("--affinity", self.affinity.iter().map(|rule| rule.as_str().to_owned()));
+        line.flag("--near", self.near.iter().map(args::hint_typed));
+        line.flag("--far", self.far.iter().map(args::hint_typed));
+        line.switch("--strict", self.strict);
+        line.flag("--capacity", self.capacity.map(|kind| kind.name().to_owned()));
+        line.switch("--cpu-capped", self.cpu_capped);
+        line.switch("--exclude-virtual", self.exclude_virtual);
+        line.flag("--priority", self.priority.map(|priority| priority.to_string()));
+        line.0
+    }
+}
+
+/// A command line in the making.
+#[derive(Default)]
+pub(crate) struct Words(pub(crate) Vec<String>);
+
+impl Words {
+    /// A flag with each of its values.
+    pub(crate) fn flag(&mut self, name: &str, values: impl IntoIterator<Item = String>) {
+        for value in values {
+            self.0.extend([name.to_owned(), value]);
+        }
+    }
+
+    /// A flag without a value, if it is set.
+    pub(crate) fn switch(&mut self, name: &str, set: bool) {
+        self.0.extend(set.then(|| name.to_owned()));
+    }
+}
+
+/// A whole request, as flags.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = "The request")]
+pub(crate) struct RequestFlags {
+    #[command(flatten)]
+    pub(crate) instance: InstanceFlags,
+    /// How many instances like this.
+    #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N", help_heading = "The request")]
+    pub(crate) count: Option<u32>,
+    /// The tenant it is for; a tenant's token knows its own.
+    #[arg(long, help_heading = "The request")]
+    pub(crate) owner: Option<String>,
+    /// A pool that each instance takes a value from.
+    #[arg(long = "pool", value_name = "POOL", help_heading = "The request")]
+    pub(crate) pools: Vec<String>,
+    /// A request as the API takes it, in JSON, YAML or TOML; `-` reads standard input. Flags beside
+    /// it change every instance of it.
+    #[arg(long, short, value_name = "FILE", help_heading = "The request")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl RequestFlags {
+    /// The request that they make.
+    pub(crate) fn request(&self) -> Done<PlaceRequest> {
+        let mut request = match &self.file {
+            Some(file) => file::request(file)?,
+            None => PlaceRequest {
+                request_id: None,
+                owner: None,
+                instances: vec![self.instance.spec()?],
+                mode: Mode::default(),
+                at_least: None,
+                wait_s: None,
+                lease_s: None,
+                pools: Vec::new(),
+                dry_run: false,
+                explain: ExplainLevel::default(),
+            },
+        };
+        for spec in &mut request.instances {
+            if self.file.is_some() {
+                self.instance.apply(spec);
+            }
+            if self.count.is_some() {
+                spec.count = self.count;
+            }
+        }
+        request.pools.extend(self.pools.iter().cloned());
+        if self.owner.is_some() {
+            request.owner.clone_from(&self.owner);
+        }
+        Ok(request)
+    }
+
+    /// The flags as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut line = Words::default();
+        line.flag("-f", self.file.as_ref().map(|file| file.display().to_string()));
+        line.0.extend(self.instance.words());
+        line.flag("--count", self.count.map(|count| count.to_string()));
+        line.flag("--owner", self.owner.clone());
+        line.flag("--pool", self.pools.iter().cloned());
+        line.0
+    }
+
+    /// A whole command line.
+    pub(crate) fn line(&self, command: &str, after: &[&str]) -> String {
+        let words = self.words();
+        let words = words.iter().map(String::as_str).chain(after.iter().copied());
+        format!("{command} {}", shell::join(words))
+    }
+}

@@ -1,0 +1,93 @@
+//! A granted placement for people: where, and how to go on.
+
+use std::collections::BTreeMap;
+
+use berth_api::{Placed, PlacedInstance};
+
+use crate::cli::output::Output;
+use crate::cli::output::style::{BOLD, DIM, paint};
+use crate::cli::table::{Cell, Table, Tone};
+use crate::cli::words::{age, many};
+
+/// Most instances of one node that are named in a table for people.
+const NAMED: usize = 3;
+
+/// Prints where instances went.
+pub(crate) fn placed(out: &Output, placed: &Placed) {
+    if out.quiet {
+        for instance in &placed.instances {
+            out.line(instance.instance.to_string());
+        }
+        return;
+    }
+    out.line(headline(placed));
+    out.line("");
+    out.line(table(placed, out.is_wide()).text());
+    let lease = placed.instances.iter().filter_map(|instance| instance.lease_until).min();
+    if let Some(until) = lease {
+        let text = format!("The claims end {} unless an agent takes them up.", age(until));
+        out.note(format!("\n{}", paint(DIM, &text)));
+    }
+}
+
+fn headline(placed: &Placed) -> String {
+    let nodes: std::collections::BTreeSet<_> =
+        placed.instances.iter().filter_map(|instance| instance.node.as_ref()).collect();
+    let instances = many(placed.instances.len(), "instance");
+    let done = if placed.dry_run { "would place" } else { "placed" };
+    let mut line = format!("{done} {}", paint(BOLD, &instances));
+    if !nodes.is_empty() {
+        line.push_str(&format!(" on {}", many(nodes.len(), "node")));
+    }
+    line.push_str(&format!(" for {}", placed.owner));
+    if let Some(decision) = &placed.decision {
+        line.push_str(&paint(DIM, &format!("  (decision {decision})")));
+    }
+    line
+}
+
+fn table(placed: &Placed, wide: bool) -> Table {
+    if wide {
+        return every_instance(placed);
+    }
+    let mut by_node: BTreeMap<&str, Vec<&PlacedInstance>> = BTreeMap::new();
+    for instance in &placed.instances {
+        let node = instance.node.as_ref().map_or("(hidden)", |node| node.as_str());
+        by_node.entry(node).or_default().push(instance);
+    }
+    let mut table = Table::new(&["NODE", ">COUNT", "INSTANCES"]);
+    for (node, instances) in by_node {
+        let named: Vec<String> = instances.iter().take(NAMED).map(|one| name(one)).collect();
+        let mut text = named.join(", ");
+        if instances.len() > NAMED {
+            text.push_str(&format!(" and {} more", instances.len() - NAMED));
+        }
+        table.row([node.into(), instances.len().to_string().into(), text.into()]);
+    }
+    table
+}
+
+fn name(instance: &PlacedInstance) -> String {
+    match &instance.name {
+        Some(name) => name.clone(),
+        None => instance.instance.to_string(),
+    }
+}
+
+fn every_instance(placed: &Placed) -> Table {
+    let mut table = Table::new(&["INSTANCE", "NAME", "NODE", ">FENCE", "LEASE", "VALUES"]);
+    for one in &placed.instances {
+        let dash = || Cell::toned("-", Tone::Dim);
+        let values: Vec<String> =
+            one.values.iter().map(|held| format!("{}={}", held.pool, held.value)).collect();
+        table.row([
+            one.instance.to_string().into(),
+            one.name.clone().map_or_else(dash, Cell::from),
+            one.node.as_ref().map_or_else(dash, |node| node.as_str().into()),
+            one.fence.map_or_else(dash, |fence| fence.to_string().into()),
+            one.lease_until.map_or_else(dash, |until| age(until).into()),
+            if values.is_empty() { dash() } else { values.join(" ").into() },
+        ]);
+    }
+    table
+}

@@ -1,0 +1,104 @@
+//! `docs/cli.md` is made from the commands themselves, so that it cannot say anything else.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::Command;
+
+/// What stands before the commands.
+const OPENING: &str = include_str!("reference.md");
+
+/// The whole document.
+fn document() -> String {
+    let mut command = crate::command();
+    command.build();
+    let mut text = OPENING.to_owned();
+    let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    for noun in command.get_subcommands().filter(shown) {
+        chapter(&mut text, noun, "berth", 2);
+    }
+    text
+}
+
+fn chapter(text: &mut String, command: &Command, above: &str, level: usize) {
+    let name = format!("{above} {}", command.get_name());
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
+    let about = about.unwrap_or_default();
+    let _ = write!(text, "\n{} {name}\n\n{}\n", "#".repeat(level), sentence(&about));
+    options(text, command);
+    if let Some(after) = command.get_after_help() {
+        let _ = write!(text, "\n```text\n{}\n```\n", after.to_string().trim_end());
+    }
+    let shown = |below: &&Command| !below.is_hide_set() && below.get_name() != "help";
+    for below in command.get_subcommands().filter(shown) {
+        chapter(text, below, &name, level + 1);
+    }
+}
+
+fn sentence(text: &str) -> String {
+    let end = if text.ends_with(['.', '!', '?']) || text.contains('\n') { "" } else { "." };
+    format!("{text}{end}")
+}
+
+fn options(text: &mut String, command: &Command) {
+    let own = |arg: &&clap::Arg| {
+        !arg.is_hide_set()
+            && !arg.is_global_set()
+            && arg.get_id() != "help"
+            && arg.get_id() != "version"
+    };
+    let mut rows = String::new();
+    for arg in command.get_arguments().filter(own) {
+        let name = arg.to_string().replace('|', "\\|");
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
+        let default: Vec<_> =
+            arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let default = match default[..] {
+            [] => String::new(),
+            _ if arg.get_action().takes_values() => format!(" Default: {}.", default.join(" ")),
+            _ => String::new(),
+        };
+        let help = sentence(&help.replace('|', "\\|"));
+        let _ = writeln!(rows, "| {short}`{name}` | {help}{default} |");
+    }
+    if !rows.is_empty() {
+        let _ = write!(text, "\n| Option | Meaning |\n|---|---|\n{rows}");
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "who runs the test says whether to write the file")]
+fn the_document_of_the_command_line_says_what_the_commands_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let document = document();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &document).unwrap();
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        stored == document,
+        "docs/cli.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test -p berth document"
+    );
+}
+
+#[test]
+fn every_command_has_an_example() {
+    fn look(command: &Command, name: &str, without: &mut Vec<String>) {
+        let texts = [command.get_after_help(), command.get_long_about()];
+        let has = texts.into_iter().flatten().any(|text| text.to_string().contains("berth "));
+        if !has && command.get_name() != "help" {
+            without.push(name.to_owned());
+        }
+        for below in command.get_subcommands() {
+            look(below, &format!("{name} {}", below.get_name()), without);
+        }
+    }
+    let mut without = Vec::new();
+    let command = crate::command();
+    // What measures is for developers, and its options say it all.
+    for noun in command.get_subcommands().filter(|noun| noun.get_name() != "bench") {
+        look(noun, noun.get_name(), &mut without);
+    }
+    assert!(without.is_empty(), "no example: {without:?}");
+}
