@@ -24,7 +24,7 @@ release: ## Build the release binary
 	cargo build --release --package berth
 
 .PHONY: up
-up: release ## Run a server with a simulated fleet
+up: release ## Run a server with a simulated fleet, and say what to try
 	$(BERTH) up --demo
 
 .PHONY: test

@@ -55,13 +55,14 @@ impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let loaded = self.flags.load()?;
         // Sends traces with a client that waits, so it is made outside of asynchronous code.
-        let telemetry = Telemetry::start(&loaded.config.telemetry)?;
+        // It is held to the end, so that the last traces are sent too.
+        let telemetry = Arc::new(Telemetry::start(&loaded.config.telemetry)?);
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
         raise_file_limit();
         let runtime = tokio::runtime::Runtime::new()?;
-        let outcome = runtime.block_on(self.serve(loaded, Arc::new(telemetry)));
+        let outcome = runtime.block_on(self.serve(loaded, Arc::clone(&telemetry)));
         // Threads that wait for nothing of importance do not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_secs(2));
         outcome
