@@ -205,9 +205,76 @@ fn events_are_listed_and_a_screen_is_drawn() {
     let server = Server::start().with_nodes();
     let events = server.said(&["events", "--kind", "node"]);
     assert!(events.contains("node.changed") && events.contains("node-2"), "{events}");
+    let screen = server.said(&["top", "--once", "--width", "80", "--height", "20"]);
+    assert!(screen.contains("3 nodes") && screen.contains("z1 (3)"), "{screen}");
     let context = server.said(&["whoami", "--save", "-o", "yaml"]);
     assert!(context.contains("role: admin"), "{context}");
     assert!(server.folder.path().join("client.toml").exists());
+}
+
+#[test]
+fn groups_pools_quotas_and_the_like_are_set_shown_and_removed() {
+    let server = Server::start().with_nodes();
+    server.said(&["groups", "set", "web", "--kind", "apart", "--topology", "rack"]);
+    assert!(server.said(&["groups", "list"]).contains("apart"));
+    server.said(&["volumes", "set", "data", "--home", "node-1"]);
+    server.said(&["volumes", "attachments", "set", "db", "data", "--owner", "acme"]);
+    assert!(server.said(&["volumes", "attachments", "list"]).contains("node-1"));
+    server.said(&["pools", "set", "vlan", "10-19", "--quarantine", "1m"]);
+    let place =
+        ["place", "--memory", "1GiB", "--owner", "acme", "--trait", "ssd", "--pool", "vlan"];
+    let placed = server.json(&place);
+    assert_eq!(placed["instances"][0]["values"][0]["value"], "10");
+    server.said(&["quotas", "set", "acme", "--instances", "1"]);
+    assert!(server.fails(3, &place).contains("acme uses 1 of 1"));
+    server.said(&["quotas", "remove", "acme"]);
+    server.said(&["secrets", "set", "production", "v1"]);
+    server.said(&["workloads", "set", "acme/web", "--replicas", "2", "--memory", "1GiB"]);
+    server.said(&["workloads", "scale", "acme/web", "3"]);
+    assert!(server.said(&["workloads", "list"]).contains("0 of 3"));
+    server.said(&["workloads", "remove", "acme/web"]);
+    server.said(&["groups", "remove", "web"]);
+    assert!(server.fails(4, &["groups", "show", "web"]).contains("web"));
+    assert!(server.said(&["audit", "--action", "quota.put", "-o", "json"]).contains("items"));
+}
+
+#[test]
+fn policies_are_checked_compared_and_put_in_force() {
+    let server = Server::start();
+    let path = server.folder.path().join("mine.toml");
+    std::fs::write(&path, "name = \"mine\"\n[scores]\nmemory-pack = 2.0\n").unwrap();
+    let file = path.to_str().unwrap();
+    assert!(server.said(&["policy", "validate", file]).starts_with("valid: mine"));
+    assert!(server.said(&["policy", "diff", "balanced", file]).contains("scores.affinity"));
+    assert!(server.said(&["policy", "activate", file]).contains("mine"));
+    assert!(server.said(&["policy", "list"]).contains("mine"));
+    assert!(server.said(&["policy", "rollback"]).contains("balanced"));
+    assert!(server.said(&["policy", "diff", "active", "balanced"]).contains("are the same"));
+    assert!(server.fails(4, &["policy", "show", "pakc"]).contains("did you mean pack?"));
+    std::fs::write(&path, "name = \"mine\"\n[scores]\nmemori = 1.0\n").unwrap();
+    assert!(server.fails(2, &["policy", "validate", file]).contains("memory-pack"));
+}
+
+#[test]
+fn tokens_are_made_bound_and_revoked_and_one_can_be_made_without_a_server() {
+    let server = Server::start().with_nodes();
+    let secret = server.said(&["token", "create", "--role", "tenant", "--namespace", "acme", "-q"]);
+    let tenant = ["--token", secret.trim()];
+    let who = server.json(&[&["whoami"][..], &tenant].concat());
+    assert_eq!(who["namespaces"][0], "acme");
+    server.fails(5, &[&["nodes", "list"][..], &tenant].concat());
+    let placed =
+        server.json(&[&["place", "--memory", "1GiB", "--trait", "ssd"][..], &tenant].concat());
+    assert_eq!(placed["owner"], "acme");
+    server.said(&["token", "revoke", who["token"].as_str().unwrap()]);
+    server.fails(5, &[&["whoami"][..], &tenant].concat());
+    let database = server.folder.path().join("data").join("berth.db");
+    let database = database.to_str().unwrap();
+    let admin =
+        server.said(&["token", "create", "--role", "admin", "--database-url", database, "-q"]);
+    assert!(admin.starts_with("berth_"), "{admin}");
+    server.fails(4, &["token", "create", "--role", "admin", "--database-url", "none.db"]);
+    server.fails(2, &["token", "create", "--role", "agent", "--database-url", database]);
 }
 
 #[test]

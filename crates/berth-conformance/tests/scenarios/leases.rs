@@ -134,7 +134,6 @@ pub(crate) fn wrong_clocks_move_no_lease(stage: &Stage) {
         let short = Ask::one(instance(worker * 10 + 2, 64)).leased(1);
         Task::Place(vec![long, short])
     });
-    let asked = stopwatch();
     let placed = outcomes(&round(stage, &mut crew, asks.collect()));
     let claims: Vec<GrantedClaim> = placed.iter().map(|outcome| granted(stage, outcome)).collect();
     // All leases end where the database's clock says, whoever asked.
@@ -143,7 +142,8 @@ pub(crate) fn wrong_clocks_move_no_lease(stage: &Stage) {
         let apart = (pair[0][0] - pair[1][0]).abs();
         assert!(apart < 30_000_000, "{stage}: leases of 60 s end {apart} us apart");
     }
-    std::thread::sleep(Duration::from_millis(1200).saturating_sub(asked.elapsed()));
+    // From the answers on: on a busy machine the last lease may begin long after it was asked for.
+    std::thread::sleep(Duration::from_millis(1200));
     // Every clock finds the same three leases to have ended, and no other.
     let reaps = vec![Task::Orders(vec![Order::Reap]); 3];
     let counts = stood(&round(stage, &mut crew, reaps)).into_iter().map(|answer| match answer {

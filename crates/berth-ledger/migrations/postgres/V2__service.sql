@@ -31,5 +31,6 @@ CREATE TABLE policy_history (
 
 INSERT INTO policy_history (hash, at) SELECT hash, at FROM policy WHERE active = 1;
 
--- Decisions of all chains, newest first. One entry a transaction, always at the end of it.
-CREATE INDEX receipt_at ON receipt (at);
+-- Decisions of all chains, newest first, in the order in which they are read. One entry a
+-- transaction, always near the end of it.
+CREATE INDEX receipt_at ON receipt (at, chain COLLATE "C", n);

@@ -10,7 +10,8 @@ mod locality;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-use berth_engine::NodeId;
+use arc_swap::ArcSwapOption;
+use berth_engine::{NodeId, Policy};
 use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
 use rustc_hash::FxHashMap;
 use tokio::sync::{oneshot, watch};
@@ -46,6 +47,8 @@ pub struct Catalog {
     watched: Mutex<FxHashMap<NodeId, watch::Sender<u64>>>,
     /// Rises with everything that may make room.
     room: watch::Sender<u64>,
+    /// The policy in force, beside the books: every answer to a tenant asks for it.
+    policy: ArcSwapOption<Policy>,
     documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
 }
 
@@ -64,6 +67,7 @@ impl Catalog {
             books: RwLock::default(),
             watched: Mutex::default(),
             room: watch::Sender::new(0),
+            policy: ArcSwapOption::empty(),
             documents,
         });
         let (sender, receiver) = mpsc::channel();
@@ -77,6 +81,12 @@ impl Catalog {
     /// What is where. Hold it briefly: the catalogue does not change meanwhile.
     pub fn books(&self) -> RwLockReadGuard<'_, Books> {
         self.books.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The policy in force, once one was stored.
+    #[must_use]
+    pub fn policy(&self) -> Option<Arc<Policy>> {
+        self.policy.load_full()
     }
 
     /// Told whenever something may have made room: a release, a node.
@@ -126,6 +136,9 @@ impl Catalog {
                         Note::Passed => books.passed(),
                         Note::Barrier(reached) => barriers.push(reached),
                     }
+                }
+                if room {
+                    self.policy.store(books.policy.clone());
                 }
             }
             self.tell(&touched, room);

@@ -98,6 +98,9 @@ impl FeedEvent {
             }
             if !reader.sees_nodes {
                 body.remove("node_id");
+                if let Some(Value::Object(volume)) = body.get_mut("volume") {
+                    volume.remove("home");
+                }
             }
         }
         let kind = self.kind.clone();

@@ -19,19 +19,29 @@ struct Kind {
     schema: Option<String>,
 }
 
+/// A text, part by part: plain, or (true) as it stands in code.
+type Prose = Vec<(bool, String)>;
+
+/// A text whose parts in backticks are code.
+fn prose(value: &Value, key: &str) -> Prose {
+    let text = text(value, key);
+    let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
+    parts.map(|(place, part)| (place % 2 == 1, part.to_owned())).collect()
+}
+
 #[derive(Clone, Debug)]
 struct Field {
     name: String,
     place: String,
     kind: Kind,
     required: bool,
-    about: String,
+    about: Prose,
 }
 
 #[derive(Clone, Debug)]
 struct Outcome {
     status: String,
-    about: String,
+    about: Prose,
     kind: Kind,
 }
 
@@ -41,7 +51,7 @@ struct Operation {
     method: String,
     path: String,
     summary: String,
-    about: String,
+    about: Prose,
     roles: String,
     parameters: Vec<Field>,
     body: Option<Kind>,
@@ -58,7 +68,7 @@ struct Tag {
 #[derive(Clone, Debug)]
 struct Schema {
     name: String,
-    about: String,
+    about: Prose,
     kind: Kind,
     values: Vec<String>,
     fields: Vec<Field>,
@@ -186,7 +196,7 @@ fn field(parameter: &Value) -> Field {
         place: text(parameter, "in"),
         kind: kind(parameter.get("schema").unwrap_or(&Value::Null)),
         required: parameter.get("required").and_then(Value::as_bool).unwrap_or(false),
-        about: text(parameter, "description"),
+        about: prose(parameter, "description"),
     }
 }
 
@@ -223,7 +233,7 @@ fn operation(method: &str, path: &str, found: &Value, schemas: &Map<String, Valu
     let answers = found.get("responses").and_then(Value::as_object);
     let answers = answers.into_iter().flatten().map(|(status, answer)| Outcome {
         status: if status == "default" { "else".to_owned() } else { status.clone() },
-        about: text(answer, "description"),
+        about: prose(answer, "description"),
         kind: content(answer).map(kind).unwrap_or_default(),
     });
     let anchor = format!("{}{}", method.to_lowercase(), path.replace(['/', '{', '}'], "-"));
@@ -232,7 +242,7 @@ fn operation(method: &str, path: &str, found: &Value, schemas: &Map<String, Valu
         method: method.to_owned(),
         path: path.to_owned(),
         summary: text(found, "summary"),
-        about: text(found, "description"),
+        about: prose(found, "description"),
         roles: roles(method, path),
         example: curl(method, path, body, schemas),
         body: body.map(kind),
@@ -250,7 +260,7 @@ fn described(name: &str, schema: &Value) -> Schema {
         place: String::new(),
         kind: kind(of),
         required: required.iter().any(|field| field == name),
-        about: text(of, "description"),
+        about: prose(of, "description"),
     });
     let values = list(schema, "enum").iter();
     let values =
@@ -266,7 +276,7 @@ fn described(name: &str, schema: &Value) -> Schema {
     });
     Schema {
         name: name.to_owned(),
-        about: text(schema, "description"),
+        about: prose(schema, "description"),
         kind: kind(schema),
         values: values.collect(),
         fields: fields.collect(),
@@ -303,7 +313,7 @@ fn with_variables(path: &str) -> String {
 
 /// The least that a schema accepts.
 fn example(schema: &Value, schemas: &Map<String, Value>, depth: u32) -> Value {
-    const DEEPEST: u32 = 6;
+    const DEEPEST: u32 = 12;
     if depth > DEEPEST {
         return json!({});
     }

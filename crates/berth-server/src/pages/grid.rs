@@ -112,10 +112,9 @@ impl Grid {
         let zones = zones.into_iter().map(|(zone, racks)| {
             let nodes: usize = racks.values().map(Vec::len).sum();
             let words = plural(i64::try_from(nodes).unwrap_or(0), "node", "nodes");
-            let named = |rack: &'static str| rack;
-            let racks = racks.iter().map(|(name, nodes)| {
-                rack(if name.is_empty() { named("no rack") } else { name }, nodes)
-            });
+            let racks = racks
+                .iter()
+                .map(|(name, nodes)| rack(if name.is_empty() { "no rack" } else { name }, nodes));
             let racks = racks.collect();
             let name = if zone.is_empty() { "no zone" } else { zone }.to_owned();
             Zone {
@@ -128,7 +127,8 @@ impl Grid {
         let density = match books.nodes.len() {
             0..400 => "roomy",
             400..2500 => "usual",
-            _ => "dense",
+            2500..6000 => "dense",
+            _ => "tiny",
         };
         Self { zones, density }
     }

@@ -25,14 +25,15 @@ impl Audience {
     /// The audience that a caller is.
     #[must_use]
     pub fn of(service: &Service, caller: &Caller, owner: &str) -> Self {
-        let policy = service.catalog.books().policy.clone();
-        Self { tenant: caller.is_tenant().then(|| owner.to_owned()), policy }
+        let tenant = caller.is_tenant().then(|| owner.to_owned());
+        let policy = tenant.as_ref().and_then(|_| service.catalog.policy());
+        Self { tenant, policy }
     }
 
     /// The tenant itself.
     #[must_use]
     pub fn tenant(service: &Service, owner: &str) -> Self {
-        let policy = service.catalog.books().policy.clone();
+        let policy = service.catalog.policy();
         Self { tenant: Some(owner.to_owned()), policy }
     }
 
@@ -47,16 +48,17 @@ impl Audience {
     /// Refusals as they may be seen.
     #[must_use]
     pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
-        let (Some(tenant), Some(policy)) = (&self.tenant, &self.policy) else { return refusals };
+        let Some(tenant) = &self.tenant else { return refusals };
+        // Without a policy nobody has said what a tenant may see.
+        let Some(policy) = &self.policy else { return Vec::new() };
         let audience = berth_engine::Audience::Tenant(tenant);
         refusals.iter().map(|refusal| refusal.seen_by(audience, policy)).collect()
     }
 
-    fn explanation(&self, explanation: &Explanation) -> Explanation {
-        let (Some(tenant), Some(policy)) = (&self.tenant, &self.policy) else {
-            return explanation.clone();
-        };
-        explanation.seen_by(berth_engine::Audience::Tenant(tenant), policy)
+    fn explanation(&self, explanation: &Explanation) -> Option<Explanation> {
+        let Some(tenant) = &self.tenant else { return Some(explanation.clone()) };
+        let audience = berth_engine::Audience::Tenant(tenant);
+        self.policy.as_ref().map(|policy| explanation.seen_by(audience, policy))
     }
 }
 
@@ -111,12 +113,12 @@ fn placed(prepared: &Prepared, granted: Granted, audience: &Audience) -> Placed 
     let request = &prepared.request;
     let instances = granted.grant.claims.iter();
     let instances = instances.map(|claim| instance(prepared, claim, audience)).collect();
-    let explanation = granted.explanation.map(|explanation| {
-        let mut seen = audience.explanation(&explanation);
+    let explanation = granted.explanation.and_then(|explanation| {
+        let mut seen = audience.explanation(&explanation)?;
         if request.explain != ExplainLevel::Full {
             seen.table.clear();
         }
-        Box::new(seen)
+        Some(Box::new(seen))
     });
     Placed {
         request_id: prepared.place_id().to_owned(),

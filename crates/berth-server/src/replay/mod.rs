@@ -17,7 +17,12 @@ use serde_json::{Value, json};
 
 use crate::placement::decision_id;
 use derive::Question;
-use past::{Hearing, Past};
+use past::{BEFORE, Hearing, Past};
+
+/// Why a decision of honest servers may come out different.
+const COMPANY: &str = "; several writers committed around it, and in which order their plans were \
+    made is not recorded, so this alone does not show that the record was altered: berth verify \
+    does";
 
 /// Derives a decision again. It reads the log from its first event, which may take a while.
 ///
@@ -42,9 +47,11 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
     let Some(policy) = policy(&ledger.policies()?, &basis.policy) else {
         return out_of_reach(format!("policy {} is no longer stored", basis.policy));
     };
-    let mut nearest = None;
-    for hearing in [Hearing::All, Hearing::AsLogged] {
-        let Some(past) = Past::read(ledger, decision, policy.clone(), hearing)? else {
+    let (mut nearest, mut had_company) = (None, false);
+    // What is most likely first; each costs a reading of the log.
+    let ways = [(Hearing::All, 0), (Hearing::All, BEFORE), (Hearing::AsLogged, BEFORE)];
+    for (hearing, before) in ways {
+        let Some(past) = Past::read(ledger, decision, policy.clone(), hearing, before)? else {
             let note = "the log tells of no such allocation, so nothing can have been granted";
             return Ok(answer(ReplayOutcome::Different, None, None, note.to_owned()));
         };
@@ -55,15 +62,19 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
             return Ok(answer(ReplayOutcome::Identical, Some(derived), Some(version), note));
         }
         nearest = nearest.or(found.nearest);
+        had_company |= found.had_company;
     }
     let (version, derived) = nearest.unzip();
     let other = derived.as_ref().unwrap_or(&Value::Null);
-    let note = match derive::first_difference(&recorded, other) {
+    let mut note = match derive::first_difference(&recorded, other) {
         Some((place, was, is)) => {
             format!("{place} was recorded as {was}; derived from the log, it is {is}")
         }
         None => "nothing could be derived from the log".to_owned(),
     };
+    if had_company {
+        note.push_str(COMPANY);
+    }
     Ok(answer(ReplayOutcome::Different, derived, version, note))
 }
 

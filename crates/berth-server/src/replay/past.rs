@@ -16,9 +16,9 @@ use crate::mirror::Mirror;
 /// Segments read at once.
 const PAGE: usize = 1000;
 
-/// Commits before the recorded one at which the question is put too: the planner reads how long
-/// the log is before it has taken in the last of its own commits.
-const BEFORE: usize = 64;
+/// Commits before the recorded one at which the question is put, if none after it will do: the
+/// planner reads how long the log is before it has taken in the last of its own commits.
+pub(super) const BEFORE: usize = 64;
 
 /// Most commits at which the question is put.
 const TRIES: usize = 512;
@@ -82,6 +82,8 @@ pub(super) struct Found {
     pub(super) identical: Option<(i64, Value)>,
     /// The same of the commit next to the decision's own, whatever came out.
     pub(super) nearest: Option<(i64, Value)>,
+    /// Whether others than the decision's own writer committed around it.
+    pub(super) had_company: bool,
 }
 
 impl Past {
@@ -91,6 +93,7 @@ impl Past {
         decision: &Decision,
         policy: Policy,
         hearing: Hearing,
+        before: usize,
     ) -> Result<Option<Self>, LedgerError> {
         let chain = decision.id.split('/').next().unwrap_or("");
         let mut past = Self {
@@ -123,7 +126,7 @@ impl Past {
                 if is_later && (granted.is_empty() || past.commits.len() > WINDOW) {
                     break 'log;
                 }
-                past.take(commit, known)?;
+                past.take(commit, known, before)?;
             }
         }
         match own {
@@ -139,10 +142,10 @@ impl Past {
     }
 
     /// Takes one commit in: those long before the decision into the mirror, others are kept.
-    fn take(&mut self, commit: Commit, known: i64) -> Result<(), LedgerError> {
+    fn take(&mut self, commit: Commit, known: i64, before: usize) -> Result<(), LedgerError> {
         let is_known = commit.end <= known;
         self.commits.push_back(commit);
-        if is_known && self.commits.len() > BEFORE {
+        if is_known && self.commits.len() > before {
             self.step()?;
         }
         Ok(())
@@ -198,7 +201,9 @@ impl Past {
 
     /// Puts a question at every commit until the recorded answer comes.
     pub(super) fn find(mut self, question: &Question) -> Result<Found, LedgerError> {
-        let mut found = Found::default();
+        let others = |commit: &Commit| commit.origin != self.origin;
+        let had_company = self.commits.iter().any(others);
+        let mut found = Found { had_company, ..Found::default() };
         loop {
             self.mirror.engine().set_policy(self.policy.clone());
             let own = self.in_flight(|origin| origin == &self.origin);

@@ -164,3 +164,33 @@ async fn attachments_of_many_tenants_are_read_in_parts() {
     server.get(&tenant, "/v1/attachments/b%2Fx").await.problem(404, "not_found");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_volumes_live_is_hidden_from_tenants_if_the_policy_says_so() {
+    let (server, operator) = with_volumes().await;
+    let discreet = "name = \"discreet\"\n[scores]\nmemory-pack = 1\n[explain]\n\
+                    tenants_see_nodes = false\n";
+    server.post(&operator, "/v1/policies", &json!({"toml": discreet})).await.expect(201);
+    server.post(&operator, "/v1/policies/discreet/activate", &json!({})).await.expect(200);
+    let acme = server.tenant("acme").await;
+    let both = json!({"volumes": ["a1", "a2"]});
+    let made = server.put(&acme, "/v1/attachments/s", &both).await.expect(201);
+    let split = json!({"volumes": ["a1", "b1"]});
+    let split = server.put(&acme, "/v1/attachments/t", &split).await;
+    let split = split.problem(409, "attachment_split");
+    let moved = json!({"owner": "acme", "home": "n2"});
+    server.put(&operator, "/v1/volumes/a2", &moved).await.expect(200);
+    let late = server.post(&acme, "/v1/placements", &place(&[], &["s"])).await;
+    let late = late.problem(409, "attachment_split");
+    let mut replies = vec![made, split, late];
+    for path in ["volumes", "volumes/a1", "attachments", "attachments/s", "events"] {
+        replies.push(server.get(&acme, &format!("/v1/{path}")).await.expect(200));
+    }
+    for reply in replies {
+        let shown = ["n1", "n2"].into_iter().find(|node| reply.text.contains(node));
+        assert!(shown.is_none(), "{}", reply.text);
+    }
+    let seen = server.get(&operator, "/v1/attachments?owner=acme").await.expect(200);
+    assert_eq!(seen.each("id"), ["s"]);
+    server.stop().await;
+}

@@ -274,3 +274,70 @@ fn exit_of(status: std::process::ExitStatus) -> Exit {
         (None, None) => Exit::Unwatched,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: InstanceId = InstanceId::from_u128(1);
+
+    fn started(folder: &Path) -> Exec {
+        let mut driver = Exec::new(folder, "exec sleep 60").unwrap();
+        let environment = BTreeMap::from([("BERTH_FENCE".to_owned(), "5".to_owned())]);
+        driver.start(&Launch { instance: ONE, fence: 5, environment }).unwrap();
+        driver
+    }
+
+    fn gone(driver: &mut Exec) -> Exit {
+        for _ in 0..600 {
+            if let Sight::Gone(exit) = driver.look(ONE) {
+                return exit;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("it does not go");
+    }
+
+    #[test]
+    fn a_process_whose_start_was_not_noted_is_found_by_its_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = started(folder.path());
+        let record = first.read(ONE).unwrap();
+        // As it is when an agent is killed just after it started a process.
+        first.write(ONE, &Record { process: None, ..record.clone() }).unwrap();
+        let mut second = Exec::new(folder.path(), "exec sleep 60").unwrap();
+        assert_eq!(second.recover().unwrap(), [Survivor { instance: ONE, fence: 5 }]);
+        assert_eq!(second.read(ONE), Some(record));
+        second.stop(ONE, Firmness::Force);
+        assert_eq!(gone(&mut second), Exit::Unwatched);
+        assert_eq!(gone(&mut first), Exit::Signal(9));
+        second.forget(ONE);
+        assert_eq!(second.recover().unwrap(), []);
+    }
+
+    #[test]
+    fn a_start_that_never_happened_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut driver = Exec::new(folder.path(), "true").unwrap();
+        fs::create_dir_all(driver.folder_of(ONE)).unwrap();
+        driver.write(ONE, &Record { fence: 5, process: None }).unwrap();
+        assert_eq!(driver.recover().unwrap(), []);
+        assert_eq!(driver.read(ONE), None);
+    }
+
+    #[test]
+    fn after_a_reboot_nothing_is_taken_for_the_old_process_and_nobody_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = started(folder.path());
+        let mut record = first.read(ONE).unwrap();
+        record.process.as_mut().unwrap().boot = "another".to_owned();
+        first.write(ONE, &record).unwrap();
+        let mut second = Exec::new(folder.path(), "true").unwrap();
+        second.recover().unwrap();
+        assert_eq!(second.look(ONE), Sight::Gone(Exit::Reboot));
+        second.stop(ONE, Firmness::Force);
+        assert!(!matches!(first.look(ONE), Sight::Gone(_)));
+        first.stop(ONE, Firmness::Ask);
+        assert_eq!(gone(&mut first), Exit::Signal(15));
+    }
+}

@@ -150,7 +150,7 @@ impl Keeper {
         self.heard_at = Some(now);
         for (instance, fence) in orders.refused {
             if self.guests.get(&instance).is_some_and(|guest| guest.fence == fence) {
-                self.stop(instance, "the server knows no claim under its fence", now);
+                self.stop(instance, "its fence is out of date", now);
             }
         }
     }
@@ -334,8 +334,9 @@ impl Keeper {
         let starts = self.guests.get(&instance).map_or(0, |guest| guest.starts) + 1;
         let phase = match self.driver.start(launch) {
             Ok(()) => {
-                let name = launch.environment.get("BERTH_NAME").map_or("", String::as_str);
-                say!("{instance} {name} is started under fence {}", launch.fence);
+                let name = launch.environment.get("BERTH_NAME");
+                let name = name.map(|name| format!(" ({name})")).unwrap_or_default();
+                say!("{instance}{name} is started under fence {}", launch.fence);
                 Phase::Up { settled: false, since: now }
             }
             Err(error) => {

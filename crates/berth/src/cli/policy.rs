@@ -64,13 +64,13 @@ Examples:
   berth policy put mine.toml --activate
   berth policy rollback
 
-A policy is named by a file, by its hash, by its name, or by the name of a built-in one: balanced,
-pack, spread, triton or neon.";
+A policy is named by a file, by its hash or the beginning of it, by its name, by `active` for the one
+in force, or by the name of a built-in one: balanced, pack, spread, triton or neon.";
 
 /// One policy.
 #[derive(Args, Debug)]
 pub(crate) struct One {
-    /// A file, a hash, a name, or a built-in one.
+    /// A file, a hash, a name, `active`, or a built-in one.
     #[arg(value_name = "POLICY")]
     policy: String,
 }

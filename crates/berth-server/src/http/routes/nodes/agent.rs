@@ -215,7 +215,7 @@ async fn adopt(
     request.resources = found.resources;
     request.tags = found.tags;
     request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
-    let policy = service.catalog.books().policy.clone();
+    let policy = service.catalog.policy();
     let Some(policy) = policy else {
         return Err(ApiError::unavailable("no_policy", "no policy is in force yet"));
     };
