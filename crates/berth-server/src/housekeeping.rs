@@ -1,14 +1,16 @@
 //! What any server does beside placing: end leases that ran out, look for counters out of step, and
 //! forget what need not be kept. Any number of servers may do so at once; guards keep them safe.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use berth_ledger::{Ledger, Retention};
 
 /// How often each is done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chores {
     /// Ending leases that ran out.
     pub reap_every: Duration,
@@ -43,24 +45,28 @@ impl Housekeeper {
     /// # Errors
     /// When no thread can be started.
     pub fn start(ledger: Ledger, chores: Chores) -> std::io::Result<Self> {
-        Self::start_with(ledger, chores, || {})
+        Self::start_with(ledger, Arc::new(ArcSwap::from_pointee(chores)), || {})
     }
 
-    /// The same, and tells of every round.
+    /// Starts to keep house, by chores that may change, and tells of every round.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// As [`Housekeeper::start`].
     pub fn start_with(
         ledger: Ledger,
-        chores: Chores,
+        chores: Arc<ArcSwap<Chores>>,
         round: impl Fn() + Send + 'static,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let work = move || {
-            let tick = chores.reap_every.max(Duration::from_millis(100));
             let (mut since_reconciled, mut since_forgot) = (Duration::ZERO, Duration::ZERO);
-            // What fails now, because the database is away, is done the next time.
-            while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                let tick = chores.load().reap_every.max(Duration::from_millis(100));
+                if stopped.recv_timeout(tick) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                let chores = chores.load();
+                // What fails now, because the database is away, is done the next time.
                 if ledger.reap().is_ok() {
                     round();
                 }

@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod catalog;
+pub mod config;
 pub mod feed;
 mod housekeeping;
 pub mod http;
@@ -17,6 +18,7 @@ pub mod placement;
 mod placer;
 pub mod queue;
 mod replay;
+pub mod serve;
 pub mod service;
 pub mod telemetry;
 

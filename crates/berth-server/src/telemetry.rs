@@ -1,137 +1,106 @@
-//! Logs for people or programs, and traces over OTLP when an endpoint is given.
+//! Logs to standard error, and traces to whoever collects them.
 
 use std::io::IsTerminal as _;
 
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::{Protocol, WithExportConfig as _};
+use opentelemetry_otlp::WithExportConfig as _;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use thiserror::Error;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _};
+use tracing_subscriber::{EnvFilter, Registry, filter, fmt, reload};
 
-/// How a log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LogFormat {
-    /// Lines for people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
+use crate::config::{LogFormat, TelemetryConfig};
 
-/// What is logged and traced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TelemetryOptions {
-    /// How the log is written.
-    pub format: LogFormat,
-    /// What is logged: a level, or levels by module, such as `info,berth_server=debug`.
-    pub level: String,
-    /// Where traces go: `http://collector:4318/v1/traces`; absent: nowhere.
-    pub otlp_endpoint: Option<String>,
-}
-
-impl Default for TelemetryOptions {
-    fn default() -> Self {
-        Self { format: LogFormat::Text, level: "info".to_owned(), otlp_endpoint: None }
-    }
-}
+/// The target of spans that are traces: one for every request.
+pub const REQUESTS: &str = "berth::request";
 
 /// Logs or traces cannot be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// The level means nothing.
+    /// What is to be logged means nothing.
     #[error(
-        "log level {level:?} cannot be read; accepted are error, warn, info, debug, trace, or levels by module"
+        "telemetry.log_level is {0:?}; accepted is error, warn, info, debug, trace, or directives as in info,berth_server=debug"
     )]
-    Level {
-        /// What was given.
-        level: String,
-        /// Why.
-        source: tracing_subscriber::filter::ParseError,
-    },
-    /// The endpoint cannot be used.
-    #[error("traces cannot be sent to {endpoint:?}")]
-    Endpoint {
-        /// What was given.
+    Level(String),
+    /// Traces cannot be sent.
+    #[error("traces cannot be sent to {endpoint}: {why}")]
+    Traces {
+        /// Where to.
         endpoint: String,
-        /// Why.
-        source: opentelemetry_otlp::ExporterBuildError,
+        /// Why not.
+        why: String,
     },
-    /// Something else logs already.
-    #[error("logging was set up before")]
-    Twice(#[from] tracing_subscriber::util::TryInitError),
+    /// Something in this process logs already.
+    #[error("the log is set up already")]
+    Twice,
 }
 
-/// Sends what is left when it is dropped.
-#[must_use = "traces end when it is dropped"]
+/// Logs and traces of this process. Traces that wait are sent when it is dropped.
 pub struct Telemetry {
+    level: reload::Handle<EnvFilter, Registry>,
     traces: Option<SdkTracerProvider>,
+}
+
+impl Telemetry {
+    /// Starts to log. Must not be called from asynchronous code: what sends traces waits.
+    ///
+    /// # Errors
+    /// When a setting means nothing.
+    pub fn start(config: &TelemetryConfig) -> Result<Self, TelemetryError> {
+        let (level, handle) = reload::Layer::new(filter_of(&config.log_level)?);
+        let traces = config.otlp_endpoint.as_deref().map(exporter).transpose()?;
+        let log = fmt::layer().with_writer(std::io::stderr);
+        let log = match config.log_format {
+            LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).boxed(),
+            LogFormat::Json => log.json().with_ansi(false).boxed(),
+        };
+        // Spans of requests are for traces only: where nobody collects them, none is made.
+        let spans = traces.as_ref().map(|provider| {
+            let only = filter::filter_fn(|metadata| metadata.target() == REQUESTS);
+            tracing_opentelemetry::layer().with_tracer(provider.tracer("berth")).with_filter(only)
+        });
+        let no_spans = filter::filter_fn(|metadata| metadata.target() != REQUESTS);
+        let log = log.with_filter(level).with_filter(no_spans);
+        let registry = tracing_subscriber::registry().with(log).with(spans);
+        registry.try_init().map_err(|_| TelemetryError::Twice)?;
+        Ok(Self { level: handle, traces })
+    }
+
+    /// Changes what is logged.
+    ///
+    /// # Errors
+    /// When it means nothing; then everything stays as it was.
+    pub fn set_level(&self, level: &str) -> Result<(), TelemetryError> {
+        let filter = filter_of(level)?;
+        self.level.reload(filter).map_err(|_| TelemetryError::Level(level.to_owned()))
+    }
 }
 
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        if let Some(traces) = &self.traces {
-            // Whoever collects them may be gone.
+        if let Some(traces) = self.traces.take() {
+            // Whoever collects them may be gone first.
             let _ = traces.shutdown();
         }
     }
 }
 
-/// The target of spans about requests and decisions.
-pub const SPANS: &str = "berth::trace";
-
-/// Starts logging, and tracing if asked for. Once a process.
-///
-/// # Errors
-/// Names what cannot be used.
-pub fn start(options: &TelemetryOptions) -> Result<Telemetry, TelemetryError> {
-    let level = || {
-        EnvFilter::try_new(&options.level)
-            .map_err(|source| TelemetryError::Level { level: options.level.clone(), source })
-    };
-    let text = match options.format {
-        LogFormat::Text => Some(
-            tracing_subscriber::fmt::layer()
-                .with_writer(std::io::stderr)
-                .with_ansi(std::io::stderr().is_terminal())
-                .with_target(false)
-                .with_filter(level()?),
-        ),
-        LogFormat::Json => None,
-    };
-    let json = match options.format {
-        LogFormat::Json => Some(
-            tracing_subscriber::fmt::layer()
-                .json()
-                .with_writer(std::io::stderr)
-                .with_filter(level()?),
-        ),
-        LogFormat::Text => None,
-    };
-    let traces = match &options.otlp_endpoint {
-        Some(endpoint) => Some(exporter(endpoint)?),
-        None => None,
-    };
-    // Spans are made only for whoever collects them: the log has no use for one a request.
-    let spans = traces.as_ref().map(|traces| {
-        let only = Targets::new().with_target(SPANS, LevelFilter::TRACE);
-        tracing_opentelemetry::layer().with_tracer(traces.tracer("berth")).with_filter(only)
-    });
-    tracing_subscriber::registry().with(text).with(json).with(spans).try_init()?;
-    Ok(Telemetry { traces })
+fn filter_of(level: &str) -> Result<EnvFilter, TelemetryError> {
+    EnvFilter::try_new(level).map_err(|_| TelemetryError::Level(level.to_owned()))
 }
 
-/// An exporter on a thread of its own: the asynchronous client would need a runtime there.
 fn exporter(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
-    let exporter = opentelemetry_otlp::SpanExporter::builder()
-        .with_http()
-        .with_protocol(Protocol::HttpBinary)
-        .with_endpoint(endpoint)
-        .build()
-        .map_err(|source| TelemetryError::Endpoint { endpoint: endpoint.to_owned(), source })?;
+    let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
+    // Whoever comes first sets it for the process; all of Berth uses the same.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let exporter = opentelemetry_otlp::SpanExporter::builder().with_http().with_endpoint(url);
+    let exporter = exporter.build().map_err(|error| TelemetryError::Traces {
+        endpoint: endpoint.to_owned(),
+        why: error.to_string(),
+    })?;
     let resource = Resource::builder().with_service_name("berth").build();
-    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+    let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
+    Ok(provider.with_resource(resource).build())
 }

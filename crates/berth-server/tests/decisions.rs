@@ -1,5 +1,7 @@
 //! Decisions over HTTP: listed newest first, filtered, discreet towards tenants, replayed.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use berth_api::Role;

@@ -19,6 +19,10 @@ fn place(placer: &Placer, id: u128) {
         mode: BatchMode::AllOrNothing,
         lease_s: 120,
         pools: Vec::new(),
+        by: None,
+        explain: false,
+        dry_run: false,
+        quiet: false,
     };
     let answer = placer.place(request);
     assert!(matches!(answer, PlaceAnswer::Granted(_)), "{answer:?}");

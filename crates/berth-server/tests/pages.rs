@@ -1,5 +1,7 @@
 //! Pages over HTTP: what they must contain, that names are only ever text, and who may see them.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use berth_api::Role;

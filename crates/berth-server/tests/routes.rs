@@ -10,11 +10,7 @@ use std::collections::BTreeSet;
 
 use berth_api::{Role, WhoAmI};
 use berth_server::{ROUTES, openapi};
-use common::{NODE, PAGES, Server};
-
-/// In the table, and not served yet. Whoever serves them takes them off this list.
-const NOT_YET: [(&str, &str); 3] =
-    [("GET", "/v1/decisions"), ("GET", "/v1/decisions/{id}"), ("GET", "/v1/decisions/{id}/replay")];
+use common::{NODE, Server};
 
 fn described() -> BTreeSet<(String, String)> {
     let document = serde_json::to_value(openapi()).unwrap();
@@ -33,13 +29,8 @@ fn the_table_and_the_document_have_the_same_routes() {
     let listed: BTreeSet<(String, String)> =
         ROUTES.iter().map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned())).collect();
     assert_eq!(listed.len(), ROUTES.len(), "a route is in the table twice");
-    let elsewhere: BTreeSet<(String, String)> = PAGES
-        .iter()
-        .chain(&NOT_YET)
-        .map(|(method, path)| ((*method).to_owned(), (*path).to_owned()))
-        .collect();
-    let undescribed: BTreeSet<_> = listed.difference(&described).cloned().collect();
-    assert_eq!(undescribed, elsewhere, "in the table and not in the document; on the right: known");
+    let undescribed: Vec<_> = listed.difference(&described).collect();
+    assert!(undescribed.is_empty(), "in the table and not served: {undescribed:?}");
     let unlisted: Vec<_> = described.difference(&listed).collect();
     assert!(unlisted.is_empty(), "served and not in the table of permissions: {unlisted:?}");
 }

@@ -44,6 +44,12 @@ enum Command {
     /// Measure Berth on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Make certificates, for a server that runs with --tls self.
+    #[command(subcommand)]
+    Certificate(up::Certificate),
+    /// Look at the configuration of a server.
+    #[command(subcommand)]
+    Config(up::ConfigCommand),
     /// Write a whole ledger to a file, for a backup or to move it to another database.
     ///
     /// Example: berth export --database-url berth.db --out ledger.jsonl
@@ -54,7 +60,7 @@ enum Command {
     Import(transfer::Import),
     /// Run a server.
     ///
-    /// Example: berth up --listen 127.0.0.1:7070
+    /// Example: berth up --demo
     Up(up::Up),
     /// Walk the chain of receipts and find any altered or missing decision.
     ///
@@ -106,6 +112,8 @@ fn main() -> ExitCode {
         Command::Client(client) => return client.run(&global, command()),
         Command::Agent(agent) => agent.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Certificate(certificate) => certificate.run(),
+        Command::Config(config) => config.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
         Command::Up(up) => up.run(),
@@ -116,7 +124,8 @@ fn main() -> ExitCode {
         Err(error) => {
             // The chain of causes on one line; where in the code it happened is for developers.
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            let is_usage = error.is::<up::BadConfig>();
+            if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -11,13 +11,12 @@ use tracing::Instrument as _;
 use super::HttpLimits;
 use super::problem::ApiError;
 use crate::service::Service;
-use crate::telemetry::SPANS;
+use crate::telemetry::REQUESTS;
 
 /// Paths whose answers go on for as long as somebody listens, or wait because they were asked to.
 fn may_take_long(path: &str) -> bool {
     path.ends_with("/stream")
         || path == "/v1/state"
-        || path == "/v1/decisions/{id}/replay"
         || path == "/v1/nodes/import"
         || path == "/v1/queue/{id}"
         || path == "/v1/placements"
@@ -32,22 +31,24 @@ pub(crate) async fn watch(
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let began = tokio::time::Instant::now();
-    let name = path.as_ref().map_or("", |path| path.as_str());
-    let span = tracing::debug_span!(
-        target: SPANS,
+    // Where no traces are collected, nobody is interested and nothing is made.
+    let span = tracing::info_span!(
+        target: REQUESTS,
         "request",
+        otel.kind = "server",
         http.request.method = %method,
-        http.route = name,
+        http.route = path.as_ref().map(MatchedPath::as_str),
         http.response.status_code = tracing::field::Empty,
     );
-    let next = |request| next.run(request).instrument(span.clone());
+    let answer = next.run(request).instrument(span.clone());
     let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
-        next(request).await
+        answer.await
     } else {
-        tokio::time::timeout(limits.timeout, next(request)).await.unwrap_or_else(|_| late())
+        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(|_| late())
     };
     span.record("http.response.status_code", response.status().as_u16());
-    service.metrics.answered(&method, name, response.status(), began.elapsed());
+    let path = path.as_ref().map_or("", |path| path.as_str());
+    service.metrics.answered(&method, path, response.status(), began.elapsed());
     response
 }
 

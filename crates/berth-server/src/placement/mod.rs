@@ -14,7 +14,7 @@ use crate::access::Caller;
 use crate::http::{Answer, ApiError};
 use crate::placer::{Actor, PlaceAnswer, PlaceJob};
 use crate::service::Service;
-use crate::telemetry::SPANS;
+use crate::telemetry::REQUESTS;
 
 pub use answer::Audience;
 pub(crate) use answer::decision_id;
@@ -132,8 +132,8 @@ async fn decide(
     let reply = Box::new(move |answer| drop(sender.send(answer)));
     let began = tokio::time::Instant::now();
     service.placer.submit(PlaceJob { request, reply });
-    let span = tracing::debug_span!(
-        target: SPANS,
+    let span = tracing::info_span!(
+        target: REQUESTS,
         "decide",
         berth.request_id = prepared.place_id(),
         berth.owner = prepared.owner,

@@ -44,7 +44,8 @@ impl Question {
 
     /// Whether this is, byte for byte, the recorded answer.
     pub(super) fn is_answered_by(&self, derived: &Value) -> bool {
-        derived.to_string() == self.wanted
+        let derived = derived.to_string();
+        derived == self.wanted
     }
 
     /// The engine's answers: one, or for several instances one for each way to ask, since the

@@ -277,5 +277,5 @@ fn earlier(ledger: &Ledger, decision: &Decision) -> Result<FxHashSet<InstanceId>
     let before = Some((decision.at.0, decision.id.clone()));
     let decisions = ledger.decisions(before, place)?;
     let same = |other: &&Decision| other.id.rsplit_once('/').is_some_and(|(of, _)| of == receipt);
-    Ok(decisions.iter().filter(same).flat_map(|other| granted(other)).collect())
+    Ok(decisions.iter().filter(same).flat_map(granted).collect())
 }

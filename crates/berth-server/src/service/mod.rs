@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Caller, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
 use crate::feed::Feed;
+use crate::housekeeping::Chores;
 use crate::http::{ApiError, Permissions};
 use crate::metrics::Metrics;
 use crate::placer::Placer;
@@ -47,12 +48,16 @@ pub struct Service {
     pub permissions: Permissions,
     /// What can change while it runs.
     pub settings: ArcSwap<Settings>,
+    /// What it does beside placing; can change while it runs.
+    pub chores: Arc<ArcSwap<Chores>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Makes marks of places for tenants.
     pub locality: LocalityKey,
     /// Whether callers on this machine need no token.
     pub no_sign_in: bool,
+    /// Set when the server is about to stop: it still serves, and says that it is not ready.
+    pub draining: CancellationToken,
     /// Set when the server is to stop: streams end, loops end.
     pub stopping: CancellationToken,
 }

@@ -85,7 +85,8 @@ impl Service {
         let tokens = Tokens::load(&ledger)?;
         let counted = Arc::clone(&metrics);
         let round = move || counted.loop_ran("housekeeping");
-        let housekeeper = Housekeeper::start_with(ledger.clone(), options.chores, round)?;
+        let chores = Arc::new(ArcSwap::from_pointee(options.chores));
+        let housekeeper = Housekeeper::start_with(ledger.clone(), Arc::clone(&chores), round)?;
         let service = Arc::new(Self {
             feed: Feed::start(ledger.clone())?,
             queue: Queue::load(&ledger)?,
@@ -95,9 +96,11 @@ impl Service {
             heartbeats: super::Heartbeats::default(),
             permissions: Permissions::default(),
             settings: ArcSwap::from_pointee(options.settings),
+            chores,
             metrics,
             locality,
             no_sign_in: options.no_sign_in,
+            draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
             ledger,
         });
@@ -117,13 +120,20 @@ impl Service {
         if !self.tokens.is_empty() {
             return Ok(None);
         }
-        let name = "first admin".to_owned();
-        let role = Role::Admin;
+        self.admin_token("first admin").map(Some)
+    }
+
+    /// Makes and stores a token of an admin. Waits for the database.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn admin_token(&self, name: &str) -> Result<String, ServiceError> {
+        let (name, role) = (name.to_owned(), Role::Admin);
         let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
         let (record, secret) = TokenRecord::make(&new, now())?;
         store_token(&self.ledger, &record, &Caller::local("berth up"))?;
         self.tokens.put(record);
-        Ok(Some(secret))
+        Ok(secret)
     }
 }
 

@@ -26,16 +26,6 @@ pub(crate) const TENANT: &str = "acme";
 /// The node that tokens of role agent are bound to unless told otherwise.
 pub(crate) const NODE: &str = "n1";
 
-/// Routes that are pages for people, which the OpenAPI document does not describe.
-pub(crate) const PAGES: [(&str, &str); 6] = [
-    ("GET", "/"),
-    ("GET", "/sign-in"),
-    ("POST", "/sign-in"),
-    ("POST", "/sign-out"),
-    ("GET", "/docs"),
-    ("GET", "/problems/{code}"),
-];
-
 /// A running server. Dropped, it stops by itself; [`Server::stop`] waits until it has.
 pub(crate) struct Server {
     /// The service behind the router.

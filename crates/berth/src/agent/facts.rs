@@ -42,6 +42,9 @@ pub(crate) struct FactArgs {
     /// Disk, such as 100GiB.
     #[arg(long, value_name = "SIZE")]
     disk: Option<Mebibytes>,
+    /// Megabits per second of the network.
+    #[arg(long, value_name = "MBPS", value_parser = clap::value_parser!(u32).range(..=i64::from(Amounts::MAX)))]
+    bandwidth: Option<u32>,
 }
 
 /// An amount of memory or disk.
@@ -170,7 +173,9 @@ impl Machine {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
         let capacity = Amounts::new(clamped(cores as u64 * 1000), memory_mib);
         Ok(Self {
-            capacity: capacity.with_disk(mebibytes(disk.f_blocks)),
+            capacity: capacity
+                .with_disk(mebibytes(disk.f_blocks))
+                .with_bandwidth(fastest_network()),
             // The host itself needs some; a sixteenth, as far as 2 GiB.
             reserve: Amounts::new(0, (memory_mib / 16).min(2048)),
             // In whole GiB, so that it is the same after a restart, more or less.
@@ -186,6 +191,14 @@ impl Machine {
             driver_needs_kvm,
         })
     }
+}
+
+/// The speed of the fastest network card; 0 where none says, as in most virtual machines.
+fn fastest_network() -> u32 {
+    let cards = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let speed = |card: fs::DirEntry| fs::read_to_string(card.path().join("speed")).ok();
+    // A card that is down says -1.
+    cards.filter_map(speed).filter_map(|text| text.trim().parse().ok()).max().map_or(0, clamped)
 }
 
 fn number_after(text: &str, name: &str) -> Option<u64> {
@@ -216,6 +229,9 @@ fn collect(arguments: &FactArgs, machine: &Machine) -> anyhow::Result<NodeFacts>
     }
     if let Some(Mebibytes(disk)) = arguments.disk {
         capacity.disk_mib = disk;
+    }
+    if let Some(bandwidth) = arguments.bandwidth {
+        capacity.bandwidth_mbps = bandwidth;
     }
     facts.capacity = Some(capacity);
     facts.zone = arguments.zone.clone().or(facts.zone);

@@ -1,63 +1,135 @@
-//! `berth up`: runs a server.
+//! `berth up`: runs a server, from its settings to its last answer.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+mod certificate;
+mod client_file;
+mod config;
+mod greeting;
+mod lock;
+mod open;
+mod options;
+mod reload;
+mod sign_in;
+mod stop;
 
-use anyhow::Context;
-use berth_engine::Policy;
-use berth_ledger::Backend;
-use berth_server::service::{Service, ServiceOptions};
-use berth_server::{HttpLimits, router};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use berth_client::{Client, Connect};
+use berth_server::config::Loaded;
+use berth_server::router;
+use berth_server::serve::Stop;
+use berth_server::service::Service;
+use berth_server::telemetry::Telemetry;
+use berth_sim::agents::DemoOptions;
 use clap::Args;
+use sd_notify::NotifyState;
+
+use open::Opened;
+use options::Flags;
+use reload::Reloader;
+
+pub(crate) use certificate::Certificate;
+pub(crate) use config::ConfigCommand;
+pub(crate) use options::BadConfig;
 
 /// Options of `berth up`.
 #[derive(Args)]
 pub(crate) struct Up {
-    /// Where the server listens.
-    #[arg(long, default_value = "127.0.0.1:7070")]
-    listen: SocketAddr,
-    /// Where the server keeps its data.
-    #[arg(long, default_value = "berth-data")]
-    data_dir: PathBuf,
-    /// Another database than the embedded one: postgres://USER@HOST/NAME.
-    #[arg(long)]
-    database_url: Option<String>,
-    /// Callers on this machine need no token.
-    #[arg(long)]
-    no_sign_in: bool,
+    /// Play a fleet of simulated hosts, with data of its own: --demo, or --demo=5000.
+    #[arg(long, value_name = "HOSTS", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
+    demo: Option<u64>,
+    #[command(flatten)]
+    flags: Flags,
 }
 
 impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        tokio::runtime::Runtime::new()?.block_on(self.serve())
+        let loaded = self.flags.load()?;
+        // Sends traces with a client that waits, so it is made outside of asynchronous code.
+        let telemetry = Telemetry::start(&loaded.config.telemetry)?;
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        let runtime = tokio::runtime::Runtime::new()?;
+        let outcome = runtime.block_on(self.serve(loaded, Arc::new(telemetry)));
+        // Threads that wait for nothing of importance do not hold up the end.
+        runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+        outcome
     }
 
-    async fn serve(self) -> anyhow::Result<()> {
-        let backend = match &self.database_url {
-            Some(url) => Backend::parse(url)?,
-            None => {
-                std::fs::create_dir_all(&self.data_dir)
-                    .with_context(|| format!("cannot make {}", self.data_dir.display()))?;
-                Backend::Sqlite(self.data_dir.join("berth.db"))
-            }
+    async fn serve(self, loaded: Loaded, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
+        let mut signals = stop::Signals::new()?;
+        let server = open::listen(&loaded.config.server.listen)?;
+        let opened = Opened::new(&loaded.config, self.demo.is_some(), &server.addresses())?;
+        let service = opened.start(&loaded.config).await?;
+        let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
+        let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
+        let app = router(Arc::clone(&service), loaded.config.http.limits);
+        let steps = Stop { draining: service.draining.clone(), ..Stop::default() };
+        let serving = tokio::spawn(server.run(app, steps.clone()));
+
+        let sign_in = sign_in::arrange(&opened, &service, self.demo.is_some()).await?;
+        greeting::print(&opened, &sign_in, self.demo);
+        let demo = match self.demo {
+            Some(hosts) => Some(tokio::spawn(play(&opened, &service, hosts)?)),
+            None => None,
         };
-        let mut options = ServiceOptions::new(backend, Policy::builtin("balanced")?);
-        options.no_sign_in = self.no_sign_in;
-        let service = Service::start(options)?;
-        if let Some(token) = service.first_token()? {
-            println!("admin token, shown this once: {token}");
+        let current = Arc::new(ArcSwap::from_pointee(loaded));
+        let reloader = Reloader {
+            flags: self.flags,
+            current: Arc::clone(&current),
+            service: Arc::clone(&service),
+            limits,
+            telemetry,
+            own: opened.own.clone(),
+            tls: opened.tls.clone(),
+        };
+        let reloading = tokio::spawn(reloader.run());
+        // Absent where no service manager asked for it.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+
+        let why = signals.next().await;
+        reloading.abort();
+        let _ = reloading.await;
+        stop::stop(why, &mut signals, &steps, &service, serving, &current).await;
+        if let Some(demo) = demo {
+            let _ = demo.await;
         }
-        let listener = tokio::net::TcpListener::bind(self.listen).await?;
-        println!("listening on http://{}", listener.local_addr()?);
-        let stopping = service.stopping.clone();
-        let app = router(service, HttpLimits::default());
-        let app = app.into_make_service_with_connect_info::<SocketAddr>();
-        axum::serve(listener, app)
-            .with_graceful_shutdown(async move {
-                let _ = tokio::signal::ctrl_c().await;
-                stopping.cancel();
-            })
-            .await?;
+        close(service).await;
+        drop(opened);
         Ok(())
     }
+}
+
+/// A simulated fleet that talks to this server as real hosts would. Its token is known to this
+/// process only and ends with it.
+fn play(
+    opened: &Opened,
+    service: &Arc<Service>,
+    hosts: u64,
+) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
+    let token = sign_in::token_of_this_process(service)?;
+    let ca_pem = match &opened.own {
+        Some(own) => Some(std::fs::read(own.authority.ca_cert())?),
+        None => None,
+    };
+    let url = opened.local_url();
+    let connect = Connect { url, token: Some(token), ca_pem, ..Connect::default() };
+    let client = Client::new(connect).context("the simulated fleet has no way to the server")?;
+    let options = DemoOptions { hosts, ..DemoOptions::default() };
+    Ok(berth_sim::agents::run(client, options, service.draining.clone()))
+}
+
+/// Closes the ledger: everything that was answered is in it, and nothing is half done.
+async fn close(service: Arc<Service>) {
+    let tick = std::time::Duration::from_millis(10);
+    // Loops end when they are told; each holds the service until then.
+    for _ in 0..500 {
+        if Arc::strong_count(&service) == 1 {
+            break;
+        }
+        tokio::time::sleep(tick).await;
+    }
+    let _ = tokio::task::spawn_blocking(move || drop(service)).await;
 }

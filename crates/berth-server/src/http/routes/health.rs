@@ -36,7 +36,7 @@ async fn healthz() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
 async fn readyz(State(service): State<Arc<Service>>) -> Answer<&'static str> {
-    if service.stopping.is_cancelled() {
+    if service.draining.is_cancelled() || service.stopping.is_cancelled() {
         return Err(ApiError::unavailable("stopping", "the server is stopping"));
     }
     service.read(|ledger| ledger.newest_event()).await?;

@@ -1,0 +1,397 @@
+//! Every setting there is: one table, from which files are read, checked, shown and documented.
+
+use std::path::PathBuf;
+
+use super::value::{Kind, Value};
+use super::{Config, LogFormat, TlsMode};
+
+/// One setting.
+pub struct Key {
+    /// Its name in full: `section.key`.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// Its value when nobody says otherwise, as it would stand in a list or a text.
+    pub default: &'static str,
+    /// What it does, in a sentence.
+    pub meaning: &'static str,
+    /// Whether a change takes effect while the server runs.
+    pub live: bool,
+    /// Puts a value in its place.
+    pub(super) set: fn(&mut Config, Value),
+}
+
+impl Key {
+    /// The section that it is in.
+    #[must_use]
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Its name within the section.
+    #[must_use]
+    pub fn short(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, key)| key)
+    }
+
+    /// The variable that sets it. Those of the server itself have the shortest names.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        let name = self.name.strip_prefix("server.").unwrap_or(self.name);
+        format!("BERTH_{}", name.replace('.', "_").to_uppercase())
+    }
+}
+
+/// The sections, and what each is about.
+pub const SECTIONS: &[(&str, &str)] = &[
+    ("server", "Where the server listens, keeps its data, and how it stops."),
+    ("http", "Limits of the HTTP layer. Sizes are after decompression."),
+    ("tls", "Encryption, and certificates of agents."),
+    ("ledger", "How the database is used."),
+    ("nodes", "Signs of life of agents."),
+    ("queue", "Requests that wait for room."),
+    ("retention", "What the ledger remembers, and for how long."),
+    ("loops", "How often a server does what is not asked for by anybody."),
+    ("telemetry", "Logs, traces and metrics."),
+    ("policy", "How nodes are chosen."),
+];
+
+const SECOND: u64 = 1000;
+const DAY: u64 = 86_400 * SECOND;
+const GIB: u64 = 1024;
+
+macro_rules! key {
+    ($name:literal, $kind:expr, $default:literal, $when:ident, $meaning:literal, $set:expr) => {
+        Key {
+            name: $name,
+            kind: $kind,
+            default: $default,
+            meaning: $meaning,
+            live: key!(@$when),
+            set: $set,
+        }
+    };
+    (@live) => { true };
+    (@start) => { false };
+}
+
+/// Every setting.
+pub static KEYS: &[Key] = &[
+    key!(
+        "server.listen",
+        Kind::Addresses,
+        "127.0.0.1:7070",
+        start,
+        "Addresses and ports to listen on. Port 0 takes a free one.",
+        |config, value| config.server.listen = value.addresses()
+    ),
+    key!(
+        "server.data_dir",
+        Kind::Text,
+        "",
+        start,
+        "The folder for the embedded database and own certificates. Empty: `/var/lib/berth` when it exists and root starts the server, else `berth` in `$XDG_DATA_HOME` or `~/.local/share`.",
+        |config, value| config.server.data_dir = PathBuf::from(value.text())
+    ),
+    key!(
+        "server.database_url",
+        Kind::Text,
+        "",
+        start,
+        "Another database: `postgres://USER@HOST/NAME`, or the path of a SQLite file. Empty: `berth.db` in the data folder.",
+        |config, value| config.server.database_url = value.optional_text()
+    ),
+    key!(
+        "server.no_sign_in",
+        Kind::Flag,
+        "false",
+        start,
+        "Callers on this machine need no token. Refused unless every address is a loopback address.",
+        |config, value| config.server.no_sign_in = value.flag()
+    ),
+    key!(
+        "server.stop_delay",
+        Kind::Duration(0, 600 * SECOND),
+        "500ms",
+        live,
+        "How long a server that is told to stop still takes requests while `/readyz` says 503, so that load balancers turn away in time.",
+        |config, value| config.server.stop_delay = value.duration()
+    ),
+    key!(
+        "server.stop_grace",
+        Kind::Duration(0, 3600 * SECOND),
+        "30s",
+        live,
+        "How long requests in flight may then take to finish before they are cut off.",
+        |config, value| config.server.stop_grace = value.duration()
+    ),
+    key!(
+        "http.body_limit",
+        Kind::Size(1, GIB),
+        "2MiB",
+        start,
+        "The largest body of a request.",
+        |config, value| config.http.limits.body_bytes = value.size()
+    ),
+    key!(
+        "http.import_limit",
+        Kind::Size(1, 64 * GIB),
+        "256MiB",
+        start,
+        "The largest body of an import of nodes.",
+        |config, value| config.http.limits.import_bytes = value.size()
+    ),
+    key!(
+        "http.timeout",
+        Kind::Duration(SECOND, 3600 * SECOND),
+        "30s",
+        start,
+        "How long a request may take; streams, imports and requests that asked to wait are exempt.",
+        |config, value| config.http.limits.timeout = value.duration()
+    ),
+    key!(
+        "http.header_timeout",
+        Kind::Duration(SECOND, 3600 * SECOND),
+        "75s",
+        live,
+        "How long a connection may be idle, or take to send the head of a request or to agree on encryption. Longer than a load balancer keeps idle connections, which is often 60s.",
+        |config, value| config.http.connections.header_timeout = value.duration()
+    ),
+    key!(
+        "http.stall_timeout",
+        Kind::Duration(SECOND, 3600 * SECOND),
+        "30s",
+        live,
+        "How long a client may take nothing of an answer, or send nothing of a body, before it is cut off.",
+        |config, value| config.http.connections.stall_timeout = value.duration()
+    ),
+    key!(
+        "http.max_connections",
+        Kind::Count(1, 1_000_000),
+        "10000",
+        live,
+        "The most connections at once; others are turned away with 503.",
+        |config, value| config.http.connections.max_connections = value.number()
+    ),
+    key!(
+        "tls.mode",
+        Kind::OneOf(&["off", "self", "files"]),
+        "off",
+        start,
+        "`off`: plain HTTP. `self`: an own authority and certificate, made and renewed in the data folder. `files`: the certificate and key of the next two settings, read again when they change.",
+        |config, value| config.tls.mode = TlsMode::of(&value.text())
+    ),
+    key!(
+        "tls.cert",
+        Kind::Text,
+        "",
+        start,
+        "The file with the server's certificate and the chain above it, in PEM.",
+        |config, value| config.tls.cert = value.optional_text().map(PathBuf::from)
+    ),
+    key!(
+        "tls.key",
+        Kind::Text,
+        "",
+        start,
+        "The file with the certificate's key, in PEM.",
+        |config, value| config.tls.key = value.optional_text().map(PathBuf::from)
+    ),
+    key!(
+        "tls.client_ca",
+        Kind::Text,
+        "",
+        start,
+        "A file with authorities, in PEM. A client certificate of theirs whose DNS name is the id of a node signs in as the agent of that node. With mode `self`, the own authority is always among them.",
+        |config, value| config.tls.client_ca = value.optional_text().map(PathBuf::from)
+    ),
+    key!(
+        "tls.hosts",
+        Kind::List,
+        "",
+        start,
+        "Names and addresses that the certificate of mode `self` is for, beside those it listens on, `localhost` and the machine's name.",
+        |config, value| config.tls.hosts = value.list()
+    ),
+    key!(
+        "ledger.lanes",
+        Kind::Count(0, 64),
+        "0",
+        start,
+        "Transactions that may be in flight at once on PostgreSQL. 0: one for every two cores, at most 8.",
+        |config, value| {
+            if value.count() > 0 {
+                config.ledger.lanes = value.number();
+            }
+        }
+    ),
+    key!(
+        "ledger.group",
+        Kind::Count(1, 100_000),
+        "1000",
+        start,
+        "The most operations in one transaction.",
+        |config, value| config.ledger.group = value.number()
+    ),
+    key!(
+        "ledger.isolation",
+        Kind::OneOf(&["read-committed", "repeatable-read", "serializable"]),
+        "read-committed",
+        start,
+        "PostgreSQL's isolation level. Every level is safe; the higher ones retry more.",
+        |config, value| {
+            if let Ok(isolation) = value.text().parse() {
+                config.ledger.isolation = isolation;
+            }
+        }
+    ),
+    key!(
+        "ledger.patience",
+        Kind::Duration(SECOND, 3600 * SECOND),
+        "10s",
+        start,
+        "How long a write keeps trying while the database cannot be reached.",
+        |config, value| config.ledger.patience = value.duration()
+    ),
+    key!(
+        "nodes.heartbeat_every",
+        Kind::Duration(SECOND, 3600 * SECOND),
+        "10s",
+        live,
+        "How often agents are asked to give a sign of life.",
+        |config, value| config.settings.heartbeat_every = value.duration()
+    ),
+    key!(
+        "nodes.lost_after",
+        Kind::Duration(2 * SECOND, DAY),
+        "90s",
+        live,
+        "Silence after which a node counts as lost. Longer than `nodes.heartbeat_every`.",
+        |config, value| config.settings.lost_after = value.duration()
+    ),
+    key!(
+        "queue.patience",
+        Kind::Duration(0, DAY),
+        "60s",
+        live,
+        "How long a waiting request may be overtaken by later ones.",
+        |config, value| config.settings.queue_patience = value.duration()
+    ),
+    key!(
+        "queue.limit",
+        Kind::Count(0, 10_000_000),
+        "10000",
+        live,
+        "The most requests of one tenant that may wait at once.",
+        |config, value| config.settings.queue_limit = value.number()
+    ),
+    key!(
+        "retention.events",
+        Kind::Count(1000, 1_000_000_000_000),
+        "10000000",
+        live,
+        "How many events are kept. A follower that needs older ones starts anew.",
+        |config, value| {
+            config.chores.retention.events = i64::try_from(value.count()).unwrap_or(i64::MAX);
+        }
+    ),
+    key!(
+        "retention.answers",
+        Kind::Duration(60 * SECOND, 3650 * DAY),
+        "7d",
+        live,
+        "How long a retry under the same request id gets the first answer.",
+        |config, value| {
+            let seconds = value.duration().as_secs();
+            config.chores.retention.answers_s = i64::try_from(seconds).unwrap_or(i64::MAX);
+        }
+    ),
+    key!(
+        "retention.receipts",
+        Kind::Age,
+        "forever",
+        live,
+        "How long receipts of decisions are kept.",
+        |config, value| config.chores.retention.receipts_s = value.age_s()
+    ),
+    key!(
+        "retention.audit",
+        Kind::Age,
+        "forever",
+        live,
+        "How long the audit log is kept.",
+        |config, value| config.chores.retention.audit_s = value.age_s()
+    ),
+    key!(
+        "loops.reap_every",
+        Kind::Duration(100, 3600 * SECOND),
+        "5s",
+        live,
+        "How often leases that ran out are ended.",
+        |config, value| config.chores.reap_every = value.duration()
+    ),
+    key!(
+        "loops.reconcile_every",
+        Kind::Duration(SECOND, DAY),
+        "60s",
+        live,
+        "How often counters are compared with claims.",
+        |config, value| config.chores.reconcile_every = value.duration()
+    ),
+    key!(
+        "loops.forget_every",
+        Kind::Duration(SECOND, DAY),
+        "10m",
+        live,
+        "How often what need not be kept is forgotten.",
+        |config, value| config.chores.forget_every = value.duration()
+    ),
+    key!(
+        "loops.follow_every",
+        Kind::Duration(1, 60 * SECOND),
+        "50ms",
+        start,
+        "How often events of other servers are looked for.",
+        |config, value| config.follow_every = value.duration()
+    ),
+    key!(
+        "telemetry.log_format",
+        Kind::OneOf(&["text", "json"]),
+        "text",
+        start,
+        "How the log is written, to standard error.",
+        |config, value| config.telemetry.log_format = LogFormat::of(&value.text())
+    ),
+    key!(
+        "telemetry.log_level",
+        Kind::Text,
+        "info",
+        live,
+        "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or directives as in `info,berth_server=debug`.",
+        |config, value| config.telemetry.log_level = value.text()
+    ),
+    key!(
+        "telemetry.otlp_endpoint",
+        Kind::Text,
+        "",
+        start,
+        "Where traces are sent, by OTLP over HTTP: `http://127.0.0.1:4318`. Empty: nowhere.",
+        |config, value| config.telemetry.otlp_endpoint = value.optional_text()
+    ),
+    key!(
+        "telemetry.open_metrics",
+        Kind::Flag,
+        "false",
+        live,
+        "Whether `/metrics` needs no token.",
+        |config, value| config.settings.open_metrics = value.flag()
+    ),
+    key!(
+        "policy.initial",
+        Kind::Text,
+        "balanced",
+        start,
+        "The policy of a new ledger: the name of a built-in one, or a file in TOML or JSON. A ledger that has a policy keeps it.",
+        |config, value| config.policy = value.text()
+    ),
+];

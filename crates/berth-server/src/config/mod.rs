@@ -1,0 +1,217 @@
+//! The configuration of a server: one file, then variables, then flags, each over the one before.
+//!
+//! Everything here is pure: whoever starts the server reads the file and the environment. What there
+//! is to set stands in one table, [`KEYS`], and nowhere else.
+
+mod check;
+mod keys;
+mod read;
+mod reference;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use berth_ledger::Options;
+
+use crate::housekeeping::Chores;
+use crate::http::HttpLimits;
+use crate::serve::ConnectionLimits;
+use crate::service::Settings;
+
+pub use keys::{KEYS, Key, SECTIONS};
+pub use read::{FileText, Layers};
+pub use reference::{EXAMPLE, reference};
+pub use value::{Given, Kind, Value};
+
+/// The configuration of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The server itself.
+    pub server: ServerConfig,
+    /// The HTTP layer.
+    pub http: HttpConfig,
+    /// Encryption.
+    pub tls: TlsConfig,
+    /// How the database is used.
+    pub ledger: Options,
+    /// What handlers and loops read anew each time.
+    pub settings: Settings,
+    /// What a server does beside placing.
+    pub chores: Chores,
+    /// How often events of other servers are looked for.
+    pub follow_every: Duration,
+    /// Logs and traces.
+    pub telemetry: TelemetryConfig,
+    /// The policy of a new ledger: a name or a file.
+    pub policy: String,
+}
+
+/// The server itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// Where it keeps its data; empty: where data of programs is kept on this machine.
+    pub data_dir: PathBuf,
+    /// Another database than the embedded one.
+    pub database_url: Option<String>,
+    /// Whether callers on this machine need no token.
+    pub no_sign_in: bool,
+    /// How long it still takes requests when it is told to stop.
+    pub stop_delay: Duration,
+    /// How long requests in flight may then take.
+    pub stop_grace: Duration,
+}
+
+/// The HTTP layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Limits of a request.
+    pub limits: HttpLimits,
+    /// Limits of connections.
+    pub connections: ConnectionLimits,
+}
+
+/// Encryption.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Whether, and with which certificate.
+    pub mode: TlsMode,
+    /// The certificate's file.
+    pub cert: Option<PathBuf>,
+    /// The key's file.
+    pub key: Option<PathBuf>,
+    /// Who vouches for agents.
+    pub client_ca: Option<PathBuf>,
+    /// What else the own certificate is for.
+    pub hosts: Vec<String>,
+}
+
+/// Whether connections are encrypted, and with which certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// They are not.
+    #[default]
+    Off,
+    /// With one that the server makes.
+    Own,
+    /// With one from files.
+    Files,
+}
+
+impl TlsMode {
+    fn of(word: &str) -> Self {
+        match word {
+            "self" => Self::Own,
+            "files" => Self::Files,
+            _ => Self::Off,
+        }
+    }
+}
+
+/// Logs and traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TelemetryConfig {
+    /// How the log is written.
+    pub log_format: LogFormat,
+    /// What is logged.
+    pub log_level: String,
+    /// Where traces go.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl LogFormat {
+    fn of(word: &str) -> Self {
+        if word == "json" { Self::Json } else { Self::Text }
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody said otherwise.
+    Default,
+    /// A line of the file.
+    File {
+        /// The file's name.
+        name: String,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A variable.
+    Variable(String),
+    /// A flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { name, line } => write!(f, "{name} line {line}"),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Something in the configuration that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadSetting {
+    /// Where it stands.
+    pub source: Source,
+    /// What is wrong and what would be accepted.
+    pub problem: String,
+}
+
+impl fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Source::Default => f.write_str(&self.problem),
+            source => write!(f, "{source}: {}", self.problem),
+        }
+    }
+}
+
+/// A configuration that was read, with where each value comes from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Every setting's value and where it comes from, in the order of [`KEYS`].
+    pub values: Vec<(Value, Source)>,
+    /// What is odd, and no reason not to start.
+    pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Settings whose value differs from another reading: live ones, and those that need a restart.
+    #[must_use]
+    pub fn changed(&self, before: &Self) -> (Vec<&'static Key>, Vec<&'static Key>) {
+        let values = KEYS.iter().zip(&self.values).zip(&before.values);
+        let changed = values.filter(|((_, (new, _)), (old, _))| new != old);
+        changed.map(|((key, _), _)| key).partition(|key| key.live)
+    }
+
+    /// Where a setting's value comes from.
+    #[must_use]
+    pub fn source(&self, name: &str) -> &Source {
+        let at = KEYS.iter().position(|key| key.name == name);
+        at.and_then(|at| self.values.get(at)).map_or(&Source::Default, |(_, source)| source)
+    }
+}

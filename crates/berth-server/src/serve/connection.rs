@@ -1,0 +1,169 @@
+//! One connection: agree on encryption and protocol, then answer requests until it ends.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::{HeaderValue, Request, Response, header};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tower::Service as _;
+
+use super::stall::{PatientBody, Watched};
+use super::{ConnectionLimits, Shared, Stop};
+use crate::http::CertifiedNode;
+
+/// How often a client of HTTP/2 that says nothing is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: &Shared,
+    limits: ConnectionLimits,
+) {
+    // Answers are small and complete: waiting to fill a packet would only delay them.
+    let _ = stream.set_nodelay(true);
+    let app = shared.app.clone();
+    let Some(tls) = &shared.tls else {
+        let context = Context { app, peer, node: None, stall: limits.stall_timeout };
+        return http1(stream, context, &shared.stop, limits).await;
+    };
+    let handshake = tls.acceptor().accept(stream);
+    let stream = tokio::select! {
+        () = shared.stop.closing.cancelled() => return,
+        done = tokio::time::timeout(limits.header_timeout, handshake) => match done {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "no encryption agreed on"),
+            Err(_) => return,
+        },
+    };
+    let session = stream.get_ref().1;
+    let node = super::tls::certified_node(session.peer_certificates()).map(CertifiedNode);
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    let context = Context { app, peer, node, stall: limits.stall_timeout };
+    if is_http2 {
+        http2(stream, context, &shared.stop, limits).await;
+    } else {
+        http1(stream, context, &shared.stop, limits).await;
+    }
+}
+
+/// What every request of a connection has with it.
+#[derive(Clone)]
+struct Context {
+    app: Router,
+    peer: SocketAddr,
+    node: Option<CertifiedNode>,
+    stall: Duration,
+}
+
+impl Context {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(ConnectInfo(self.peer));
+        if let Some(node) = &self.node {
+            parts.extensions.insert(node.clone());
+        }
+        let body = Body::new(PatientBody::new(body, self.stall));
+        match self.app.clone().call(Request::from_parts(parts, body)).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+async fn http1<S>(stream: S, context: Context, stop: &Stop, limits: ConnectionLimits)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let draining = stop.draining.clone();
+    let service = service_fn(move |request| {
+        let (context, draining) = (context.clone(), draining.clone());
+        async move {
+            let mut response = context.answer(request).await;
+            // The next request goes elsewhere, instead of into a connection that is being closed.
+            if draining.is_cancelled() {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let io = TokioIo::new(Watched::new(stream, limits.stall_timeout));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = stop.closing.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.cut.cancelled() => {}
+    }
+}
+
+async fn http2<S>(stream: S, context: Context, stop: &Stop, limits: ConnectionLimits)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let context = context.clone();
+        async move { Ok::<_, Infallible>(context.answer(request).await) }
+    });
+    let io = TokioIo::new(Watched::new(stream, limits.stall_timeout));
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(limits.stall_timeout)
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = stop.closing.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.cut.cancelled() => {}
+    }
+}
+
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+content-type: application/problem+json\r\n\
+retry-after: 1\r\n\
+connection: close\r\n\
+content-length: 147\r\n\
+\r\n\
+{\"code\":\"too_many_connections\",\"title\":\"too many connections\",\"status\":503,\"detail\":\"this server takes no more connections now\",\"retry_after_s\":1}\n";
+
+/// Tells a client that there are too many, in a second or not at all.
+pub(super) async fn turn_away(mut stream: TcpStream) {
+    let tell = async {
+        stream.write_all(FULL).await?;
+        stream.shutdown().await?;
+        // Closing with something unread would make the system take back what was said.
+        let mut unread = [0; 4096];
+        while stream.read(&mut unread).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), tell).await;
+}
+
+#[cfg(test)]
+pub(super) fn full() -> &'static [u8] {
+    FULL
+}

@@ -1,0 +1,190 @@
+//! Serving connections: listening, encryption, limits on slow and many clients, and a stop that
+//! loses no answer.
+//!
+//! A stop has three steps, so that nobody is cut off in the middle. First answers tell clients to
+//! connect anew next time; then no connection is taken and idle ones are closed; what is left after
+//! a grace is cut.
+
+mod connection;
+mod own;
+mod stall;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use futures_util::FutureExt as _;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use own::{Authority, OwnError};
+pub use tls::{Tls, TlsError, TlsFiles};
+
+/// Limits of connections. Changes hold for connections that come after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// How long a connection may be idle, or take to send the head of a request.
+    pub header_timeout: Duration,
+    /// How long a client may take nothing of an answer or send nothing of a body.
+    pub stall_timeout: Duration,
+    /// The most connections at once.
+    pub max_connections: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(75),
+            stall_timeout: Duration::from_secs(30),
+            max_connections: 10_000,
+        }
+    }
+}
+
+/// The steps of a stop, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// Answers tell clients to connect anew.
+    pub draining: CancellationToken,
+    /// No connection is taken, idle ones are closed.
+    pub closing: CancellationToken,
+    /// Every connection is cut.
+    pub cut: CancellationToken,
+}
+
+/// What all connections share.
+struct Shared {
+    app: Router,
+    tls: Option<Arc<Tls>>,
+    limits: Arc<ArcSwap<ConnectionLimits>>,
+    stop: Stop,
+    open: AtomicUsize,
+}
+
+/// Listening sockets, before anything is served on them.
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    tls: Option<Arc<Tls>>,
+    limits: Arc<ArcSwap<ConnectionLimits>>,
+}
+
+/// Connections that the system holds for us until they are taken.
+const BACKLOG: u32 = 4096;
+
+impl Server {
+    /// Takes the addresses.
+    ///
+    /// # Errors
+    /// The address that cannot be had, and why.
+    pub fn bind(addresses: &[SocketAddr]) -> Result<Self, (SocketAddr, io::Error)> {
+        let listeners = addresses.iter().map(|at| listen(*at).map_err(|error| (*at, error)));
+        let listeners = listeners.collect::<Result<_, _>>()?;
+        let limits = Arc::new(ArcSwap::from_pointee(ConnectionLimits::default()));
+        Ok(Self { listeners, tls: None, limits })
+    }
+
+    /// The addresses as they are: a port that was left open is known now.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// With limits that may change while it serves.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Arc<ArcSwap<ConnectionLimits>>) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// With encryption.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<Tls>>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Serves until it is told to stop and the last connection has ended.
+    pub async fn run(self, app: Router, stop: Stop) {
+        let open = AtomicUsize::new(0);
+        let shared = Arc::new(Shared { app, tls: self.tls, limits: self.limits, stop, open });
+        let tracker = TaskTracker::new();
+        for listener in self.listeners {
+            let (shared, connections) = (Arc::clone(&shared), tracker.clone());
+            tracker.spawn(async move { accept(&listener, &shared, &connections).await });
+        }
+        shared.stop.closing.cancelled().await;
+        tracker.close();
+        tracker.wait().await;
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that is started anew must not wait for the last one's old connections.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &TaskTracker) {
+    loop {
+        let accepted = tokio::select! {
+            () = shared.stop.closing.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => take(stream, peer, shared, connections),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                // Out of file descriptors, most likely: others will end.
+                tracing::warn!(%error, "a connection could not be taken");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    // Whoever is connected already, as far as they know, is served too.
+    while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
+        take(stream, peer, shared, connections);
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// One of the places for connections; free again when dropped.
+struct Place(Arc<Shared>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn take(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared>, connections: &TaskTracker) {
+    let limits = **shared.limits.load();
+    let place = Place(Arc::clone(shared));
+    let before = shared.open.fetch_add(1, Ordering::Relaxed);
+    if before >= limits.max_connections {
+        drop(place);
+        // An encrypted client could not read it, and is only cut off.
+        if shared.tls.is_none() {
+            connections.spawn(connection::turn_away(stream));
+        }
+        return;
+    }
+    let shared = Arc::clone(shared);
+    connections.spawn(async move {
+        connection::serve(stream, peer, &shared, limits).await;
+        drop(place);
+    });
+}

@@ -1,0 +1,133 @@
+//! What a person reads when a server has started: where it is, how to sign in, what to try.
+
+use std::path::{Path, PathBuf};
+
+use super::client_file::Saved;
+use super::open::Opened;
+use super::options::variable;
+use super::sign_in::SignIn;
+
+/// Prints it.
+pub(super) fn print(opened: &Opened, sign_in: &SignIn, demo: Option<u64>) {
+    for line in lines(opened, sign_in, demo, &program()) {
+        println!("{line}");
+    }
+}
+
+fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) -> Vec<String> {
+    let mut lines = vec![format!(
+        "Berth {} listens on {}",
+        env!("CARGO_PKG_VERSION"),
+        opened.urls().join(" and ")
+    )];
+    lines.push(format!("  data      {}", opened.database()));
+    if let Some(hosts) = demo {
+        lines.push(format!("  fleet     {hosts} simulated hosts, and tenants that come and go"));
+    }
+    if let Some(own) = &opened.own {
+        let ca = own.authority.ca_cert();
+        lines.push(format!("  trust     clients trust it by --ca-cert {}", ca.display()));
+        let agent = "certificate agent --node NODE";
+        let data_dir = shell(&opened.data_dir);
+        lines.push(format!(
+            "  agents    {program} {agent} --data-dir {data_dir} makes a certificate for one"
+        ));
+    }
+    lines.extend(sign_in_lines(opened, sign_in, program));
+    let prefix = match &sign_in.file {
+        Some(file) => format!("BERTH_CONFIG={} {program}", shell(file)),
+        None => program.to_owned(),
+    };
+    lines.push(String::new());
+    lines.push("Try next, in another shell:".to_owned());
+    for command in commands(demo.is_some()) {
+        lines.push(format!("  {prefix} {command}"));
+    }
+    lines.push(String::new());
+    lines.push("Ctrl-C stops it; requests in flight are finished first.".to_owned());
+    lines
+}
+
+fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    if opened.no_sign_in {
+        lines.push("  sign-in   none is needed on this machine".to_owned());
+    }
+    if let Some(token) = &sign_in.token {
+        lines.push(format!("  token     {token}"));
+        lines.push("            of an admin, shown this once: keep it".to_owned());
+    }
+    match &sign_in.saved {
+        Some(Saved::Here(path)) => {
+            lines.push(format!("  commands  find the server by {}", path.display()));
+        }
+        Some(Saved::Replaced(path, before)) => {
+            lines.push(format!("  commands  find the server by {}", path.display()));
+            lines.push(format!("            what it said before is in {}", before.display()));
+        }
+        Some(Saved::Beside { path, other }) => {
+            lines.push(format!("  commands  find the server by {}", path.display()));
+            lines.push(format!(
+                "            since your own file is about {other}, and was left alone"
+            ));
+        }
+        None if sign_in.ready => lines.push("  commands  are signed in already".to_owned()),
+        None => {
+            let database = shell(Path::new(&opened.database()));
+            lines.push(
+                "  sign-in   with a token that you have; lost all of them? make one:".to_owned(),
+            );
+            lines.push(format!(
+                "            {program} token create --role admin --database-url {database}"
+            ));
+        }
+    }
+    lines
+}
+
+/// Each works as it is printed.
+fn commands(demo: bool) -> &'static [&'static str] {
+    if demo {
+        &[
+            "nodes list --limit 5",
+            "place --owner demo --cpu 2 --memory 4GiB --count 50 --explain",
+            "place --owner demo --cpu 16 --memory 2TiB",
+        ]
+    } else {
+        &[
+            "nodes register node-1 --cpu 16 --memory 64GiB --disk 1TiB",
+            "nodes list",
+            "place --owner demo --cpu 2 --memory 4GiB --explain",
+        ]
+    }
+}
+
+/// How this program is called: by its name where the shell finds it, else by where it is.
+fn program() -> String {
+    let Ok(own) = std::env::current_exe() else { return "berth".to_owned() };
+    let path = variable("PATH").unwrap_or_default();
+    let is_own = |folder: PathBuf| {
+        let found = folder.join("berth");
+        found.canonicalize().is_ok_and(|found| Some(found) == own.canonicalize().ok())
+    };
+    if std::env::split_paths(&path).any(is_own) { "berth".to_owned() } else { shell(&own) }
+}
+
+/// A path as a shell reads it.
+fn shell(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@=,".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_written_so_that_a_shell_reads_it() {
+        for (path, text) in [("/a/b-1.db", "/a/b-1.db"), ("/a b/it's", r"'/a b/it'\''s'")] {
+            assert_eq!(shell(Path::new(path)), text);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What a server needs before it serves: addresses, a folder, a database, certificates. What is
+//! missing is said in one sentence, with what to do.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow, bail};
+use berth_engine::Policy;
+use berth_ledger::{Backend, LedgerError};
+use berth_server::PlacerOptions;
+use berth_server::config::{Config, TlsMode};
+use berth_server::serve::{Authority, Server, Tls, TlsFiles};
+use berth_server::service::{Service, ServiceError, ServiceOptions};
+
+use super::lock::Lock;
+use super::options::default_data_dir;
+
+/// What a server holds while it runs.
+pub(super) struct Opened {
+    pub(super) data_dir: PathBuf,
+    pub(super) backend: Backend,
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) own: Option<Own>,
+    pub(super) no_sign_in: bool,
+    _lock: Option<Lock>,
+}
+
+/// The own authority, and what the server's certificate is for.
+#[derive(Clone)]
+pub(super) struct Own {
+    pub(super) authority: Authority,
+    pub(super) hosts: Vec<String>,
+}
+
+/// Takes the addresses.
+pub(super) fn listen(addresses: &[SocketAddr]) -> anyhow::Result<Server> {
+    Server::bind(addresses).map_err(|(at, error)| match error.kind() {
+        ErrorKind::AddrInUse => anyhow!(
+            "cannot listen on {at}: the port is in use; stop the program that has it, or name another with --listen, as in --listen {}:{}",
+            at.ip(),
+            at.port().saturating_add(1)
+        ),
+        ErrorKind::PermissionDenied => anyhow!(
+            "cannot listen on {at}: ports below 1024 are for root; name another with --listen"
+        ),
+        ErrorKind::AddrNotAvailable => anyhow!(
+            "cannot listen on {at}: this machine does not have the address; name one of its own with --listen"
+        ),
+        _ => anyhow!("cannot listen on {at}: {error}"),
+    })
+}
+
+impl Opened {
+    pub(super) fn new(
+        config: &Config,
+        demo: bool,
+        addresses: &[SocketAddr],
+    ) -> anyhow::Result<Self> {
+        let mut data_dir = config.server.data_dir.clone();
+        if data_dir.as_os_str().is_empty() {
+            data_dir = default_data_dir()?;
+            // A demonstration must never be mistaken for the real thing, nor spoil it.
+            if demo {
+                data_dir.push("demo");
+            }
+        }
+        std::fs::create_dir_all(&data_dir).with_context(|| {
+            format!("{} cannot be made; give the user of this process the right, or name another folder with --data-dir", data_dir.display())
+        })?;
+        let backend = match &config.server.database_url {
+            Some(url) => Backend::parse(url)?,
+            None => Backend::Sqlite(data_dir.join("berth.db")),
+        };
+        let lock = match &backend {
+            Backend::Sqlite(path) => Some(Lock::take(path)?),
+            Backend::Postgres(_) => None,
+        };
+        let now = jiff::Timestamp::now();
+        let own = match config.tls.mode {
+            TlsMode::Own => {
+                let authority = Authority::in_data_dir(&data_dir, now)?;
+                let hosts = hosts(addresses, &config.tls.hosts);
+                authority.renew_server(&hosts, now)?;
+                Some(Own { authority, hosts })
+            }
+            TlsMode::Off | TlsMode::Files => None,
+        };
+        let tls = tls_files(config, own.as_ref()).map(Tls::load).transpose()?.map(Arc::new);
+        let addresses = addresses.to_vec();
+        let no_sign_in = config.server.no_sign_in;
+        Ok(Self { data_dir, backend, addresses, tls, own, no_sign_in, _lock: lock })
+    }
+
+    /// Opens the ledger and starts what works on it.
+    pub(super) async fn start(&self, config: &Config) -> anyhow::Result<Arc<Service>> {
+        let mut placer = PlacerOptions::new(policy(&config.policy)?);
+        placer.ledger = config.ledger;
+        placer.follow_every = config.follow_every;
+        let options = ServiceOptions {
+            backend: self.backend.clone(),
+            placer,
+            settings: config.settings.clone(),
+            chores: config.chores,
+            no_sign_in: config.server.no_sign_in,
+        };
+        // It waits for the database.
+        let started = tokio::task::spawn_blocking(move || Service::start(options)).await?;
+        started.map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: ServiceError) -> anyhow::Error {
+        let error = anyhow::Error::from(error);
+        let name = self.database();
+        match error.chain().find_map(|cause| cause.downcast_ref::<LedgerError>()) {
+            Some(LedgerError::Unreachable(why)) => anyhow!(
+                "the database {name} cannot be reached: {why}; start it, or name another with --database-url"
+            ),
+            Some(LedgerError::NewerSchema { found, known }) => anyhow!(
+                "the database {name} was made by a newer Berth (schema {found}, this one knows up to {known}); start that newer Berth, or name another database with --database-url"
+            ),
+            Some(LedgerError::StorageFull(why)) => {
+                anyhow!("the disk of the database {name} is full: {why}; make room on it")
+            }
+            Some(LedgerError::Corrupt(why)) => anyhow!(
+                "the database {name} holds what Berth cannot read: {why}; restore it from an export, or name another with --database-url"
+            ),
+            Some(other) => anyhow!("the database {name} cannot be used: {other}"),
+            None => error,
+        }
+    }
+
+    /// The database, without what must not be seen.
+    pub(super) fn database(&self) -> String {
+        match &self.backend {
+            Backend::Sqlite(path) => path.display().to_string(),
+            Backend::Postgres(url) => without_password(url),
+        }
+    }
+
+    /// The address under which this machine reaches the server.
+    pub(super) fn local_url(&self) -> String {
+        let loopback = self.addresses.iter().find(|at| at.ip().to_canonical().is_loopback());
+        self.url(loopback.or(self.addresses.first()))
+    }
+
+    /// All addresses, as people type them.
+    pub(super) fn urls(&self) -> Vec<String> {
+        self.addresses.iter().map(|at| self.url(Some(at))).collect()
+    }
+
+    fn url(&self, at: Option<&SocketAddr>) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let at = at.copied().unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 7070)));
+        let ip = match at.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        format!("{scheme}://{}", SocketAddr::new(ip, at.port()))
+    }
+}
+
+pub(super) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let authority = rest.find(['/', '?']).unwrap_or(rest.len());
+    let Some(at) = rest[..authority].rfind('@') else { return url.to_owned() };
+    let user = rest[..at].split(':').next().unwrap_or("");
+    // What follows a question mark may be a password too.
+    let place = rest[at..].split('?').next().unwrap_or("");
+    format!("{scheme}://{user}{place}")
+}
+
+fn tls_files(config: &Config, own: Option<&Own>) -> Option<TlsFiles> {
+    let mut client_ca: Vec<PathBuf> = config.tls.client_ca.iter().cloned().collect();
+    if let Some(own) = own {
+        client_ca.push(own.authority.ca_cert());
+        let server = own.authority.server();
+        return Some(TlsFiles { cert: server.clone(), key: server, client_ca });
+    }
+    let (cert, key) = (config.tls.cert.clone()?, config.tls.key.clone()?);
+    Some(TlsFiles { cert, key, client_ca })
+}
+
+/// Everything that clients may call this server, in an order that does not change.
+fn hosts(addresses: &[SocketAddr], named: &[String]) -> Vec<String> {
+    let own = addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let fixed = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    let all = fixed.into_iter().chain(own.map(|ip| ip.to_string())).chain(named.iter().cloned());
+    let mut hosts: Vec<String> = all.chain([name.trim().to_owned()]).collect();
+    hosts.retain(|host| !host.is_empty());
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts
+}
+
+fn policy(name: &str) -> anyhow::Result<Policy> {
+    let builtin = match Policy::builtin(name) {
+        Ok(policy) => return Ok(policy),
+        Err(error) => error,
+    };
+    let path = Path::new(name);
+    if !path.exists() {
+        bail!(
+            "policy.initial is {name:?}, which is neither a file nor a built-in policy: {builtin}"
+        );
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let read = if is_json { Policy::from_json(&text) } else { Policy::from_toml(&text) };
+    read.with_context(|| format!("policy.initial is {name}, which is no policy"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, shown) in [
+            ("postgres://berth@db/x", "postgres://berth@db/x"),
+            ("postgres://berth:s@cret@db:5432/x?sslmode=require", "postgres://berth@db:5432/x"),
+            ("postgres://db/x", "postgres://db/x"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_policy_is_a_name_or_a_file() {
+        assert_eq!(policy("pack").unwrap().name(), "pack");
+        let error = policy("packk").unwrap_err().to_string();
+        assert!(error.contains("\"packk\"") && error.contains("balanced"), "{error}");
+    }
+}

@@ -1,0 +1,188 @@
+//! Changes while a server runs: settings and certificates are read again when their files change,
+//! and on `SIGHUP`.
+//!
+//! Folders are watched, not files: editors and mounted volumes put a new file in the old one's place.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use berth_server::config::{Key, Loaded};
+use berth_server::serve::{ConnectionLimits, Tls};
+use berth_server::service::Service;
+use berth_server::telemetry::Telemetry;
+use notify::Watcher as _;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::open::Own;
+use super::options::Flags;
+
+/// How long a file must rest before it is read: it may be written in pieces.
+const REST: Duration = Duration::from_millis(300);
+
+/// How often the end of the own certificate is looked at.
+const CERTIFICATE_EVERY: Duration = Duration::from_secs(3600);
+
+/// What can change, and where changes go.
+pub(super) struct Reloader {
+    pub(super) flags: Flags,
+    /// What the server was started with, and later what was last accepted.
+    pub(super) current: Arc<ArcSwap<Loaded>>,
+    pub(super) service: Arc<Service>,
+    pub(super) limits: Arc<ArcSwap<ConnectionLimits>>,
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) own: Option<Own>,
+    pub(super) tls: Option<Arc<Tls>>,
+}
+
+impl Reloader {
+    /// Takes in changes until it is aborted.
+    pub(super) async fn run(self) {
+        let started = self.current.load_full();
+        let (sender, mut changes) = mpsc::unbounded_channel();
+        let _watcher = self.watch(sender);
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+        let mut daily = tokio::time::interval(CERTIFICATE_EVERY);
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => self.reload_by_signal(&started),
+                Some(()) = changes.recv() => {
+                    tokio::time::sleep(REST).await;
+                    while changes.try_recv().is_ok() {}
+                    self.reload(&started, false);
+                }
+                _ = daily.tick() => self.renew(),
+            }
+        }
+    }
+
+    /// Watches the folders of all files that may change. Without it, signals still work.
+    fn watch(&self, changed: mpsc::UnboundedSender<()>) -> Option<notify::RecommendedWatcher> {
+        let tls = self.tls.iter().flat_map(|tls| {
+            let files = tls.files();
+            [files.cert.as_path(), files.key.as_path()]
+                .into_iter()
+                .chain(files.client_ca.iter().map(PathBuf::as_path))
+        });
+        let folders: BTreeSet<PathBuf> =
+            self.flags.file().into_iter().chain(tls).map(folder_of).collect();
+        if folders.is_empty() {
+            return None;
+        }
+        let handler = move |event: notify::Result<notify::Event>| {
+            // Reading a file is an event too, and would go on for ever.
+            let is_change = event.is_ok_and(|event| !event.kind.is_access());
+            if is_change {
+                let _ = changed.send(());
+            }
+        };
+        let mut watcher = match notify::recommended_watcher(handler) {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                tracing::warn!(%error, "files are not watched; SIGHUP reads them again");
+                return None;
+            }
+        };
+        for folder in folders {
+            if let Err(error) = watcher.watch(&folder, notify::RecursiveMode::NonRecursive) {
+                let folder = folder.display().to_string();
+                tracing::warn!(%error, folder, "a folder is not watched; SIGHUP reads its files again");
+            }
+        }
+        Some(watcher)
+    }
+
+    fn reload_by_signal(&self, started: &Loaded) {
+        if let Ok(at) = NotifyState::monotonic_usec_now() {
+            let _ = sd_notify::notify(&[NotifyState::Reloading, at]);
+        }
+        self.reload(started, true);
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+    }
+
+    fn reload(&self, started: &Loaded, asked: bool) {
+        if let Some(tls) = &self.tls {
+            match tls.reload() {
+                Ok(true) => tracing::info!("new certificates are in use"),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::error!(
+                        error = chain(&error),
+                        "certificates are not accepted, the old ones stay in use"
+                    );
+                }
+            }
+        }
+        match self.flags.load() {
+            Ok(loaded) => self.apply(loaded, started, asked),
+            Err(error) => {
+                tracing::error!(
+                    "the configuration is not accepted, everything stays as it was: {error:#}"
+                );
+            }
+        }
+    }
+
+    fn apply(&self, loaded: Loaded, started: &Loaded, asked: bool) {
+        let before = self.current.load_full();
+        let (live, changed) = loaded.changed(&before);
+        let (_, restart) = loaded.changed(started);
+        if !live.is_empty() {
+            let config = &loaded.config;
+            self.service.settings.store(Arc::new(config.settings.clone()));
+            self.service.chores.store(Arc::new(config.chores));
+            self.limits.store(Arc::new(config.http.connections));
+            if let Err(error) = self.telemetry.set_level(&config.telemetry.log_level) {
+                tracing::error!(%error, "what is logged stays as it was");
+            }
+            tracing::info!(settings = names(&live), "settings changed");
+        }
+        if !restart.is_empty() && (asked || !changed.is_empty()) {
+            tracing::warn!(settings = names(&restart), "changed settings need a restart");
+        }
+        if asked && live.is_empty() && restart.is_empty() {
+            tracing::info!("the configuration is as it was");
+        }
+        self.current.store(Arc::new(loaded));
+    }
+
+    fn renew(&self) {
+        let (Some(own), Some(tls)) = (&self.own, &self.tls) else { return };
+        match own.authority.renew_server(&own.hosts, jiff::Timestamp::now()) {
+            Ok(true) => match tls.reload() {
+                Ok(_) => tracing::info!("the server's certificate was renewed"),
+                Err(error) => {
+                    tracing::error!(error = chain(&error), "the renewed certificate cannot be used")
+                }
+            },
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!(error = chain(&error), "the server's certificate cannot be renewed")
+            }
+        }
+    }
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new(".")).to_owned()
+}
+
+fn names(keys: &[&'static Key]) -> String {
+    keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,70 @@
+//! Stopping: a signal asks for it, requests in flight are finished, a second signal does not wait.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use berth_server::config::Loaded;
+use berth_server::serve::Stop;
+use berth_server::service::Service;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+
+/// Signals that ask to stop.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub(super) fn new() -> std::io::Result<Self> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for one, and returns its name.
+    pub(super) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Stops in steps, each bounded. Afterwards no connection is left.
+pub(super) async fn stop(
+    why: &'static str,
+    signals: &mut Signals,
+    steps: &Stop,
+    service: &Service,
+    mut serving: JoinHandle<()>,
+    current: &Arc<ArcSwap<Loaded>>,
+) {
+    let server = current.load().config.server.clone();
+    let (delay, grace) = (server.stop_delay, server.stop_grace);
+    tracing::info!(why, grace_s = grace.as_secs(), "stopping; a second signal does not wait");
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    // Load balancers see it, and clients are told to connect anew.
+    steps.draining.cancel();
+    let hurry = tokio::select! {
+        () = tokio::time::sleep(delay) => false,
+        _ = signals.next() => true,
+    };
+    steps.closing.cancel();
+    // Streams and loops end.
+    service.stopping.cancel();
+    let in_time = !hurry
+        && tokio::select! {
+            _ = &mut serving => true,
+            () = tokio::time::sleep(grace) => false,
+            _ = signals.next() => false,
+        };
+    if !in_time {
+        tracing::warn!(
+            "requests in flight were cut off; a retry with the same request id tells what became of them"
+        );
+        steps.cut.cancel();
+        let _ = serving.await;
+    }
+    tracing::info!("stopped");
+}

@@ -1,0 +1,9 @@
+//! Real servers, on free ports and in folders of their own, from the first start to the last answer.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod harness;
+mod reload;
+mod start;
+mod stop;
+mod tls;

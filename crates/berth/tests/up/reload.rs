@@ -1,0 +1,44 @@
+//! Settings that change while a server runs.
+
+use crate::harness::Home;
+
+#[tokio::test]
+async fn what_can_change_does_what_cannot_is_named_and_a_broken_file_changes_nothing() {
+    let home = Home::new();
+    let file = home.path().join("settings/berth.toml");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let server = home.up(&["--config", file.to_str().unwrap()]);
+    let metrics = format!("{}/metrics", server.url());
+    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 401);
+
+    // A new file in the old one's place, as editors write them.
+    let new = file.with_extension("new");
+    std::fs::write(&new, "[telemetry]\nopen_metrics = true\n[http]\nbody_limit = \"9MiB\"\n")
+        .unwrap();
+    std::fs::rename(&new, &file).unwrap();
+    server.wait_for_log("settings changed settings=\"telemetry.open_metrics\"");
+    server.wait_for_log("changed settings need a restart settings=\"http.body_limit\"");
+    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 200);
+
+    std::fs::write(&file, "[telemetry]\nopen_metrics = maybe\n").unwrap();
+    server.wait_for_log("the configuration is not accepted, everything stays as it was");
+    std::fs::write(&file, "[telemetry]\nopen_metrics = \"maybe\"\n").unwrap();
+    server.wait_for_log("line 2: telemetry.open_metrics is \"maybe\"; accepted is true or false");
+    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 200);
+
+    std::fs::write(&file, "[telemetry]\nlog_level = \"debug\"\n").unwrap();
+    server
+        .wait_for_log("settings changed settings=\"telemetry.log_level, telemetry.open_metrics\"");
+    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 401);
+    server.stop();
+}
+
+#[test]
+fn a_signal_reads_the_file_again() {
+    let home = Home::new();
+    let server = home.up(&[]);
+    server.signal("-HUP");
+    server.wait_for_log("the configuration is as it was");
+    server.stop();
+}
