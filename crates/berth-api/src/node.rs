@@ -65,6 +65,10 @@ pub struct RunningInstance {
     pub fence: Option<i64>,
     /// What it does.
     pub state: RunState,
+    /// For one that stopped or failed: why, for the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub reason: Option<String>,
     /// For an instance that nobody placed: what it uses, so that it can be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,

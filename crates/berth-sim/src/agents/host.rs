@@ -100,6 +100,7 @@ impl Host {
                 Phase::Stopped => RunState::Stopped,
                 Phase::Failed => RunState::Failed,
             },
+            reason: None,
             found: None,
         };
         Heartbeat {

@@ -9,8 +9,8 @@ use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
     Assignment, AssignmentList, Found, Heard, Heartbeat, Reported, RunState, RunningInstance,
 };
-use berth_engine::{BootOutcome, Demand, InstanceRequest, NodeId, NodeState, Timestamp};
-use berth_ledger::{Adopt, Advance, ClaimKey, ClaimState, Op, Rejected, Release, Step, Text};
+use berth_engine::{BootOutcome, Demand, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp};
+use berth_ledger::{Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Rejected, Release, Step, Text};
 use futures_util::Stream;
 use uuid::Uuid;
 
@@ -121,6 +121,12 @@ async fn report(
         let mut claims = roles.iter().filter_map(|key| books.claims.get(key));
         claims.find(|claim| claim.node == *node).cloned()
     };
+    // The catalogue may be a moment behind another server's grant; the ledger is not.
+    let claim = match claim {
+        Some(claim) => Some(Standing::of(&claim)),
+        None => service.read(move |ledger| Standing::read(ledger, instance)).await?,
+    };
+    let claim = claim.filter(|claim| claim.node == *node);
     let refused = |code: &str| Reported { instance, state: None, refused: Some(code.to_owned()) };
     let Some(claim) = claim else {
         return match (running.fence, running.found) {
@@ -129,18 +135,28 @@ async fn report(
             (None, None) => Ok(refused("unknown_instance")),
         };
     };
-    if running.fence.is_some_and(|fence| fence < claim.fence) {
-        return Ok(Reported { state: Some(state_of(claim.state)), ..refused("stale_fence") });
+    let known = |code: &str| Reported { state: Some(state_of(claim.state)), ..refused(code) };
+    match running.fence {
+        Some(fence) if fence < claim.fence => return Ok(known("stale_fence")),
+        Some(fence) if fence > claim.fence => return Ok(known("unknown_fence")),
+        // It was adopted before; its assignment has its fence.
+        None if running.found.is_some() => {
+            return Ok(Reported { refused: None, ..known("") });
+        }
+        None => return Ok(known("fence_missing")),
+        Some(_) => {}
     }
     let mut standing = Ok(Some(claim.state));
-    for op in steps(&claim, running.state) {
+    for op in steps(&claim, running.state, running.reason.as_deref()) {
         let done = service.step(caller, "agent.report", claim.key.to_string(), op).await?;
         standing = done.map(|standing| standing.state);
         if standing.is_err() {
             break;
         }
     }
-    if running.state == RunState::Failed {
+    // An instance that dies after it ran says nothing about how its node boots others.
+    let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
+    if running.state == RunState::Failed && was_booting {
         note_boot(service, node, true).await?;
     } else if running.state == RunState::Running && claim.state != ClaimState::Active {
         note_boot(service, node, false).await?;
@@ -151,12 +167,37 @@ async fn report(
     })
 }
 
+/// What a report is compared with.
+struct Standing {
+    key: ClaimKey,
+    node: NodeId,
+    state: ClaimState,
+    fence: i64,
+}
+
+impl Standing {
+    fn of(claim: &ClaimEntry) -> Self {
+        Self { key: claim.key, node: claim.node.clone(), state: claim.state, fence: claim.fence }
+    }
+
+    fn read(ledger: &Ledger, instance: InstanceId) -> Result<Option<Self>, LedgerError> {
+        let claim = ledger.claim(ClaimKey::primary(instance))?;
+        Ok(claim.map(|claim| Self {
+            key: claim.key,
+            node: claim.node,
+            state: claim.state,
+            fence: claim.fence,
+        }))
+    }
+}
+
 fn code_of(rejected: &Rejected) -> &'static str {
     rejected.code()
 }
 
 /// The steps that a report means for a claim; none when it says what is known.
-fn steps(claim: &ClaimEntry, state: RunState) -> Vec<Op> {
+fn steps(claim: &Standing, state: RunState, reason: Option<&str>) -> Vec<Op> {
+    let told = reason;
     let advance =
         |step: Step| Op::Advance(Advance { key: claim.key, owner: None, fence: claim.fence, step });
     let gone = |reason: &str| {
@@ -166,7 +207,7 @@ fn steps(claim: &ClaimEntry, state: RunState) -> Vec<Op> {
             owner: None,
             fence: Some(claim.fence),
             confirmed: true,
-            reason: Text::from(reason),
+            reason: Text::from(told.unwrap_or(reason)),
         })
     };
     match (state, claim.state) {
@@ -208,7 +249,7 @@ async fn adopt(
     service: &Service,
     caller: &Caller,
     node: &NodeId,
-    instance: berth_engine::InstanceId,
+    instance: InstanceId,
     found: Found,
 ) -> Answer<Reported> {
     let mut request = InstanceRequest::new(instance, &found.owner, found.resources);
