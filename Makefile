@@ -24,8 +24,8 @@ release: ## Build the release binary
 	cargo build --release --package berth
 
 .PHONY: up
-up: release ## Place a batch on a simulated fleet and print the decisions
-	$(BERTH) demo
+up: release ## Run a server with a simulated fleet, and say what to try
+	$(BERTH) up --demo
 
 .PHONY: test
 test: tools check instructions ## Run every check that a change must pass

@@ -45,9 +45,13 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Make certificates, for a server that runs with --tls self.
+    ///
+    /// Example: berth certificate agent --node n1 --data-dir berth-data
     #[command(subcommand)]
     Certificate(up::Certificate),
     /// Look at the configuration of a server.
+    ///
+    /// Example: berth config check berth.toml
     #[command(subcommand)]
     Config(up::ConfigCommand),
     /// Write a whole ledger to a file, for a backup or to move it to another database.
@@ -70,7 +74,8 @@ enum Command {
 
 /// Commands that ask no server, or have ways of their own to say which: they show none of the
 /// options that do.
-const LOCAL: [&str; 6] = ["agent", "bench", "export", "import", "up", "verify"];
+const LOCAL: [&str; 8] =
+    ["agent", "bench", "certificate", "config", "export", "import", "up", "verify"];
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {

@@ -1,3 +1,5 @@
+//! The table of settings, and what a file may say.
+
 use std::path::Path;
 use std::time::Duration;
 

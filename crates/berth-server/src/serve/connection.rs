@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
 use super::stall::{PatientBody, Watched};
@@ -33,10 +35,10 @@ pub(super) async fn serve(
 ) {
     // Answers are small and complete: waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
-    let app = shared.app.clone();
+    let (app, draining) = (shared.app.clone(), shared.stop.draining.clone());
     let Some(tls) = &shared.tls else {
-        let context = Context { app, peer, node: None, stall: limits.stall_timeout };
-        return http1(stream, context, &shared.stop, limits).await;
+        let context = Context { app, peer, node: None, limits, draining };
+        return http1(stream, context, &shared.stop).await;
     };
     let handshake = tls.acceptor().accept(stream);
     let stream = tokio::select! {
@@ -50,21 +52,21 @@ pub(super) async fn serve(
     let session = stream.get_ref().1;
     let node = super::tls::certified_node(session.peer_certificates()).map(CertifiedNode);
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let context = Context { app, peer, node, stall: limits.stall_timeout };
+    let context = Context { app, peer, node, limits, draining };
     if is_http2 {
-        http2(stream, context, &shared.stop, limits).await;
+        http2(stream, context, &shared.stop).await;
     } else {
-        http1(stream, context, &shared.stop, limits).await;
+        http1(stream, context, &shared.stop).await;
     }
 }
 
 /// What every request of a connection has with it.
-#[derive(Clone)]
 struct Context {
     app: Router,
     peer: SocketAddr,
     node: Option<CertifiedNode>,
-    stall: Duration,
+    limits: ConnectionLimits,
+    draining: CancellationToken,
 }
 
 impl Context {
@@ -74,7 +76,7 @@ impl Context {
         if let Some(node) = &self.node {
             parts.extensions.insert(node.clone());
         }
-        let body = Body::new(PatientBody::new(body, self.stall));
+        let body = Body::new(PatientBody::new(body, self.limits.stall_timeout));
         match self.app.clone().call(Request::from_parts(parts, body)).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -82,17 +84,17 @@ impl Context {
     }
 }
 
-async fn http1<S>(stream: S, context: Context, stop: &Stop, limits: ConnectionLimits)
+async fn http1<S>(stream: S, context: Context, stop: &Stop)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let draining = stop.draining.clone();
+    let (limits, context) = (context.limits, Arc::new(context));
     let service = service_fn(move |request| {
-        let (context, draining) = (context.clone(), draining.clone());
+        let context = Arc::clone(&context);
         async move {
             let mut response = context.answer(request).await;
             // The next request goes elsewhere, instead of into a connection that is being closed.
-            if draining.is_cancelled() {
+            if context.draining.is_cancelled() {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
             }
@@ -116,12 +118,13 @@ where
     }
 }
 
-async fn http2<S>(stream: S, context: Context, stop: &Stop, limits: ConnectionLimits)
+async fn http2<S>(stream: S, context: Context, stop: &Stop)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (limits, context) = (context.limits, Arc::new(context));
     let service = service_fn(move |request| {
-        let context = context.clone();
+        let context = Arc::clone(&context);
         async move { Ok::<_, Infallible>(context.answer(request).await) }
     });
     let io = TokioIo::new(Watched::new(stream, limits.stall_timeout));

@@ -1,3 +1,5 @@
+//! Connections as clients see them.
+
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;

@@ -1,5 +1,6 @@
 //! What a person reads when a server has started: where it is, how to sign in, what to try.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use super::client_file::Saved;
@@ -53,7 +54,10 @@ fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String
     if opened.no_sign_in {
         lines.push("  sign-in   none is needed on this machine".to_owned());
     }
-    if let Some(token) = &sign_in.token {
+    // A service manager keeps what is printed, and others read it: there the file must do.
+    let is_service = variable("INVOCATION_ID").is_some() && !std::io::stdout().is_terminal();
+    let is_kept = sign_in.saved.is_some() && is_service;
+    if let Some(token) = sign_in.token.as_ref().filter(|_| !is_kept) {
         lines.push(format!("  token     {token}"));
         lines.push("            of an admin, shown this once: keep it".to_owned());
     }

@@ -43,16 +43,26 @@ pub(crate) struct Up {
     flags: Flags,
 }
 
+/// Every connection is an open file, and shells start programs with few of them: take as many as
+/// the system allows. Where it allows none, connections are refused later, and the log says why.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let loaded = self.flags.load()?;
         // Sends traces with a client that waits, so it is made outside of asynchronous code.
-        let telemetry = Telemetry::start(&loaded.config.telemetry)?;
+        // It is held to the end, so that the last traces are sent too.
+        let telemetry = Arc::new(Telemetry::start(&loaded.config.telemetry)?);
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
+        raise_file_limit();
         let runtime = tokio::runtime::Runtime::new()?;
-        let outcome = runtime.block_on(self.serve(loaded, Arc::new(telemetry)));
+        let outcome = runtime.block_on(self.serve(loaded, Arc::clone(&telemetry)));
         // Threads that wait for nothing of importance do not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_secs(2));
         outcome

@@ -46,7 +46,7 @@ impl Reloader {
         let (sender, mut changes) = mpsc::unbounded_channel();
         let _watcher = self.watch(sender);
         let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
-        let mut daily = tokio::time::interval(CERTIFICATE_EVERY);
+        let mut hourly = tokio::time::interval(CERTIFICATE_EVERY);
         loop {
             tokio::select! {
                 _ = hangup.recv() => self.reload_by_signal(&started),
@@ -55,7 +55,7 @@ impl Reloader {
                     while changes.try_recv().is_ok() {}
                     self.reload(&started, false);
                 }
-                _ = daily.tick() => self.renew(),
+                _ = hourly.tick() => self.renew(),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How a person on this machine signs in: the first token of a new ledger, and the file that the
 //! commands read it from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_api::{NewToken, Role};
@@ -10,6 +10,7 @@ use berth_server::service::Service;
 
 use super::client_file::{self, Entry, Saved};
 use super::open::Opened;
+use super::options::variable;
 
 /// How a person on this machine signs in.
 pub(super) struct SignIn {
@@ -43,7 +44,7 @@ pub(super) async fn arrange(
     };
     let found = places.find(works).cloned();
     if let (Some(found), None) = (&found, &token) {
-        let file = (Some(found) != user.as_ref()).then(|| found.clone());
+        let file = must_be_named(found, user.as_deref());
         return Ok(SignIn { token: None, saved: None, ready: true, file });
     }
     if token.is_none() && demo && !opened.no_sign_in {
@@ -64,13 +65,15 @@ pub(super) async fn arrange(
             return Ok(SignIn { token, saved: None, ready: false, file: None });
         }
     };
-    let file = match &saved {
-        Saved::Here(path) | Saved::Replaced(path, _) => {
-            (Some(path) != user.as_ref()).then(|| path.clone())
-        }
-        Saved::Beside { path, .. } => Some(path.clone()),
-    };
+    let (Saved::Here(path) | Saved::Replaced(path, _) | Saved::Beside { path, .. }) = &saved;
+    let file = must_be_named(path, user.as_deref());
     Ok(SignIn { token, saved: Some(saved), ready: true, file })
+}
+
+/// The file, unless commands in any shell find it by themselves.
+fn must_be_named(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
+    let is_found = user == Some(path) && variable("BERTH_CONFIG").is_none();
+    (!is_found).then(|| path.to_owned())
 }
 
 /// A token that only this process knows: it is never stored, and ends with it.

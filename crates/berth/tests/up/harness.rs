@@ -156,7 +156,9 @@ impl Drop for Running {
 /// A node with much room.
 pub(crate) fn node(id: &str) -> berth_engine::NodeFacts {
     let amounts = berth_engine::Amounts::new(1_000_000, 10_000_000).with_disk(100_000_000);
-    berth_engine::NodeFacts::new(id, amounts)
+    let mut facts = berth_engine::NodeFacts::new(id, amounts);
+    facts.instance_limit = 1_000_000;
+    facts
 }
 
 /// A small instance.
@@ -167,4 +169,10 @@ pub(crate) fn small(request_id: &str) -> berth_api::PlaceRequest {
         "instances": [{ "resources": { "cpu_milli": 10, "memory_mib": 16, "disk_mib": 1 } }],
     });
     serde_json::from_value(json).unwrap()
+}
+
+/// The status with which a server answers somebody who has no token.
+pub(crate) async fn status(url: &str) -> u16 {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    reqwest::get(url).await.unwrap().status().as_u16()
 }

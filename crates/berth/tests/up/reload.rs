@@ -1,6 +1,6 @@
 //! Settings that change while a server runs.
 
-use crate::harness::Home;
+use crate::harness::{Home, status};
 
 #[tokio::test]
 async fn what_can_change_does_what_cannot_is_named_and_a_broken_file_changes_nothing() {
@@ -10,7 +10,7 @@ async fn what_can_change_does_what_cannot_is_named_and_a_broken_file_changes_not
     std::fs::write(&file, "").unwrap();
     let server = home.up(&["--config", file.to_str().unwrap()]);
     let metrics = format!("{}/metrics", server.url());
-    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 401);
+    assert_eq!(status(&metrics).await, 401);
 
     // A new file in the old one's place, as editors write them.
     let new = file.with_extension("new");
@@ -19,18 +19,18 @@ async fn what_can_change_does_what_cannot_is_named_and_a_broken_file_changes_not
     std::fs::rename(&new, &file).unwrap();
     server.wait_for_log("settings changed settings=\"telemetry.open_metrics\"");
     server.wait_for_log("changed settings need a restart settings=\"http.body_limit\"");
-    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 200);
+    assert_eq!(status(&metrics).await, 200);
 
     std::fs::write(&file, "[telemetry]\nopen_metrics = maybe\n").unwrap();
     server.wait_for_log("the configuration is not accepted, everything stays as it was");
     std::fs::write(&file, "[telemetry]\nopen_metrics = \"maybe\"\n").unwrap();
     server.wait_for_log("line 2: telemetry.open_metrics is \"maybe\"; accepted is true or false");
-    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 200);
+    assert_eq!(status(&metrics).await, 200);
 
     std::fs::write(&file, "[telemetry]\nlog_level = \"debug\"\n").unwrap();
     server
         .wait_for_log("settings changed settings=\"telemetry.log_level, telemetry.open_metrics\"");
-    assert_eq!(reqwest::get(&metrics).await.unwrap().status(), 401);
+    assert_eq!(status(&metrics).await, 401);
     server.stop();
 }
 

@@ -6,52 +6,86 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_api::{Claim, Instance};
-use berth_client::{Client, ClientError, Connect};
+use berth_client::{Client, Connect};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::harness::{Home, node, small};
+use crate::harness::{Home, Running, node, small, status};
 
-/// Places until told to stop or until no new connection is possible. Returns request ids that were
-/// granted, and failures that were no refused connection.
+/// Places until told to stop. Returns how many were granted, or what went wrong.
 async fn keep_placing(
     client: Client,
     worker: usize,
     granted: Arc<AtomicUsize>,
-) -> (usize, Vec<String>) {
-    let (mut count, mut failures) = (0, Vec::new());
-    loop {
-        match client.place(&small(&format!("r-{worker}-{count}"))).await {
-            Ok(_) => {
-                count += 1;
-                granted.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(ClientError::Transport(error)) if error.is_connect() => return (count, failures),
-            Err(error) => {
-                failures.push(format!("{error:?}"));
-                return (count, failures);
-            }
-        }
+    until: Arc<AtomicBool>,
+) -> Result<usize, String> {
+    let mut count = 0;
+    while !until.load(Ordering::Relaxed) {
+        let request = small(&format!("r-{worker}-{count}"));
+        client.place(&request).await.map_err(|error| format!("{error:?}"))?;
+        count += 1;
+        granted.fetch_add(1, Ordering::Relaxed);
     }
+    Ok(count)
+}
+
+/// A request of which the head and half of the body are sent.
+async fn half_sent(server: &Running, number: usize) -> (TcpStream, String) {
+    let body = serde_json::to_string(&small(&format!("half-{number}"))).unwrap();
+    let (url, token, length) = (server.url(), server.token(), body.len());
+    let at = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let head = format!(
+        "POST /v1/placements HTTP/1.1\r\nhost: {at}\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    let (first, second) = body.split_at(length / 2);
+    stream.write_all(format!("{head}{first}").as_bytes()).await.unwrap();
+    (stream, second.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_in_flight_is_answered_and_what_was_answered_is_kept() {
     let home = Home::new();
-    let server = home.up(&["--set", "server.stop_delay=1s"]);
+    let server = home.up(&["--set", "server.stop_delay=2s"]);
     let client = server.client();
     client.put_node(&node("node-1")).await.unwrap();
-    let granted = Arc::new(AtomicUsize::new(0));
-    let workers: Vec<_> = (0..16)
-        .map(|worker| tokio::spawn(keep_placing(client.clone(), worker, Arc::clone(&granted))))
-        .collect();
+    let (granted, until) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let place = |worker| {
+        let (granted, until) = (Arc::clone(&granted), Arc::clone(&until));
+        tokio::spawn(keep_placing(client.clone(), worker, granted, until))
+    };
+    let workers: Vec<_> = (0..16).map(place).collect();
     while granted.load(Ordering::Relaxed) < 200 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    let mut halves = Vec::new();
+    for number in 0..10 {
+        halves.push(half_sent(&server, number).await);
+    }
     server.signal("-TERM");
+    server.wait_for_log("stopping");
+    // It goes on serving, and clients connect anew all the time.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    until.store(true, Ordering::Relaxed);
     let mut answered = 0;
     for worker in workers {
-        let (count, failures) = worker.await.unwrap();
-        assert_eq!(failures, Vec::<String>::new());
-        answered += count;
+        answered += worker.await.unwrap().unwrap();
+    }
+    // Then nobody new is taken, and what has begun is finished.
+    let at = server.url().trim_start_matches("http://").to_owned();
+    while TcpStream::connect(&at).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (mut stream, rest) in halves {
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 201") || answer.starts_with("HTTP/1.1 200"),
+            "{answer}"
+        );
+        answered += 1;
     }
     let token = server.token();
     assert_eq!(server.wait().code(), Some(0));
@@ -81,8 +115,7 @@ async fn readiness_ends_first_then_streams_then_the_process() {
     server.signal("-TERM");
     server.wait_for_log("stopping");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let ready = reqwest::get(format!("{}/readyz", server.url())).await.unwrap();
-    assert_eq!(ready.status(), 503);
+    assert_eq!(status(&format!("{}/readyz", server.url())).await, 503);
     assert!(!ended.load(Ordering::Relaxed));
     // It still serves.
     client.put_node(&node("node-1")).await.unwrap();
@@ -115,7 +148,7 @@ fn a_service_manager_is_told_how_it_goes() {
     };
     let mut command = home.berth(&["up", "--listen", "127.0.0.1:0"]);
     command.env("NOTIFY_SOCKET", &path);
-    let server = crate::harness::Running::start(command, home.path());
+    let server = Running::start(command, home.path());
     assert_eq!(told().trim(), "READY=1");
     server.signal("-HUP");
     let reloading = told();
