@@ -70,7 +70,8 @@ enum Command {
 
 /// Commands that ask no server, or have ways of their own to say which: they show none of the
 /// options that do.
-const LOCAL: [&str; 6] = ["agent", "bench", "export", "import", "up", "verify"];
+const LOCAL: [&str; 8] =
+    ["agent", "bench", "certificate", "config", "export", "import", "up", "verify"];
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {

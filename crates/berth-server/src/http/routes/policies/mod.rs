@@ -216,8 +216,8 @@ async fn rollback(
 ) -> Answer<Response> {
     let current = in_force(&service).await?.map(|policy| policy.hash);
     let history = service.read(|ledger| ledger.policy_history(2)).await?;
-    let before = history.into_iter().map(|(_, hash, _)| hash);
-    let before = before.skip_while(|hash| Some(hash) == current.as_ref()).next();
+    let mut before = history.into_iter().map(|(_, hash, _)| hash);
+    let before = before.find(|hash| Some(hash) != current.as_ref());
     let Some(before) = before else {
         let detail = "no other policy was in force before this one";
         return Err(ApiError::conflict("no_policy_before", detail)
