@@ -21,6 +21,7 @@ fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) ->
         env!("CARGO_PKG_VERSION"),
         opened.urls().join(" and ")
     )];
+    lines.push(format!("  browser   {}/", opened.local_url()));
     lines.push(format!("  data      {}", opened.database()));
     if let Some(hosts) = demo {
         lines.push(format!("  fleet     {hosts} simulated hosts, and tenants that come and go"));

@@ -1,6 +1,7 @@
 //! Real servers, on free ports and in folders of their own, from the first start to the last answer.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+#![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
 mod harness;
 mod reload;
