@@ -88,7 +88,9 @@ impl Drop for Telemetry {
 }
 
 fn filter_of(level: &str) -> Result<EnvFilter, TelemetryError> {
-    EnvFilter::try_new(level).map_err(|_| TelemetryError::Level(level.to_owned()))
+    // Of migrations, only what goes wrong is of interest to whoever does not ask.
+    let directives = format!("refinery_core=warn,{level}");
+    EnvFilter::try_new(directives).map_err(|_| TelemetryError::Level(level.to_owned()))
 }
 
 fn exporter(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {

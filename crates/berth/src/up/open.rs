@@ -67,7 +67,7 @@ impl Opened {
                 data_dir.push("demo");
             }
         }
-        std::fs::create_dir_all(&data_dir).with_context(|| {
+        make_private(&data_dir).with_context(|| {
             format!("{} cannot be made; give the user of this process the right, or name another folder with --data-dir", data_dir.display())
         })?;
         let backend = match &config.server.database_url {
@@ -212,6 +212,13 @@ fn policy(name: &str) -> anyhow::Result<Policy> {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let read = if is_json { Policy::from_json(&text) } else { Policy::from_toml(&text) };
     read.with_context(|| format!("policy.initial is {name}, which is no policy"))
+}
+
+/// Makes a folder that only its owner may look into: the ledger in it holds hashes of tokens. One
+/// that is there already stays as its owner wants it.
+fn make_private(folder: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 #[cfg(test)]
