@@ -19,7 +19,7 @@ use tower::Service as _;
 
 use super::stall::{PatientBody, Watched};
 use super::{ConnectionLimits, Shared, Stop};
-use crate::http::CertifiedNode;
+use crate::http::{CertifiedNode, OverTls};
 
 /// How often a client of HTTP/2 that says nothing is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -35,7 +35,8 @@ pub(super) async fn serve(
     let _ = stream.set_nodelay(true);
     let app = shared.app.clone();
     let Some(tls) = &shared.tls else {
-        let context = Context { app, peer, node: None, stall: limits.stall_timeout };
+        let context =
+            Context { app, peer, node: None, over_tls: None, stall: limits.stall_timeout };
         return http1(stream, context, &shared.stop, limits).await;
     };
     let handshake = tls.acceptor().accept(stream);
@@ -50,7 +51,7 @@ pub(super) async fn serve(
     let session = stream.get_ref().1;
     let node = super::tls::certified_node(session.peer_certificates()).map(CertifiedNode);
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let context = Context { app, peer, node, stall: limits.stall_timeout };
+    let context = Context { app, peer, node, over_tls: Some(OverTls), stall: limits.stall_timeout };
     if is_http2 {
         http2(stream, context, &shared.stop, limits).await;
     } else {
@@ -64,6 +65,7 @@ struct Context {
     app: Router,
     peer: SocketAddr,
     node: Option<CertifiedNode>,
+    over_tls: Option<OverTls>,
     stall: Duration,
 }
 
@@ -73,6 +75,9 @@ impl Context {
         parts.extensions.insert(ConnectInfo(self.peer));
         if let Some(node) = &self.node {
             parts.extensions.insert(node.clone());
+        }
+        if let Some(over_tls) = self.over_tls {
+            parts.extensions.insert(over_tls);
         }
         let body = Body::new(PatientBody::new(body, self.stall));
         match self.app.clone().call(Request::from_parts(parts, body)).await {
