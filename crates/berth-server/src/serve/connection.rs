@@ -21,7 +21,7 @@ use tower::Service as _;
 
 use super::stall::{PatientBody, Watched};
 use super::{ConnectionLimits, Shared, Stop};
-use crate::http::CertifiedNode;
+use crate::http::{CertifiedNode, OverTls};
 
 /// How often a client of HTTP/2 that says nothing is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ pub(super) async fn serve(
     let _ = stream.set_nodelay(true);
     let (app, draining) = (shared.app.clone(), shared.stop.draining.clone());
     let Some(tls) = &shared.tls else {
-        let context = Context { app, peer, node: None, limits, draining };
+        let context = Context { app, peer, node: None, over_tls: None, limits, draining };
         return http1(stream, context, &shared.stop).await;
     };
     let handshake = tls.acceptor().accept(stream);
@@ -52,7 +52,7 @@ pub(super) async fn serve(
     let session = stream.get_ref().1;
     let node = super::tls::certified_node(session.peer_certificates()).map(CertifiedNode);
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let context = Context { app, peer, node, limits, draining };
+    let context = Context { app, peer, node, over_tls: Some(OverTls), limits, draining };
     if is_http2 {
         http2(stream, context, &shared.stop).await;
     } else {
@@ -65,8 +65,13 @@ struct Context {
     app: Router,
     peer: SocketAddr,
     node: Option<CertifiedNode>,
+<<<<<<< HEAD
     limits: ConnectionLimits,
     draining: CancellationToken,
+=======
+    over_tls: Option<OverTls>,
+    stall: Duration,
+>>>>>>> pages
 }
 
 impl Context {
@@ -76,7 +81,14 @@ impl Context {
         if let Some(node) = &self.node {
             parts.extensions.insert(node.clone());
         }
+<<<<<<< HEAD
         let body = Body::new(PatientBody::new(body, self.limits.stall_timeout));
+=======
+        if let Some(over_tls) = self.over_tls {
+            parts.extensions.insert(over_tls);
+        }
+        let body = Body::new(PatientBody::new(body, self.stall));
+>>>>>>> pages
         match self.app.clone().call(Request::from_parts(parts, body)).await {
             Ok(response) => response,
             Err(never) => match never {},
