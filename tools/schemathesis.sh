@@ -52,4 +52,7 @@ if ! kill -0 "$server" 2>/dev/null; then
 	cat "$folder/log" >&2
 	exit 1
 fi
+if grep --extended-regexp 'ERROR|panicked|broke off' "$folder/log" >&2; then
+	status=1
+fi
 exit "$status"

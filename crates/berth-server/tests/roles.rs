@@ -298,7 +298,7 @@ async fn a_cookie_reads_and_changes_nothing() {
         if *method == "GET" || *access == Access::Open {
             continue;
         }
-        let target = path.replace("{node}", NODE).replace('{', "").replace('}', "");
+        let target = path.replace("{node}", NODE).replace(['{', '}'], "");
         let body = body(method, path, Some(TENANT));
         let reply = server.send(None, method, &target, body.as_ref(), &cookie).await;
         assert_eq!(reply.status.as_u16(), 401, "{method} {target}: {}", reply.text);

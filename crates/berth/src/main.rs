@@ -46,12 +46,12 @@ enum Command {
     Bench(bench::Bench),
     /// Make certificates, for a server that runs with --tls self.
     ///
-    /// Example: berth certificate agent --node node-1 --out node-1.pem
+    /// Example: berth certificate agent --node n1 --data-dir berth-data
     #[command(subcommand)]
     Certificate(up::Certificate),
     /// Look at the configuration of a server.
     ///
-    /// Example: berth config check /etc/berth/berth.toml
+    /// Example: berth config check berth.toml
     #[command(subcommand)]
     Config(up::ConfigCommand),
     /// Write a whole ledger to a file, for a backup or to move it to another database.

@@ -75,8 +75,10 @@ pub struct Books {
 }
 
 impl Books {
-    pub(super) fn begin(&mut self) {
-        *self = Self::default();
+    /// Takes everything anew from a snapshot; what went lately is still remembered.
+    pub(super) fn replace(&mut self, fresh: Self) {
+        let gone = std::mem::take(&mut self.gone);
+        *self = Self { gone, ..fresh };
     }
 
     pub(super) fn heard(&mut self, node: &NodeId, at: i64) {

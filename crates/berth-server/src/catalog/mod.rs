@@ -109,6 +109,8 @@ impl Catalog {
     }
 
     fn keep(&self, notes: &Receiver<Note>) {
+        // A ledger that is read anew replaces what is known only when all of it was read.
+        let mut fresh: Option<Books> = None;
         while let Ok(first) = notes.recv() {
             let mut barriers = Vec::new();
             let mut touched = Vec::new();
@@ -118,9 +120,18 @@ impl Catalog {
                 // A bounded number under one lock, so that readers get their turn.
                 for note in std::iter::once(first).chain(notes.try_iter().take(64)) {
                     match note {
-                        Note::Begin => books.begin(),
-                        Note::Load(item) => books.load(item),
-                        Note::Loaded => room = true,
+                        Note::Begin => fresh = Some(Books::default()),
+                        Note::Load(item) => {
+                            if let Some(fresh) = &mut fresh {
+                                fresh.load(item);
+                            }
+                        }
+                        Note::Loaded => {
+                            if let Some(fresh) = fresh.take() {
+                                books.replace(fresh);
+                            }
+                            room = true;
+                        }
                         Note::Events(at, events) => {
                             for event in events {
                                 room |= makes_room(&event);

@@ -168,9 +168,9 @@ pub static KEYS: &[Key] = &[
     key!(
         "http.max_connections",
         Kind::Count(1, 1_000_000),
-        "10000",
+        "50000",
         live,
-        "The most connections at once; others are turned away with 503.",
+        "The most connections at once, files that the process may open permitting; others are turned away with 503.",
         |config, value| config.http.connections.max_connections = value.number()
     ),
     key!(

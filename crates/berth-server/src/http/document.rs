@@ -3,7 +3,7 @@
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Ref, RefOr, Response};
+use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Type};
 
 use super::permissions::{Access, ROUTES};
 use super::{HttpLimits, routes};
@@ -32,6 +32,11 @@ pub fn openapi() -> OpenApi {
     let problem = Content::new(Some(Ref::from_schema_name("Problem")));
     let mut refused = Response::new("Why not: a problem document with a stable code.");
     refused.content.insert("application/problem+json".to_owned(), RefOr::T(problem));
+    // A page says what is wrong as a page; only who may not see it at all gets a document.
+    let mut on_a_page = refused.clone();
+    let page = RefOr::T(Content::new(Some(Object::with_type(Type::String))));
+    on_a_page.content.insert("text/html".to_owned(), page.clone());
+    on_a_page.content.insert("text/plain".to_owned(), page);
     for (path, item) in &mut document.paths.paths {
         let operations = [
             ("GET", &mut item.get),
@@ -43,7 +48,9 @@ pub fn openapi() -> OpenApi {
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
             let answers = &mut operation.responses.responses;
-            answers.entry("default".to_owned()).or_insert(RefOr::T(refused.clone()));
+            let is_page = !path.starts_with("/v1/") && path != "/openapi.json";
+            let answer = if is_page { &on_a_page } else { &refused };
+            answers.entry("default".to_owned()).or_insert(RefOr::T(answer.clone()));
             let is_open = |(m, p, access): &&(&str, &str, Access)| {
                 *m == method && *p == path && *access == Access::Open
             };

@@ -17,6 +17,7 @@ use crate::telemetry::REQUESTS;
 fn may_take_long(path: &str) -> bool {
     path.ends_with("/stream")
         || path == "/v1/state"
+        || path == "/v1/decisions/{id}/replay"
         || path == "/v1/nodes/import"
         || path == "/v1/queue/{id}"
         || path == "/v1/placements"

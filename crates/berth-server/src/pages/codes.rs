@@ -261,11 +261,13 @@ mod tests {
         !text.is_empty() && text.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
     }
 
-    /// The first text in quotes within the next line or two, if it looks like a code.
+    /// The first text in quotes of a call, if it is its code: a status or nothing stands before it.
     fn quoted(rest: &str) -> Option<&str> {
         let call = rest.split(';').next().unwrap_or("");
-        let text = call.split('"').nth(1)?;
-        is_code(text).then_some(text)
+        let (before, rest) = call.split_once('"')?;
+        let text = rest.split('"').next()?;
+        let is_argument = before.trim().is_empty() || before.contains("tatus");
+        (is_argument && is_code(text)).then_some(text)
     }
 
     #[test]
@@ -276,8 +278,10 @@ mod tests {
         let mut codes = BTreeSet::new();
         for text in &texts {
             for call in calls {
-                let used = text.split(call).skip(1).filter_map(quoted);
-                codes.extend(used.map(str::to_owned));
+                let used = text.split(call).skip(1);
+                // Others than errors are made with `new` too, and have no status.
+                let used = used.filter(|rest| !call.contains("new") || !rest.starts_with('"'));
+                codes.extend(used.filter_map(quoted).map(str::to_owned));
             }
         }
         let answers = include_str!("../../../berth-ledger/src/model/answer.rs");

@@ -81,7 +81,12 @@ async fn place_or_wait(
             answer,
             PlaceAnswer::NoRoom(_) | PlaceAnswer::Contended(_) | PlaceAnswer::Refused(_)
         );
-        let audience = Audience::of(service, caller, &prepared.owner);
+        // Whoever reads the ticket later may be a tenant.
+        let audience = if may_wait {
+            Audience::tenant(service, &prepared.owner)
+        } else {
+            Audience::of(service, caller, &prepared.owner)
+        };
         match answer::answer(&prepared, answer, &audience) {
             Ok(placed) => return Ok(Outcome::Placed(placed)),
             Err(error) if may_wait && error.problem().retry == Some(true) => {
@@ -141,7 +146,10 @@ async fn decide(
     );
     let answer = receiver.instrument(span).await;
     let answer = answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
-    service.metrics.placed(&answer, began.elapsed());
+    // Tries in passing and dry runs are not what callers asked for.
+    if !quiet && !prepared.request.dry_run {
+        service.metrics.placed(&answer, began.elapsed());
+    }
     answer
 }
 

@@ -10,7 +10,7 @@ use berth_engine::{
 };
 use berth_ledger::{
     Answer, Basis, By, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError,
-    Op, Plan, PlannedClaim, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
+    Op, Plan, PlannedClaim, RefusedBy, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
 };
 
 use super::follow::Passing;
@@ -383,10 +383,11 @@ impl Planner {
                 self.learn(&grant);
                 in_flight.granted(grant);
             }
-            Ok(Verdict::Refused(by)) => (in_flight.job.reply)(PlaceAnswer::Refused(by)),
+            Ok(Verdict::Refused(by)) => self.refused(in_flight, by),
             Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
             Ok(Verdict::Conflict(conflict)) => {
-                if let Some(metrics) = &self.metrics {
+                // A plan that only asks for an earlier answer names no node.
+                if let Some(metrics) = self.metrics.as_ref().filter(|_| !in_flight.asked) {
                     metrics.conflict(conflict.guard.code());
                 }
                 in_flight.since = tick();
@@ -403,6 +404,34 @@ impl Planner {
                 self.plan(in_flight);
             }
         }
+    }
+
+    /// The ledger refused for a reason that another node would not change: recorded like any other.
+    fn refused(&mut self, in_flight: InFlight, by: RefusedBy) {
+        let is_a_decision = matches!(by, RefusedBy::Quota { .. } | RefusedBy::PoolExhausted { .. });
+        if !is_a_decision || in_flight.job.request.quiet {
+            (in_flight.job.reply)(PlaceAnswer::Refused(by));
+            return;
+        }
+        let code = by.code();
+        let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail: None };
+        let op = self.record(&in_flight, code, outcome);
+        let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
+            let told = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
+            (in_flight.job.reply)(told);
+        });
+        self.outgoing.push(Job { op, reply });
+    }
+
+    /// The record of a decision that placed nothing.
+    fn record(&mut self, in_flight: &InFlight, code: &str, outcome: DecisionOutcome) -> Op {
+        let request = &in_flight.job.request;
+        let instances = request.instances.clone();
+        let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
+        let (id, owner) = (Text::clone(&request.request_id), Text::clone(&request.owner));
+        let basis = self.basis(in_flight.now);
+        let record = DecisionRecord::new(id, owner, basis, asked, outcome);
+        named(request, "refuse", code, Op::Record(vec![record]))
     }
 
     /// Has the ledger say whether it would grant a plan, by the same code that would.
@@ -462,15 +491,12 @@ impl Planner {
             self.ask(in_flight);
             return;
         }
-        let request = &in_flight.job.request;
-        let code = refusals.first().map_or("no_nodes_active", |refusal| &*refusal.code).to_owned();
-        let instances = request.instances.clone();
-        let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
+        let code = refusals.first().map_or("no_nodes_active", |refusal| refusal.code.as_ref());
+        let code = code.to_owned();
         let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
         let outcome = DecisionOutcome::Refused { code: code.clone(), detail };
-        let (id, owner) = (Text::clone(&request.request_id), Text::clone(&request.owner));
-        let record = DecisionRecord::new(id, owner, self.basis(in_flight.now), asked, outcome);
-        let mut ops = vec![named(request, "refuse", &code, Op::Record(vec![record]))];
+        let mut ops = vec![self.record(&in_flight, &code, outcome)];
+        let instances = in_flight.job.request.instances.clone();
         for instance in &instances {
             ops.push(Op::Demand(UnmetDemand {
                 owner: instance.owner.clone(),

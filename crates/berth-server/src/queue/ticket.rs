@@ -184,7 +184,13 @@ impl Queue {
         let mut tickets = self.tickets.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(known) = tickets.get_mut(id) {
             known.stored.ticket.tries += 1;
-            known.stored.ticket.problem = Some(problem);
+            // A try in passing does not explain itself; what was said in full stays.
+            let old = known.stored.ticket.problem.as_ref();
+            let says_less =
+                problem.refusals.is_empty() && old.is_some_and(|p| !p.refusals.is_empty());
+            if !says_less {
+                known.stored.ticket.problem = Some(problem);
+            }
         }
     }
 

@@ -44,7 +44,7 @@ impl Default for ConnectionLimits {
         Self {
             header_timeout: Duration::from_secs(75),
             stall_timeout: Duration::from_secs(30),
-            max_connections: 10_000,
+            max_connections: 50_000,
         }
     }
 }

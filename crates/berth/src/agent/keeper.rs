@@ -204,7 +204,10 @@ impl Keeper {
                 Phase::Ended(Ending::Failed(why)) => (RunState::Failed, Some(why.clone())),
             };
             let (instance, fence) = (*instance, Some(guest.fence));
-            Word { running: RunningInstance { instance, fence, state, reason: None, found: None }, give_up }
+            Word {
+                running: RunningInstance { instance, fence, state, reason: None, found: None },
+                give_up,
+            }
         };
         let left_out =
             |guest: &Guest| guest.missing.is_some() && matches!(guest.phase, Phase::Up { .. });

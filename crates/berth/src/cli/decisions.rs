@@ -1,6 +1,7 @@
 //! `berth decisions`: the record of each choice, and its replay.
 
-use berth_api::{Decision, DecisionOutcome, Replay, ReplayOutcome};
+use berth_api::engine::InstanceId;
+use berth_api::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
 use berth_client::escape;
 use clap::{Args, Subcommand};
 
@@ -42,6 +43,9 @@ pub(crate) struct List {
     /// Those that ended so: granted or refused.
     #[arg(long, value_parser = ["granted", "refused"])]
     outcome: Option<String>,
+    /// Refusals with this code: no_capacity_memory.
+    #[arg(long)]
+    code: Option<String>,
     /// How many at most.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -59,7 +63,11 @@ impl Decisions {
         let out = &session.out;
         match self {
             Self::List(list) => {
-                let query = given(&[("owner", &list.owner), ("outcome", &list.outcome)]);
+                let query = given(&[
+                    ("owner", &list.owner),
+                    ("outcome", &list.outcome),
+                    ("code", &list.code),
+                ]);
                 let limit = usize::try_from(list.limit).ok();
                 let human = |decisions: Vec<Decision>| {
                     out.table(&table(&decisions), "Nothing was decided yet.");
@@ -109,7 +117,7 @@ pub(crate) fn result(decision: &Decision) -> String {
         [] => many(decision.placed.len(), "instance"),
         [a] => a.to_owned(),
         [a, b] => format!("{a}, {b}"),
-        [a, ..] => format!("{a} and {} more", many(nodes.len() - 1, "node")),
+        [a, ..] => format!("{a} and {} more nodes", nodes.len() - 1),
     }
 }
 
@@ -133,13 +141,13 @@ fn table(decisions: &[Decision]) -> Table {
 /// Prints a decision as it came, or for people.
 pub(crate) fn show(session: &Session, raw: &Raw) -> Done {
     session.out.answer(raw, |decision: Decision| {
-        print(&session.out, &decision);
+        print(&session.out, &decision, None);
         Ok(())
     })
 }
 
-/// Prints a decision for people.
-pub(crate) fn print(out: &Output, decision: &Decision) {
+/// Prints a decision for people: where all of its instances went, or one of them.
+pub(crate) fn print(out: &Output, decision: &Decision, only: Option<InstanceId>) {
     let outcome = match decision.outcome {
         DecisionOutcome::Granted => paint(GOOD, "granted"),
         DecisionOutcome::Refused => paint(BAD, "refused"),
@@ -158,7 +166,8 @@ pub(crate) fn print(out: &Output, decision: &Decision) {
     ]));
     if !decision.placed.is_empty() {
         let mut table = Table::new(&["INSTANCE", "NODE", ">SCORE"]);
-        for placed in &decision.placed {
+        let wanted = |placed: &&PlacedAt| only.is_none_or(|only| placed.instance == only);
+        for placed in decision.placed.iter().filter(wanted) {
             let node = placed.node.as_ref().map_or("(hidden)", |node| node.as_str());
             let score = points(placed.score);
             table.row([placed.instance.to_string().into(), node.into(), score.into()]);

@@ -98,7 +98,8 @@ async fn placed(session: &Session, what: &str) -> Done {
             session.out.line(format!("\n{why}"));
             if let Some(decision) = decision {
                 session.out.line("");
-                decisions::print(&session.out, &read_as::<Decision>(&decision)?);
+                let decision: Decision = read_as(&decision)?;
+                decisions::print(&session.out, &decision, Some(instance.claim.instance));
             }
         }
         None => {

@@ -104,13 +104,18 @@ impl Failure {
                 failure = failure.accepted(format!("{}: {}", field.field, field.accepted));
             }
         }
-        if let Some(remedy) = &problem.remedy {
-            failure = failure.remedy(remedy.clone());
-        } else if problem.status == 401 {
-            let text = "give a token: --token, BERTH_TOKEN, or in the file that BERTH_CONFIG names";
-            failure = failure.remedy(text);
-        } else if problem.status == 403 {
-            failure = failure.remedy("use a token of another role; berth whoami tells yours");
+        // What a server advises is about HTTP; who is not signed in here needs flags.
+        match (problem.status, &problem.remedy) {
+            (401, _) => {
+                let text = "give a token by --token, --token-file or BERTH_TOKEN; on the server's \
+                            machine, berth token create --database-url makes one";
+                failure = failure.remedy(text);
+            }
+            (_, Some(remedy)) => failure = failure.remedy(remedy.clone()),
+            (403, None) => {
+                failure = failure.remedy("use a token of another role; berth whoami tells yours");
+            }
+            (_, None) => {}
         }
         failure.problem = Some(Box::new(problem));
         failure

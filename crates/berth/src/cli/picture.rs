@@ -95,8 +95,11 @@ fn headline(refusal: &Refusal, advice: &Advice<'_>) -> String {
     let code = paint(BOLD, &refusal.code);
     let subject = if advice.placed > 0 {
         format!("{} no room for the rest", paint(WARN, "note:"))
-    } else {
+    } else if advice.flags.is_some() {
         format!("{} no room", paint(BAD, "error:"))
+    } else {
+        // What is in the log is no error of the command that shows it.
+        "no room".to_owned()
     };
     match refusal.nodes {
         0 => format!("{subject}: there are no nodes ({code})"),

@@ -48,7 +48,12 @@ fn options(text: &mut String, command: &Command) {
             && arg.get_id() != "version"
     };
     let mut rows = String::new();
-    for arg in command.get_arguments().filter(own) {
+    // Flags of an instance are the same wherever they are taken, and long.
+    let of_instance = |arg: &clap::Arg| {
+        arg.get_help_heading() == Some("What each instance asks for")
+            && command.get_name() != "place"
+    };
+    for arg in command.get_arguments().filter(own).filter(|arg| !of_instance(arg)) {
         let name = arg.to_string().replace('|', "\\|");
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
@@ -61,6 +66,10 @@ fn options(text: &mut String, command: &Command) {
         };
         let help = sentence(&help.replace('|', "\\|"));
         let _ = writeln!(rows, "| {short}`{name}` | {help}{default} |");
+    }
+    if command.get_arguments().any(of_instance) {
+        let words = "What an instance asks for, as in [berth place](#berth-place).";
+        let _ = writeln!(rows, "| `--cpu`, `--memory`, … | {words} |");
     }
     if !rows.is_empty() {
         let _ = write!(text, "\n| Option | Meaning |\n|---|---|\n{rows}");

@@ -1,10 +1,9 @@
 //! The file that tells the commands on this machine which server to talk to: written when a server
 //! is first started, so that they work at once.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::options::variable;
+use crate::cli::context::{self, Context};
 
 /// How to talk to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,21 +31,13 @@ pub(crate) enum Saved {
 
 /// The user's file.
 pub(crate) fn path() -> Option<PathBuf> {
-    if let Some(file) = variable("BERTH_CONFIG") {
-        return Some(file);
-    }
-    let folder = variable("XDG_CONFIG_HOME");
-    let folder = folder.or_else(|| Some(variable("HOME")?.join(".config")))?;
-    Some(folder.join("berth").join("client.toml"))
+    context::path()
 }
 
 /// What a file says; absent when there is none, or it cannot be read.
 pub(crate) fn load(path: &Path) -> Option<Entry> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let table: toml::Table = text.parse().ok()?;
-    let text = |key: &str| table.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-    let ca_cert = text("ca_cert").map(PathBuf::from);
-    Some(Entry { url: text("url")?, token: text("token"), ca_cert })
+    let Context { url, token, ca_cert } = context::load_from(path).ok()?;
+    Some(Entry { url: url?, token, ca_cert })
 }
 
 /// Saves an entry for the user, or beside the data when the user's file is about another server.
@@ -79,30 +70,9 @@ pub(crate) fn save(user: Option<&Path>, data_dir: &Path, entry: &Entry) -> std::
     }
 }
 
-/// Writes a file for its owner only; it is whole at any moment.
 fn write(path: &Path, entry: &Entry) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text_of(entry).as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
-}
-
-fn text_of(entry: &Entry) -> String {
-    let ca_cert = entry.ca_cert.as_ref().map(|path| path.display().to_string());
-    let fields =
-        [("url", Some(entry.url.clone())), ("token", entry.token.clone()), ("ca_cert", ca_cert)];
-    let head = "# Which server the berth command talks to.".to_owned();
-    // A JSON string is a TOML string.
-    let line = |(name, value): (&str, Option<String>)| {
-        value.map(|value| format!("{name} = {}", serde_json::Value::String(value)))
-    };
-    let lines: Vec<String> =
-        std::iter::once(head).chain(fields.into_iter().filter_map(line)).collect();
-    lines.join("\n") + "\n"
+    let Entry { url, token, ca_cert } = entry.clone();
+    context::save_to(path, &Context { url: Some(url), token, ca_cert })
 }
 
 #[cfg(test)]

@@ -43,6 +43,14 @@ pub(crate) struct Up {
     flags: Flags,
 }
 
+/// Every connection is an open file, and shells start programs with few of them: take as many as
+/// the system allows. Where it allows none, connections are refused later, and the log says why.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let loaded = self.flags.load()?;
@@ -52,6 +60,7 @@ impl Up {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
+        raise_file_limit();
         let runtime = tokio::runtime::Runtime::new()?;
         let outcome = runtime.block_on(self.serve(loaded, Arc::clone(&telemetry)));
         // Threads that wait for nothing of importance do not hold up the end.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{Event, Page};
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
 use http::HeaderMap;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -124,7 +124,8 @@ async fn stream(
     let events = futures_util::stream::unfold(state, |mut state| async move {
         let event = state.next().await?;
         Some((Ok(event), state))
-    });
+    })
+    .fuse();
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
     Ok(Sse::new(events).keep_alive(keep_alive))
 }

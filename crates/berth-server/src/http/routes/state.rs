@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
 use http::header;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use utoipa_axum::router::OpenApiRouter;
@@ -44,13 +45,13 @@ async fn export(State(service): State<Arc<Service>>) -> Response {
             let _ = out.sender.blocking_send(Err(std::io::Error::other("the export broke off")));
         }
     });
-    let body = Body::from_stream(futures_util::stream::unfold(
-        Reading { service, pieces },
-        |mut reading| async move {
-            let piece = reading.next().await?;
-            Some((piece, reading))
-        },
-    ));
+    let reading = Reading { service, pieces };
+    let pieces = futures_util::stream::unfold(reading, |mut reading| async move {
+        let piece = reading.next().await?;
+        Some((piece, reading))
+    });
+    // Whoever packs the answer may ask once more after its end.
+    let body = Body::from_stream(pieces.fuse());
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CONTENT_DISPOSITION, "attachment; filename=\"berth-state.jsonl\""),

@@ -25,7 +25,7 @@ pub(crate) async fn until_granted(
     if let Some(problem) = &ticket.problem {
         out.note(format!("no room yet: {}", problem.detail));
     }
-    out.note(format!("waiting in the queue as {}, until {}", ticket.id, age(ticket.deadline)));
+    out.note(format!("waiting in the queue as {}; gives up {}", ticket.id, age(ticket.deadline)));
     let bar = out.spinner(&place_in_queue(&ticket));
     let answer = loop {
         let asked = session.client.get::<Raw>(&path, &[("wait_s", HOLD_S)]);

@@ -74,8 +74,14 @@ fn body_lines(snapshot: &Snapshot, width: usize, height: usize) -> Vec<Line<'sta
     let small = height < 14;
     if !small {
         lines.push(Line::default());
+        let largest = fleet.zones.values().map(Vec::len).max().unwrap_or(0);
+        // The same for all zones, so that they can be compared.
+        let each = largest.div_ceil(cells_in_row(width) * ZONE_LINES).max(1);
         for (zone, cells) in &fleet.zones {
-            lines.extend(zone_lines(zone, cells, width));
+            lines.extend(zone_lines(zone, cells, width, each));
+        }
+        if each > 1 {
+            lines.push(Line::styled(format!("{:ZONE_NAME$} each cell is {each} nodes", ""), DIM));
         }
         if fleet.zones.is_empty() {
             lines.push(Line::styled("no nodes yet", DIM));
@@ -132,22 +138,24 @@ fn states(snapshot: &Snapshot) -> Line<'static> {
 /// Most lines that one zone takes.
 const ZONE_LINES: usize = 4;
 
-/// A zone: its name, and a cell for each node, or for so many nodes that it fits.
-fn zone_lines(zone: &str, cells: &[Cell], width: usize) -> Vec<Line<'static>> {
-    const NAME: usize = 16;
-    let room = width.saturating_sub(NAME + 1).max(8);
-    let each = cells.len().div_ceil(room * ZONE_LINES).max(1);
+/// How wide the names of zones are.
+const ZONE_NAME: usize = 16;
+
+/// How many cells stand beside a zone's name.
+fn cells_in_row(width: usize) -> usize {
+    width.saturating_sub(ZONE_NAME + 1).max(8)
+}
+
+/// A zone: its name, and a cell for so many nodes each.
+fn zone_lines(zone: &str, cells: &[Cell], width: usize, each: usize) -> Vec<Line<'static>> {
     let spans: Vec<Span<'static>> = cells.chunks(each).map(cell).collect();
-    let name: String = format!("{zone} ({})", cells.len()).chars().take(NAME).collect();
+    let name: String = format!("{zone} ({})", cells.len()).chars().take(ZONE_NAME).collect();
     let mut lines = Vec::new();
-    for (place, row) in spans.chunks(room).enumerate() {
+    for (place, row) in spans.chunks(cells_in_row(width)).enumerate() {
         let name = if place == 0 { name.as_str() } else { "" };
-        let mut line = vec![Span::raw(format!("{name:<NAME$} "))];
+        let mut line = vec![Span::raw(format!("{name:<ZONE_NAME$} "))];
         line.extend(row.iter().cloned());
         lines.push(Line::from(line));
-    }
-    if each > 1 {
-        lines.push(Line::styled(format!("{:NAME$} each cell is {each} nodes", ""), DIM));
     }
     lines
 }

@@ -9,9 +9,13 @@ use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
     Assignment, AssignmentList, Found, Heard, Heartbeat, Reported, RunState, RunningInstance,
 };
-use berth_engine::{BootOutcome, Demand, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp};
-use berth_ledger::{Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Rejected, Release, Step, Text};
-use futures_util::Stream;
+use berth_engine::{
+    BootOutcome, Demand, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
+};
+use berth_ledger::{
+    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Rejected, Release, Step, Text,
+};
+use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
 
 use crate::access::Caller;
@@ -319,7 +323,8 @@ pub(super) async fn stream(
             let list = list(&service, &node).ok()?;
             let event = ServerEvent::default().event("assignments").json_data(&list).ok()?;
             Some((Ok(event), (service, node, changes, false)))
-        });
+        })
+        .fuse();
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
     Ok(Sse::new(lists).keep_alive(keep_alive))
 }
