@@ -172,13 +172,13 @@ fn what_is_shown_can_be_read_again() {
 #[allow(clippy::disallowed_methods, reason = "whoever changes the table says so by a variable")]
 fn the_page_of_settings_is_written_from_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
-    if std::env::var_os("BERTH_BLESS").is_some() {
+    if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, reference()).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == reference(),
         "docs/configuration.md is not what the table says: \
-         BERTH_BLESS=1 cargo test -p berth-server --lib config writes it"
+         write it anew with: UPDATE_DOCS=1 cargo test -p berth-server --lib config"
     );
 }
