@@ -65,13 +65,9 @@ struct Context {
     app: Router,
     peer: SocketAddr,
     node: Option<CertifiedNode>,
-<<<<<<< HEAD
     limits: ConnectionLimits,
     draining: CancellationToken,
-=======
     over_tls: Option<OverTls>,
-    stall: Duration,
->>>>>>> pages
 }
 
 impl Context {
@@ -81,14 +77,10 @@ impl Context {
         if let Some(node) = &self.node {
             parts.extensions.insert(node.clone());
         }
-<<<<<<< HEAD
-        let body = Body::new(PatientBody::new(body, self.limits.stall_timeout));
-=======
         if let Some(over_tls) = self.over_tls {
             parts.extensions.insert(over_tls);
         }
-        let body = Body::new(PatientBody::new(body, self.stall));
->>>>>>> pages
+        let body = Body::new(PatientBody::new(body, self.limits.stall_timeout));
         match self.app.clone().call(Request::from_parts(parts, body)).await {
             Ok(response) => response,
             Err(never) => match never {},
