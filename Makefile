@@ -14,6 +14,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BERTH := $(TARGET_DIR)/release/berth
 PEERS_VENV := $(TARGET_DIR)/peers-venv
+API_VENV := $(TARGET_DIR)/api-venv
 
 .PHONY: help
 help: ## Print this list
@@ -28,7 +29,7 @@ up: release ## Run a server with a simulated fleet, and say what to try
 	$(BERTH) up --demo
 
 .PHONY: test
-test: tools check instructions ## Run every check that a change must pass
+test: tools check api instructions ## Run every check that a change must pass
 
 .PHONY: check
 check: nextest
@@ -39,6 +40,11 @@ check: nextest
 	cargo test --doc --workspace
 	# The optimised engine must decide as the debug one does; the test holds the digest.
 	cargo nextest run --release --package berth-engine --test digest
+
+.PHONY: api
+api: schemathesis ## Try a running server with requests made from its own OpenAPI document
+	cargo build --package berth
+	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
 
 # A stripped binary has no symbol for valgrind to start counting at: it counts nothing and every
 # limit holds. So a count of zero, or no count at all, is a failure here.
@@ -97,7 +103,7 @@ deny: ## Check licences, banned crates and sources (needs cargo-deny)
 	cargo deny check licenses bans sources
 
 .PHONY: tools
-tools: nextest valgrind gungraun-runner postgres faketime ## Install what the tests need, where it is missing
+tools: nextest valgrind gungraun-runner postgres faketime schemathesis ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:
@@ -137,6 +143,15 @@ postgres:
 faketime:
 	@if command -v faketime >/dev/null; then exit 0; fi
 	$(call apt,faketime)
+
+.PHONY: schemathesis
+schemathesis:
+	@if [ -x $(API_VENV)/bin/schemathesis ]; then exit 0; fi
+	if ! python3 -c 'import ensurepip' >/dev/null 2>&1 || ! command -v curl >/dev/null; then
+		$(call apt,python3-venv curl)
+	fi
+	python3 -m venv $(API_VENV)
+	$(API_VENV)/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5
 
 # The runner refuses a library of another version, so it follows the lock file.
 .PHONY: gungraun-runner
