@@ -24,7 +24,7 @@ stop() {
 trap stop EXIT
 
 export HOME=$folder XDG_CONFIG_HOME=$folder/config XDG_DATA_HOME=$folder/data
-"$berth" up --data-dir "$folder/berth" --listen "127.0.0.1:$port" --no-sign-in >"$folder/log" 2>&1 &
+"$berth" up --data-dir "$folder/berth" --listen "127.0.0.1:$port" >"$folder/log" 2>&1 &
 server=$!
 for _ in $(seq 300); do
 	curl --fail --silent --output /dev/null "$url/readyz" && break
@@ -32,17 +32,20 @@ for _ in $(seq 300); do
 done
 
 # Something to find: a node, an instance, a group, a token of each kind.
+token=$(grep --only-matching --extended-regexp 'berth_[0-9a-f]{16}_[0-9a-f]{64}' "$folder/log" | head -n 1)
+auth="authorization: Bearer $token"
 json='content-type: application/json'
-curl -sf -X PUT "$url/v1/nodes/0" -H "$json" \
+curl -sf -X PUT "$url/v1/nodes/0" -H "$auth" -H "$json" \
 	-d '{"id":"0","capacity":{"cpu_milli":64000,"memory_mib":262144,"disk_mib":1000000,"bandwidth_mbps":10000},"zone":"z","rack":"r"}' >/dev/null
-curl -sf -X POST "$url/v1/placements" -H "$json" \
+curl -sf -X POST "$url/v1/placements" -H "$auth" -H "$json" \
 	-d '{"owner":"0","instances":[{"resources":{"cpu_milli":1000,"memory_mib":1024},"count":3}]}' >/dev/null
-curl -sf -X PUT "$url/v1/groups/0" -H "$json" -d '{"kind":"apart","strength":"soft","topology":"node"}' >/dev/null
+curl -sf -X PUT "$url/v1/groups/0" -H "$auth" -H "$json" -d '{"kind":"apart","strength":"soft","topology":"node"}' >/dev/null
 
 # Streams have no end, and a wrong method is answered by the router for all paths alike.
 # Data that the document cannot rule out (a policy that means nothing, say) is refused by the server.
 status=0
 "$schemathesis" run "$url/openapi.json" \
+	--header "$auth" \
 	--checks not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,use_after_free \
 	--exclude-path-regex '/stream$' \
 	--phases examples,coverage,fuzzing \

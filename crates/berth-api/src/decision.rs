@@ -30,6 +30,8 @@ pub enum DecisionOutcome {
 
 /// The record of one choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+// An explanation has decisions of its own: in the document, each needs a name.
+#[schema(as = DecisionRecord)]
 pub struct Decision {
     /// Its id.
     pub id: String,

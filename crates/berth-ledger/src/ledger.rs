@@ -437,7 +437,7 @@ impl Ledger {
         self.read(|tables| {
             let ends = tables.number_events()?;
             let (oldest, newest) = (ends.first, ends.next - 1);
-            if cursor + 1 < oldest {
+            if cursor.saturating_add(1) < oldest {
                 return Err(Fault::Fatal(LedgerError::CursorTooOld { cursor, oldest }));
             }
             if cursor > newest {

@@ -168,10 +168,11 @@ impl Shared {
     fn kept_after(&self, cursor: i64, most: usize) -> Option<Vec<Arc<FeedEvent>>> {
         let ring = self.lock();
         let first = ring.events.front()?.seq;
-        if cursor + 1 < first {
+        let next = cursor.saturating_add(1);
+        if next < first {
             return None;
         }
-        let skip = usize::try_from(cursor + 1 - first).unwrap_or(usize::MAX);
+        let skip = usize::try_from(next - first).unwrap_or(usize::MAX);
         Some(ring.events.iter().skip(skip).take(most).cloned().collect())
     }
 }

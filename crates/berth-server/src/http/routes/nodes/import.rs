@@ -29,7 +29,10 @@ const ERRORS: usize = 100;
         (Vec<NodeFacts> = "application/json"),
         (String = "text/csv"),
     )),
-    responses((status = 200, description = "What became of it.", body = ImportReport)))]
+    responses(
+        (status = 200, description = "What became of it.", body = ImportReport),
+        (status = 422, description = "Lines that are wrong; nothing was taken.", body = ImportReport),
+    ))]
 pub(super) async fn import(
     State(service): State<Arc<Service>>,
     caller: Caller,
