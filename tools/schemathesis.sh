@@ -49,7 +49,7 @@ status=0
 	--checks not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,use_after_free \
 	--exclude-path-regex '/stream$' \
 	--phases examples,coverage,fuzzing \
-	--max-examples "$examples" --request-timeout 30 --seed 1 --no-color || status=$?
+	--max-examples "$examples" --request-timeout 30 --seed "${SEED:-1}" --no-color || status=$?
 if ! kill -0 "$server" 2>/dev/null; then
 	echo 'the server did not survive:' >&2
 	cat "$folder/log" >&2
