@@ -186,10 +186,15 @@ async fn ten_thousand_open_event_streams_hold_nobody_up() {
             read_until(open.last_mut().unwrap(), "text/event-stream");
         }
     }
+    // A stream begins with what happens after it was opened: all must be.
+    let began = Instant::now();
+    let all = format!("berth_event_streams {wanted}\n");
+    while !server.client().get_text("/metrics").await.unwrap().contains(&all) {
+        assert!(began.elapsed() < PATIENCE, "{wanted} are open");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let began = Instant::now();
     place(&server, &token).await;
-    let metrics = server.client().get_text("/metrics").await.unwrap();
-    assert!(metrics.contains(&format!("berth_event_streams {wanted}\n")), "{wanted} are open");
     for stream in [0, wanted / 2, wanted - 1] {
         read_until(&mut open[stream], "instance.allocated");
     }
