@@ -43,7 +43,8 @@ check: nextest
 
 .PHONY: api
 api: schemathesis ## Try a running server with requests made from its own OpenAPI document
-	cargo build --package berth
+	# As the tests build it: alone, half of its dependencies would be built again with fewer features.
+	cargo build --workspace --tests
 	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
 
 # A stripped binary has no symbol for valgrind to start counting at: it counts nothing and every
