@@ -1,9 +1,10 @@
 //! Simulated fleets and requests, the same for the same seed.
 //!
 //! Benchmarks, demos and instruction counts all run on what is made here, so that their figures
-//! speak of the same thing. Nothing here decides anything: it only sets the stage. [`agents`] plays a
+//! speak of the same thing. Nothing here decides anything: it only sets the stage. `agents` plays a
 //! whole fleet with its tenants against a server, through its public API.
 
+#[cfg(feature = "agents")]
 pub mod agents;
 mod fleet;
 
