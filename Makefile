@@ -87,6 +87,7 @@ $(PEERS_VENV)/ready: bench/peers/requirements.txt
 soak: nextest postgres ## Run property tests with many more cases, 200 kills, ten minutes of random work
 	PROPTEST_CASES=20000 cargo nextest run --release --package berth-engine
 	BERTH_SOAK_SECONDS=600 cargo nextest run --release --package berth-conformance
+	cargo nextest run --release --package berth-ledger --run-ignored only --no-capture
 	BERTH_KILLS=200 BERTH_LARGE=1 cargo nextest run --release --package berth-faults --run-ignored all
 
 .PHONY: fmt

@@ -51,18 +51,15 @@ fn turned(
     since: i64,
 ) -> Vec<(NodeId, i64, NodeState)> {
     let books = service.catalog.books();
+    let had_time = at - since > lost_after;
     let turn = |(id, node): (&NodeId, &crate::catalog::NodeEntry)| {
-        let silent = at - node.heard_at.max(since) > lost_after;
-        match node.facts.state {
-            NodeState::Active | NodeState::Degraded if silent => {
-                Some((id.clone(), node.generation, NodeState::Lost))
-            }
-            NodeState::Lost if !silent && node.heard_at > since - lost_after => {
-                (at - node.heard_at <= lost_after)
-                    .then(|| (id.clone(), node.generation, NodeState::Active))
-            }
-            _ => None,
-        }
+        let heard_lately = at - node.heard_at <= lost_after;
+        let state = match node.facts.state {
+            NodeState::Active | NodeState::Degraded if had_time && !heard_lately => NodeState::Lost,
+            NodeState::Lost if heard_lately => NodeState::Active,
+            _ => return None,
+        };
+        Some((id.clone(), node.generation, state))
     };
     books.nodes.iter().filter_map(turn).collect()
 }

@@ -13,7 +13,7 @@ use berth_engine::{
     BootOutcome, Demand, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
 };
 use berth_ledger::{
-    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Rejected, Release, Step, Text,
+    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Step, Text,
 };
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
@@ -167,7 +167,7 @@ async fn report(
     }
     Ok(match standing {
         Ok(state) => Reported { instance, state: state.map(state_of), refused: None },
-        Err(rejected) => refused(code_of(&rejected)),
+        Err(rejected) => refused(rejected.code()),
     })
 }
 
@@ -193,10 +193,6 @@ impl Standing {
             fence: claim.fence,
         }))
     }
-}
-
-fn code_of(rejected: &Rejected) -> &'static str {
-    rejected.code()
 }
 
 /// The steps that a report means for a claim; none when it says what is known.
