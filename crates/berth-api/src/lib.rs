@@ -7,6 +7,7 @@
 mod access;
 mod claim;
 mod decision;
+mod drain;
 mod event;
 mod node;
 mod place;
@@ -16,13 +17,19 @@ mod queue;
 pub mod select;
 mod things;
 pub mod units;
+mod workload;
 
 pub use access::{AuditEntry, NewToken, Role, Token, TokenMade, WhoAmI};
+pub use berth_engine::workload::{CapacityMode, CapacityRule, OnChange, Rolling, Share, Strategy};
 pub use claim::{
     Claim, ClaimRole, ClaimState, FenceOnly, Instance, LocalityIndex, ReleaseClaim, RenewClaim,
     Standing,
 };
 pub use decision::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
+pub use drain::{
+    Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, MoveVolume,
+    ReclaimNotice, VolumeMove, VolumeMoveReport, VolumeMoveState, VolumeMoveStep,
+};
 pub use event::Event;
 pub use node::{
     Assignment, AssignmentList, Found, Heard, Heartbeat, ImportLine, ImportReport, Node,
@@ -35,8 +42,12 @@ pub use policy::{PolicyChange, PolicyDiff, PolicyText, StoredPolicy};
 pub use problem::{FieldError, Problem};
 pub use queue::{Demand, Ticket, TicketState};
 pub use things::{
-    Attachment, NewAttachment, NewGroup, NewPool, NewVolume, NewWorkload, Page, Pool, Quota,
-    QuotaUse, Secrets, Volume, Workload,
+    Attachment, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse, Secrets,
+    Volume,
+};
+pub use workload::{
+    ChangeRollout, Degraded, Env, EnvWorkload, Member, NewWorkload, PastRevision, RolloutAction,
+    RolloutStatus, ScaleWorkload, Workload, WorkloadState, WorkloadStatus,
 };
 
 pub use berth_engine as engine;

@@ -1,4 +1,4 @@
-//! Groups, volumes, pools, quotas and workloads, and lists of them.
+//! Groups, volumes, pools and quotas, and lists of them.
 
 use berth_engine::affinity::{Strength, Topology};
 use berth_engine::{GroupKind, InstanceId, NodeId};
@@ -160,34 +160,4 @@ pub struct Secrets {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 200)]
     pub version: Option<String>,
-}
-
-/// Stores a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewWorkload {
-    /// How many should run.
-    #[schema(maximum = 100_000)]
-    pub replicas: u32,
-    /// What each replica asks for.
-    pub template: crate::InstanceSpec,
-}
-
-/// A workload: what should run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Workload {
-    /// The tenant.
-    pub owner: String,
-    /// Its name.
-    pub name: String,
-    /// Rises with every change; also its ETag.
-    pub revision: i64,
-    /// How many should run.
-    pub replicas: u32,
-    /// How many instances name it and are active.
-    pub active: u32,
-    /// How many instances name it.
-    pub placed: u32,
-    /// What each replica asks for.
-    pub template: crate::InstanceSpec,
 }

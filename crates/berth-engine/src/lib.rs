@@ -25,6 +25,7 @@ pub mod policy;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod score;
+pub mod workload;
 
 pub use explain::{
     Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal, Term,

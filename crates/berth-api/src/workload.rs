@@ -1,0 +1,260 @@
+//! Workloads: what should run, how far it is, and the environments they belong to.
+
+use berth_engine::workload::{CapacityRule, Rolling};
+use berth_engine::{CapacityType, InstanceId, NodeId, Refusal};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{ClaimState, InstanceSpec};
+
+/// Stores a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewWorkload {
+    /// How many should run. Absent: the caller creates the members itself, by placing instances
+    /// that name the workload, and Berth keeps their seats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 100_000)]
+    pub replicas: Option<u32>,
+    /// The process type, such as `web`; the workload's name when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub process: Option<String>,
+    /// What each member asks for. A change of it, of `pools` or of `release` is a new revision.
+    pub template: InstanceSpec,
+    /// Pools that each member takes a value from, such as its address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<String>,
+    /// The release that members run, for the record and for agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub release: Option<String>,
+    /// How members are shared between on-demand and spot nodes; absent: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<CapacityRule>,
+    /// How changes are made.
+    #[serde(default)]
+    pub rolling: Rolling,
+    /// Whether roll-outs stand still.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+}
+
+/// A workload: what should run, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Workload {
+    /// The tenant.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// Rises with every change; also its ETag.
+    pub version: i64,
+    /// Rises with every change of what members are: their template, pools or release.
+    pub revision: i64,
+    /// The environment, if its template names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// What is asked for.
+    pub spec: NewWorkload,
+    /// Whether it is being removed: its members go, then it does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+    /// How far it is.
+    pub status: WorkloadStatus,
+}
+
+/// How a workload stands.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadState {
+    /// Everything runs as it should.
+    Ready,
+    /// On its way.
+    Progressing,
+    /// A roll-out stands still, because somebody said so.
+    Paused,
+    /// Something cannot be done; the reason says what.
+    Degraded,
+    /// Being removed.
+    Deleting,
+}
+
+/// Why a workload is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Degraded {
+    /// The stable reason code, such as `no_capacity_memory`.
+    pub code: String,
+    /// In one sentence, with the numbers.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// How many members it keeps from being placed.
+    pub members: u32,
+    /// The engine's whole explanation, where a placement was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Box<Refusal>>,
+}
+
+/// How far a roll-out is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RolloutStatus {
+    /// The revision that should run.
+    pub revision: i64,
+    /// Members of it.
+    pub updated: u32,
+    /// Members of it that run.
+    pub updated_active: u32,
+    /// Members of older revisions that are left.
+    pub old: u32,
+    /// Whether it is complete: all wanted members are of the revision and run, and no other is left.
+    pub complete: bool,
+    /// In one sentence.
+    pub message: String,
+}
+
+/// How far a workload is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorkloadStatus {
+    /// In one word.
+    pub state: WorkloadState,
+    /// In one sentence.
+    pub message: String,
+    /// Members that hold a place, except those told to stop.
+    pub placed: u32,
+    /// Members that run.
+    pub active: u32,
+    /// Members told to stop that are not gone yet.
+    pub leaving: u32,
+    /// Of those placed, on on-demand nodes.
+    pub on_demand: u32,
+    /// Of those placed, on spot nodes.
+    pub spot: u32,
+    /// How far the roll-out is.
+    pub rollout: RolloutStatus,
+    /// Why it is degraded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Degraded>,
+    /// When a crash loop is tried next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backs_off_until: Option<Timestamp>,
+}
+
+/// A member of a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    /// Which.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// The revision it runs.
+    pub revision: i64,
+    /// Its seat.
+    pub slot: u32,
+    /// The kind of capacity that its seat asks for; absent when no rule is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wants: Option<CapacityType>,
+    /// The kind of node it is on.
+    pub on: CapacityType,
+    /// What it costs to let it go: the lowest goes first.
+    pub deletion_cost: u32,
+    /// Its claim's state.
+    pub state: ClaimState,
+    /// The node; hidden from tenants if the policy says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// When it was placed.
+    pub since: Timestamp,
+    /// Whether another member has its seat and it goes when that one runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub handed_over: bool,
+}
+
+/// Changes how many should run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScaleWorkload {
+    /// How many.
+    #[schema(maximum = 100_000)]
+    pub replicas: u32,
+}
+
+/// What to do with a roll-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RolloutAction {
+    /// Go back to an earlier revision.
+    Undo,
+    /// Stand still.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Replace all members by new ones of the same kind.
+    Restart,
+}
+
+/// Changes a roll-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeRollout {
+    /// What to do.
+    pub action: RolloutAction,
+    /// With `undo`: which revision; the one before when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_revision: Option<i64>,
+}
+
+/// An earlier revision of a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PastRevision {
+    /// Its number.
+    pub revision: i64,
+    /// What its members asked for.
+    pub template: InstanceSpec,
+    /// Pools that its members took values from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<String>,
+    /// The release that its members ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
+}
+
+/// One workload of an environment, in short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EnvWorkload {
+    /// Its name.
+    pub name: String,
+    /// Its process type.
+    pub process: String,
+    /// How it stands.
+    pub state: WorkloadState,
+    /// In one sentence.
+    pub message: String,
+    /// How many should run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// How many run.
+    pub active: u32,
+    /// Why it is degraded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Degraded>,
+}
+
+/// An environment: a tenant's workloads that share secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Env {
+    /// The tenant.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// The worst of its workloads' states.
+    pub state: WorkloadState,
+    /// In one sentence.
+    pub message: String,
+    /// The current version of its secrets; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_version: Option<String>,
+    /// Its workloads.
+    pub workloads: Vec<EnvWorkload>,
+}

@@ -1,0 +1,282 @@
+//! What a workload says about capacity and about changes: read once, checked once.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+/// What a member does when its own kind of capacity is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum CapacityMode {
+    /// It waits.
+    #[default]
+    Strict,
+    /// It takes the other kind at once, and returns when there is room.
+    Prefer,
+    /// It takes the other kind after so many seconds, and returns when there is room.
+    FallbackAfter(#[serde(deserialize_with = "seconds")] u32),
+}
+
+/// Seconds as a number, or as people write them: `90s`, `5m`, `1h30m`.
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(seconds) => Ok(seconds),
+        NumberOrText::Text(text) => read_seconds(&text).ok_or_else(|| {
+            let what =
+                format!("{text:?} is not a time; accepted are 300, \"90s\", \"5m\", \"1h30m\"");
+            serde::de::Error::custom(what)
+        }),
+    }
+}
+
+fn read_seconds(text: &str) -> Option<u32> {
+    let (mut total, mut number) = (0_u32, None::<u32>);
+    for letter in text.trim().chars() {
+        if let Some(digit) = letter.to_digit(10) {
+            number = Some(number.unwrap_or(0).checked_mul(10)?.checked_add(digit)?);
+            continue;
+        }
+        let unit = match letter {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            _ => return None,
+        };
+        total = total.checked_add(number.take()?.checked_mul(unit)?)?;
+    }
+    // A number without a unit stands alone or not at all.
+    match number {
+        Some(seconds) => (total == 0).then_some(seconds),
+        None => (!text.trim().is_empty()).then_some(total),
+    }
+}
+
+/// What may be written either way.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText<'a> {
+    Number(u32),
+    #[serde(borrow)]
+    Text(Cow<'a, str>),
+}
+
+/// What becomes of members whose seat changed its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum OnChange {
+    /// They are replaced, one at a time.
+    #[default]
+    Rebuild,
+    /// They stay, and are the first to go when fewer are wanted.
+    Lazy,
+}
+
+/// How a workload's members are shared between on-demand and spot nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct CapacityRule {
+    /// Whether the rule is in force. Without it members go anywhere, and keep what they have.
+    pub enabled: bool,
+    /// Members in seats below this number are on-demand, the others spot; absent: all on-demand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_on_demand: Option<u32>,
+    /// What a member does when its kind is short.
+    pub mode: CapacityMode,
+    /// What becomes of members when the limit changes.
+    pub on_change: OnChange,
+    /// With two or more replicas, at least one on-demand and one spot, whatever the limit.
+    pub at_least_one_of_each: bool,
+}
+
+impl Default for CapacityRule {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_on_demand: None,
+            mode: CapacityMode::default(),
+            on_change: OnChange::default(),
+            at_least_one_of_each: false,
+        }
+    }
+}
+
+/// How a new revision takes over from the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// All new ones first; the old ones go when every new one runs.
+    #[default]
+    BlueGreen,
+    /// A few at a time, within `max_surge` and `max_unavailable`.
+    Rolling,
+    /// The old ones first. What a workload with a volume does whatever it says.
+    Recreate,
+}
+
+/// A number of members, or a share of them: `2` or `"25%"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Share {
+    /// So many.
+    Count(u32),
+    /// So many of a hundred, up to 100.
+    Percent(u8),
+}
+
+impl Share {
+    /// How many of so many, rounded up.
+    #[must_use]
+    pub fn up(self, of: u32) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => part(of, percent).div_ceil(100),
+        }
+        .min(of.max(1))
+    }
+
+    /// How many of so many, rounded down.
+    #[must_use]
+    pub fn down(self, of: u32) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => part(of, percent) / 100,
+        }
+        .min(of)
+    }
+
+    const fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Percent(0))
+    }
+}
+
+/// Hundredths of a number; replicas are far below where this would overflow.
+fn part(of: u32, percent: u8) -> u32 {
+    of.saturating_mul(u32::from(percent))
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Count(count) => serializer.serialize_u32(*count),
+            Self::Percent(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wrong = |found: &str| {
+            let what =
+                format!("{found:?} is neither a number such as 2 nor a share such as \"25%\"");
+            serde::de::Error::custom(what)
+        };
+        match NumberOrText::deserialize(deserializer).map_err(|_| wrong("it"))? {
+            NumberOrText::Number(count) => Ok(Self::Count(count)),
+            NumberOrText::Text(text) => {
+                if let Ok(count) = text.trim().parse() {
+                    return Ok(Self::Count(count));
+                }
+                let percent = text.trim().strip_suffix('%').and_then(|text| text.parse().ok());
+                percent.filter(|it| *it <= 100).map(Self::Percent).ok_or_else(|| wrong(&text))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::PartialSchema for Share {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+        let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
+        let percent =
+            ObjectBuilder::new().schema_type(Type::String).pattern(Some("^(100|[0-9]{1,2})%$"));
+        OneOfBuilder::new()
+            .item(number)
+            .item(percent)
+            .description(Some("A number of members, or a share of them: `2` or `\"25%\"`."))
+            .into()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::ToSchema for Share {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("Share")
+    }
+}
+
+/// How many members may come and go at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Rolling {
+    /// How a new revision takes over.
+    pub strategy: Strategy,
+    /// With `rolling`: how many more than wanted there may be meanwhile.
+    pub max_surge: Share,
+    /// How many fewer than wanted may run meanwhile, also while nodes are drained.
+    pub max_unavailable: Share,
+}
+
+impl Default for Rolling {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::default(),
+            max_surge: Share::Percent(25),
+            max_unavailable: Share::Count(0),
+        }
+    }
+}
+
+/// A rule that can never be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InvalidRule {
+    /// Nothing may come and nothing may go.
+    #[error(
+        "rolling.max_surge and rolling.max_unavailable are both 0, so nothing could ever change; \
+         give one of them at least 1"
+    )]
+    Stuck,
+    /// A wait that is none.
+    #[error("capacity.mode fallback-after is 0 seconds; give at least 1, or use prefer")]
+    NoWait,
+}
+
+impl Rolling {
+    /// Refuses what could never change anything.
+    ///
+    /// # Errors
+    /// Names the fields and what would be accepted.
+    pub fn validate(&self) -> Result<(), InvalidRule> {
+        let stuck = self.max_surge.is_zero() && self.max_unavailable.is_zero();
+        if self.strategy == Strategy::Rolling && stuck { Err(InvalidRule::Stuck) } else { Ok(()) }
+    }
+}
+
+impl CapacityRule {
+    /// Refuses what means nothing.
+    ///
+    /// # Errors
+    /// Names the field and what would be accepted.
+    pub fn validate(&self) -> Result<(), InvalidRule> {
+        if self.mode == CapacityMode::FallbackAfter(0) {
+            return Err(InvalidRule::NoWait);
+        }
+        Ok(())
+    }
+}
