@@ -3,12 +3,12 @@
 use berth_api::{
     Degraded, Env, EnvWorkload, RolloutStatus, Workload, WorkloadState, WorkloadStatus,
 };
-use berth_engine::workload::{HostState, Member, MemberState};
 use berth_engine::CapacityType;
+use berth_engine::workload::{HostState, Member, MemberState};
 use jiff::Timestamp;
 
-use super::definition::Definition;
 use super::deaths::Deaths;
+use super::definition::Definition;
 
 /// What a status is made of.
 pub struct Seen<'a> {
@@ -124,7 +124,9 @@ fn message(
 ) -> String {
     if let Some(reason) = &status.reason {
         let members = reason.members;
-        let them = if members == 1 { "1 member waits".to_owned() } else {
+        let them = if members == 1 {
+            "1 member waits".to_owned()
+        } else {
             format!("{members} members wait")
         };
         return format!("{them}: {}", reason.message);
