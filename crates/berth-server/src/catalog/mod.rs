@@ -16,7 +16,7 @@ use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{oneshot, watch};
 
-pub use books::{Books, ClaimEntry, NodeEntry};
+pub use books::{Books, ClaimEntry, MemberEntry, NodeEntry};
 
 use crate::workloads::WorkloadKey;
 pub use locality::LocalityKey;
