@@ -266,7 +266,14 @@ impl Books {
 
     fn define(&mut self, row: &berth_ledger::Workload) {
         match Definition::read(row) {
-            Ok(found) => drop(self.workloads.insert(found.key.clone(), Arc::new(found))),
+            Ok(found) => {
+                let revision = found.body.revision;
+                let before = self.workloads.insert(found.key.clone(), Arc::new(found));
+                // What kept ending before need not end now.
+                if let Some(before) = before.filter(|before| before.body.revision != revision) {
+                    self.deaths.remove(&before.key);
+                }
+            }
             Err(error) => {
                 let (owner, name) = (&row.owner, &row.name);
                 tracing::error!(%error, owner, name, "a stored workload cannot be read");

@@ -138,6 +138,7 @@ impl Catalog {
                             if let Some(fresh) = fresh.take() {
                                 books.replace(fresh);
                             }
+                            touched.workloads.extend(books.workloads.keys().cloned());
                             room = true;
                         }
                         Note::Events(at, events) => {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use berth_api::CapacityMode;
 use berth_engine::workload::Cause;
 use berth_ledger::{Answer, Op, Release, Text};
+use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -37,22 +38,25 @@ const AT_ONCE: usize = 1024;
 pub async fn keep_running(service: Arc<Service>) {
     let mut keeper = Keeper::default();
     let mut room = service.catalog.room();
-    let mut swept = Instant::now();
+    // What is wanted and what is there are compared once at the start: much may have changed.
+    let mut sweep_at = Instant::now();
     loop {
         let mut may_have_room = false;
         tokio::select! {
             () = service.stopping.cancelled() => return,
             () = service.catalog.work.notified() => {}
             _ = room.changed() => may_have_room = true,
-            () = tokio::time::sleep_until(keeper.next(swept + SWEEP_EVERY)) => {}
+            () = tokio::time::sleep_until(keeper.next(sweep_at)) => {}
         }
         may_have_room |= room.has_changed().unwrap_or(false);
         room.mark_unchanged();
+        // What this server did itself is known before more is done.
+        service.settled().await;
         let began = Instant::now();
         let mut keys = service.catalog.take_dirty();
-        if began >= swept + SWEEP_EVERY {
+        if began >= sweep_at {
             keys.extend(service.catalog.books().workloads.keys().cloned());
-            swept = began;
+            sweep_at = began + SWEEP_EVERY;
         }
         keys.extend(keeper.due(began, may_have_room));
         if !keys.is_empty() {
@@ -130,10 +134,9 @@ impl Keeper {
         for key in keys.iter().filter(|key| !busy.contains(key)) {
             self.waiting.remove(key);
         }
+        let partings = turns.iter().flat_map(|turn| &turn.partings);
+        join_all(partings.map(|parting| let_go(service, parting))).await;
         for turn in &turns {
-            for parting in &turn.partings {
-                let_go(service, parting).await;
-            }
             if turn.is_over
                 && let Err(error) = service.forget_workload(&turn.definition.key).await
             {

@@ -53,6 +53,14 @@ pub(super) struct Turn {
 /// Workloads looked at under one hold of the catalogue, so that its changes get their turn.
 const AT_ONCE: usize = 512;
 
+/// Looks at all workloads as the loop does from time to time, and does nothing. Returns how many
+/// have something to do.
+#[must_use]
+pub fn look_at_all(service: &Service) -> usize {
+    let keys: Vec<WorkloadKey> = service.catalog.books().workloads.keys().cloned().collect();
+    turns(service, &keys).len()
+}
+
 /// The turns of these workloads; those with nothing to do have none.
 pub(super) fn turns(service: &Service, keys: &[WorkloadKey]) -> Vec<Turn> {
     let mut turns = Vec::new();
