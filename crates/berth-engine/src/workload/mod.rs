@@ -8,6 +8,8 @@ mod reconcile;
 mod rule;
 mod seats;
 mod takeover;
+#[cfg(test)]
+mod tests;
 mod view;
 mod volume;
 
