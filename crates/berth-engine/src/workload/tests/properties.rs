@@ -5,8 +5,8 @@ use proptest::prelude::{Just, ProptestConfig, Strategy as _, any, prop_oneof, pr
 use proptest::test_runner::FileFailurePersistence;
 
 use super::super::{
-    CapacityRule, Cause, HostState, Member, MemberState, Outlook, Rolling, Share, Step, Strategy,
-    on_demand_seats,
+    CapacityRule, Cause, HostState, Member, MemberState, OnChange, Outlook, Rolling, Share, Step,
+    Strategy, on_demand_seats,
 };
 use super::world::World;
 use crate::model::CapacityType;
@@ -16,6 +16,8 @@ use crate::model::CapacityType;
 enum Event {
     Scale(u32),
     Limit(Option<u32>, bool),
+    /// The rule is there or not, in force or not, and rebuilds or not.
+    Rule(Option<(bool, OnChange)>),
     NewRevision,
     RollBack,
     Pause(bool),
@@ -53,9 +55,11 @@ fn hosts() -> impl proptest::strategy::Strategy<Value = HostState> {
 }
 
 fn events() -> impl proptest::strategy::Strategy<Value = Event> {
+    let on_change = prop_oneof![Just(OnChange::Rebuild), Just(OnChange::Lazy)];
     prop_oneof![
         2 => (0..8_u32).prop_map(Event::Scale),
         2 => (proptest::option::of(0..8_u32), any::<bool>()).prop_map(|(m, each)| Event::Limit(m, each)),
+        2 => proptest::option::weighted(0.8, (any::<bool>(), on_change)).prop_map(Event::Rule),
         2 => Just(Event::NewRevision),
         1 => Just(Event::RollBack),
         1 => any::<bool>().prop_map(Event::Pause),
@@ -85,8 +89,13 @@ fn happen(world: &mut World, event: &Event) {
         Event::Scale(replicas) if world.single_writer => world.replicas = replicas.min(1),
         Event::Scale(replicas) => world.replicas = replicas,
         Event::Limit(max_on_demand, at_least_one_of_each) => {
-            let usual = CapacityRule::default();
-            world.rule = Some(CapacityRule { max_on_demand, at_least_one_of_each, ..usual });
+            let rule = world.rule.unwrap_or_default();
+            world.rule = Some(CapacityRule { max_on_demand, at_least_one_of_each, ..rule });
+        }
+        Event::Rule(None) => world.rule = None,
+        Event::Rule(Some((enabled, on_change))) => {
+            let rule = world.rule.unwrap_or_default();
+            world.rule = Some(CapacityRule { enabled, on_change, ..rule });
         }
         Event::NewRevision => world.revision += 1,
         Event::RollBack => world.revision -= 1,
@@ -145,6 +154,7 @@ fn check_outlook(world: &World, outlook: &Outlook) {
         return;
     }
     check_releases(world, outlook);
+    check_rebuilds(world, outlook);
     if !has_old(world) {
         return;
     }
@@ -201,6 +211,19 @@ fn check_releases(world: &World, outlook: &Outlook) {
     };
     let floor = had.min(floor as usize);
     assert!(has >= floor, "{has} of {floor} left by {outlook:?}: {world:?}");
+}
+
+/// One is rebuilt at a time, and only while nobody waits for a replacement.
+fn check_rebuilds(world: &World, outlook: &Outlook) {
+    let is_rebuild = |step: &&Step| matches!(step, Step::Create { cause: Cause::Rebuild, .. });
+    let rebuilds = outlook.steps.iter().filter(is_rebuild).count();
+    let waits = |it: &&Member| {
+        let holder = world.holder(it.revision, it.slot).filter(|holder| holder.id != it.id);
+        it.is_live() && holder.is_some_and(|holder| holder.state != MemberState::Ready)
+    };
+    // What waits in an old revision is on its way out, and holds up rebuilds as a roll-out.
+    let waiting = world.members.iter().filter(waits).count();
+    assert!(rebuilds == 0 || rebuilds == 1 && waiting == 0, "{outlook:?} of {world:?}");
 }
 
 /// Each seat has one holder.
@@ -267,6 +290,9 @@ proptest! {
         let live = world.members.len();
         assert!(live >= world.replicas as usize, "{world:?}");
         world.paused = false;
+        if let Some(rule) = &mut world.rule {
+            (rule.enabled, rule.on_change) = (true, OnChange::Rebuild);
+        }
         settle(&mut world, &mut dice);
         check_settled(&world);
     }
