@@ -19,6 +19,8 @@ fn place(placer: &Placer, id: u128) {
         mode: BatchMode::AllOrNothing,
         lease_s: 120,
         pools: Vec::new(),
+        seats: Vec::new(),
+        release: None,
         by: None,
         explain: false,
         dry_run: false,
