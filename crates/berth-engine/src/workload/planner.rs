@@ -150,14 +150,19 @@ impl<'a> Planner<'a> {
     /// that does not run yet is no reason to let one go that does.
     fn release_surplus(&mut self) -> Vec<(i64, u32)> {
         let victims = self.surplus();
-        for seat in &victims {
+        self.scale_down(&victims);
+        victims.iter().map(|seat| (seat.holder.revision, seat.holder.slot)).collect()
+    }
+
+    /// Lets these go as long as enough others run.
+    pub(super) fn scale_down(&mut self, victims: &[Seat<'_>]) {
+        for seat in victims {
             if !seat.is_available() || self.available > self.desired.replicas {
                 self.release_seat(*seat, Cause::ScaleDown);
             } else {
                 self.block_seat(*seat, Cause::ScaleDown, Blocker::Replacement);
             }
         }
-        victims.iter().map(|seat| (seat.holder.revision, seat.holder.slot)).collect()
     }
 
     /// What is too many. A roll-out that stands still keeps what it may have too many meanwhile:

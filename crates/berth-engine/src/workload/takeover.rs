@@ -64,13 +64,7 @@ impl<'a> Planner<'a> {
         let old = self.old_seats();
         let surplus = self.first_to_go(old.iter().copied(), self.desired.replicas);
         let is_surplus = |seat: &Seat<'_>| surplus.iter().any(|it| it.holder.id == seat.holder.id);
-        for seat in surplus.iter().copied() {
-            if !seat.is_available() || self.available > self.desired.replicas {
-                self.release_seat(seat, Cause::ScaleDown);
-            } else {
-                self.block_seat(seat, Cause::ScaleDown, Blocker::Replacement);
-            }
-        }
+        self.scale_down(&surplus);
         for seat in old.into_iter().filter(|seat| !is_surplus(seat)) {
             self.block_seat(seat, Cause::RollOut, Blocker::Replacement);
         }
