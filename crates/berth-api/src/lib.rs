@@ -36,7 +36,8 @@ pub use node::{
     NodeExplanation, NodeGuest, NodeStateChange, Reported, RunState, RunningInstance,
 };
 pub use place::{
-    ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, Resources,
+    ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSeat,
+    Resources,
 };
 pub use policy::{PolicyChange, PolicyDiff, PolicyText, StoredPolicy};
 pub use problem::{FieldError, Problem};

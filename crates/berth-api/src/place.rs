@@ -261,6 +261,24 @@ pub struct PlacedInstance {
     /// Values taken from pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
+    /// Its seat, when it names a workload that is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seat: Option<PlacedSeat>,
+}
+
+/// A seat in a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedSeat {
+    /// The workload's revision.
+    pub revision: i64,
+    /// The seat's number.
+    pub slot: i64,
+    /// The kind of node it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<CapacityType>,
+    /// What it costs to let it go: the lowest goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_cost: Option<u32>,
 }
 
 /// A placement that was granted, or in a dry run would be.

@@ -143,6 +143,7 @@ impl Deed {
                 request_id: Text::from(request.as_str()),
                 fence: Some(*fence),
                 to: to.planned(nodes),
+                restart: false,
             })),
             Self::Resize { request, fence, to } => Op::Resize(Resize {
                 request_id: Text::from(request.as_str()),

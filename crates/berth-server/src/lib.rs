@@ -8,6 +8,7 @@
 pub mod access;
 pub mod catalog;
 pub mod config;
+pub mod drain;
 pub mod feed;
 mod housekeeping;
 pub mod http;
@@ -18,15 +19,17 @@ pub mod placement;
 mod placer;
 pub mod queue;
 mod replay;
+mod seats;
 pub mod serve;
 pub mod service;
 pub mod telemetry;
+pub mod workloads;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};
 pub use housekeeping::{Chores, Housekeeper};
 pub use http::{Access, ApiError, HttpLimits, ROUTES, openapi, router};
 pub use mirror::Mirror;
 pub use placer::{
-    Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions,
+    Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, WantedSeat,
 };
 pub use replay::replay;

@@ -12,6 +12,8 @@ use berth_ledger::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::seats::Seats;
+
 /// What is known of a node's row in the ledger.
 #[derive(Clone, Debug, Default)]
 struct NodeMark {
@@ -41,6 +43,10 @@ pub struct Mirror {
     planned: FxHashSet<InstanceId>,
     /// Requests as parsed before, by their stored text: a million claims share a few.
     specs: FxHashMap<Spec, InstanceRequest>,
+    /// Seats of workloads that are taken.
+    pub seats: Seats,
+    /// The current version of each environment's secrets.
+    secrets: FxHashMap<Text, Text>,
     /// The last event that was taken in.
     pub cursor: i64,
 }
@@ -70,6 +76,8 @@ impl Mirror {
             sealed: Vec::new(),
             planned: FxHashSet::default(),
             specs: FxHashMap::default(),
+            seats: Seats::default(),
+            secrets: FxHashMap::default(),
             cursor: 0,
         }
     }
@@ -117,7 +125,7 @@ impl Mirror {
                 let policy = Policy::from_json(&body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
-            SnapshotItem::Secrets(env, _) => self.engine.fleet_mut().set_secrets(&env, true),
+            SnapshotItem::Secrets(env, version) => self.set_secrets(&env, Some(version)),
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
             SnapshotItem::Node(facts, seen) => {
                 self.put_node(&facts, seen.constraint_gen)?;
@@ -125,7 +133,8 @@ impl Mirror {
             }
             SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
             SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
-            SnapshotItem::Pool(_) | SnapshotItem::Quota(..) | SnapshotItem::Workload(_) => {}
+            SnapshotItem::Workload(workload) => self.seats.define(&workload),
+            SnapshotItem::Pool(_) | SnapshotItem::Quota(..) => {}
         }
         Ok(())
     }
@@ -133,6 +142,10 @@ impl Mirror {
     fn load_claim(&mut self, claim: &Claim) -> Result<(), LedgerError> {
         let id = engine_id(claim.key);
         self.fences.insert(id, claim.fence);
+        if let Some(slot) = claim.ties.as_deref().and_then(|ties| ties.slot.as_ref()) {
+            let key = (slot.owner.clone(), slot.workload.clone());
+            self.seats.take(id, key, slot.seat());
+        }
         let name = claim.name.as_deref();
         self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))
     }
@@ -213,17 +226,22 @@ impl Mirror {
                 self.engine.fleet_mut().remove_volume(volume_id);
             }
             EventBody::SecretsChanged { env, version } => {
-                self.engine.fleet_mut().set_secrets(env, version.is_some());
+                self.set_secrets(env, version.clone());
             }
             EventBody::PolicyChanged { body, .. } => {
                 let policy = Policy::from_json(body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
+            EventBody::WorkloadChanged { owner, name, workload, .. } => match workload {
+                Some(workload) => self.seats.define(workload),
+                None => self.seats.undefine(owner, name),
+            },
             EventBody::State { .. }
             | EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
-            | EventBody::WorkloadChanged { .. }
+            | EventBody::SchedulingFailed { .. }
+            | EventBody::SchedulingRecovered { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
@@ -247,6 +265,7 @@ impl Mirror {
                 mark.expect(-i64::from(was_planned));
             }
         }
+        self.sit(id, allocated);
         if let Some(at) = self.engine.fleet().node_of(id) {
             if *at == allocated.node_id {
                 return Ok(());
@@ -268,7 +287,34 @@ impl Mirror {
         // The fence stays until the log has passed: an older allocation may yet be read.
         self.fences.insert(id, fence);
         self.released.push((id, fence));
+        self.seats.free(id);
         self.engine.fleet_mut().release(id);
+    }
+
+    /// The seat of a claim that was granted is taken.
+    fn sit(&mut self, id: InstanceId, allocated: &Allocated) {
+        let Some(seat) = allocated.seat else { return };
+        let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
+        let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
+        let Some(request) = request.cloned().or_else(parsed) else { return };
+        if let Some(workload) = &request.workload {
+            let key = (Text::from(request.owner.as_str()), Text::from(workload.as_str()));
+            self.seats.take(id, key, seat);
+        }
+    }
+
+    fn set_secrets(&mut self, env: &Text, version: Option<Text>) {
+        self.engine.fleet_mut().set_secrets(env, version.is_some());
+        match version {
+            Some(version) => drop(self.secrets.insert(env.clone(), version)),
+            None => drop(self.secrets.remove(env)),
+        }
+    }
+
+    /// The current version of an environment's secrets.
+    #[must_use]
+    pub fn secrets_of(&self, env: &str) -> Option<Text> {
+        self.secrets.get(env).cloned()
     }
 
     /// Sets apart the claims that are gone by now, unless others are set apart already. Returns
@@ -335,6 +381,7 @@ impl Mirror {
     /// Takes back a plan that the ledger did not grant. What the log has told of meanwhile stays.
     pub fn take_back(&mut self, id: InstanceId) {
         if self.planned.remove(&id) {
+            self.seats.free(id);
             self.engine.fleet_mut().release(id);
         }
     }

@@ -91,7 +91,7 @@ impl Server {
     fn relocate(&self, ask: &MoveAsk) -> Stood {
         let to = self.planned(&ask.instance, &ask.node);
         let request_id = Text::from(ask.request_id.as_str());
-        stood(self.ledger().relocate(Move { request_id, fence: None, to }))
+        stood(self.ledger().relocate(Move { request_id, fence: None, to, restart: false }))
     }
 
     /// Moves an instance to and fro, to be killed in the middle of it.

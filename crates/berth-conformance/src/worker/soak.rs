@@ -180,7 +180,8 @@ impl Soak<'_> {
         let mut request = model.request.clone();
         request.resources = model.held.amounts;
         let (fence, to) = (Some(model.held.fence), self.server.planned(&request, &node));
-        let answer = self.server.ledger().relocate(Move { request_id, fence, to })?;
+        let answer =
+            self.server.ledger().relocate(Move { request_id, fence, to, restart: false })?;
         self.follow(instance, answer, "move")
     }
 

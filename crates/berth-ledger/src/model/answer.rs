@@ -3,7 +3,7 @@
 use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
 use serde::{Deserialize, Serialize};
 
-use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, SlotKey, Text};
+use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, Seat, SlotKey, Text};
 
 /// One claim that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct GrantedClaim {
     /// Values taken from pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
+    /// Its seat in its workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seat: Option<Seat>,
 }
 
 fn is_primary(role: &Role) -> bool {

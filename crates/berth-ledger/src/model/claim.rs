@@ -265,6 +265,23 @@ pub struct SlotKey {
     pub slot: i64,
 }
 
+/// A seat within its workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Seat {
+    /// The workload's revision.
+    pub revision: i64,
+    /// The seat's number.
+    pub slot: i64,
+}
+
+impl SlotKey {
+    /// The seat, without whose it is.
+    #[must_use]
+    pub const fn seat(&self) -> Seat {
+        Seat { revision: self.revision, slot: self.slot }
+    }
+}
+
 /// What a claim holds beside its amounts. Few claims hold any of it.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -336,6 +353,12 @@ impl Claim {
         request.name = self.name.as_deref().map(str::to_owned);
         request.resources = self.amounts;
         Ok(request)
+    }
+
+    /// Its seat in its workload.
+    #[must_use]
+    pub fn seat(&self) -> Option<Seat> {
+        self.ties.as_deref()?.slot.as_ref().map(SlotKey::seat)
     }
 
     /// The overlay address: the first value of an IPv6 pool.

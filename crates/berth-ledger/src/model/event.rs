@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::claim::{ClaimState, HeldValue, Micros, Role, Spec, Text};
+use super::claim::{ClaimState, HeldValue, Micros, Role, Seat, Spec, Text};
+use super::op::Workload;
 
 /// What happened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -152,6 +153,37 @@ pub enum EventBody {
         name: Text,
         /// Its revision; absent when it is gone.
         revision: Option<i64>,
+        /// The workload as it is now; absent when it is gone, and in events of the first logs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        workload: Option<Box<Workload>>,
+    },
+    /// Members of a workload cannot be placed.
+    #[serde(rename = "env.scheduling_failed")]
+    SchedulingFailed {
+        /// The tenant.
+        owner: Text,
+        /// The environment, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        env: Option<Text>,
+        /// The workload.
+        workload: Text,
+        /// Why: a stable code.
+        code: Text,
+        /// Why, in one sentence.
+        message: Text,
+    },
+    /// Members of a workload that could not be placed are placed, or no longer wanted.
+    #[serde(rename = "env.scheduling_recovered")]
+    SchedulingRecovered {
+        /// The tenant.
+        owner: Text,
+        /// The environment, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        env: Option<Text>,
+        /// The workload.
+        workload: Text,
+        /// What was wrong: a stable code.
+        code: Text,
     },
     /// An environment's secrets changed.
     #[serde(rename = "secrets.changed")]
@@ -226,6 +258,9 @@ pub struct Allocated {
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Text>,
+    /// Its seat in its workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seat: Option<Seat>,
     /// Recorded as found by an agent, without a guard.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,

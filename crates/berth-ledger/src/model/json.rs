@@ -5,7 +5,7 @@
 use berth_engine::{Amounts, InstanceId};
 
 use super::answer::{Grant, GrantedClaim};
-use super::claim::{HeldValue, Role};
+use super::claim::{HeldValue, Role, Seat};
 use super::event::Allocated;
 use super::receipt::{DecisionOutcome, DecisionRecord};
 
@@ -45,6 +45,15 @@ fn values(out: &mut String, values: &[HeldValue]) {
     }
     out.push_str(",\"values\":");
     out.push_str(&serde_json::to_string(values).unwrap_or_default());
+}
+
+fn seat(out: &mut String, seat: Option<Seat>) {
+    let Some(Seat { revision, slot }) = seat else { return };
+    out.push_str(",\"seat\":{\"revision\":");
+    number(out, revision);
+    out.push_str(",\"slot\":");
+    number(out, slot);
+    out.push('}');
 }
 
 fn amounts(out: &mut String, amounts: &Amounts) {
@@ -91,6 +100,7 @@ pub(super) fn allocated(out: &mut String, event: &Allocated) {
     out.push_str(",\"spec_hash\":");
     text(out, &event.spec_hash);
     optional_text(out, ",\"name\":", event.name.as_deref());
+    seat(out, event.seat);
     if event.adopted {
         out.push_str(",\"adopted\":true");
     }
@@ -181,6 +191,7 @@ fn granted_claim(out: &mut String, claim: &GrantedClaim) {
         None => out.push_str("null"),
     }
     values(out, &claim.values);
+    seat(out, claim.seat);
     out.push('}');
 }
 
@@ -211,6 +222,7 @@ mod tests {
             secrets_version_id: some("v1"),
             spec_hash: "00ff".to_owned(),
             name: some("web"),
+            seat: full.then_some(Seat { revision: 2, slot: 5 }),
             adopted: full,
             moved_from: full.then(|| NodeId::new("old")),
             rules: if full { vec![(NodeId::new("n"), 3)] } else { Vec::new() },
@@ -259,6 +271,7 @@ mod tests {
             fence: 1,
             lease_until: full.then_some(Micros(8)),
             values: if full { held() } else { Vec::new() },
+            seat: full.then_some(Seat { revision: 1, slot: 0 }),
         };
         let grant = Grant { claims: vec![claim(false), claim(true)], decision: "c/1/0".to_owned() };
         let by_hand: Value = serde_json::from_str(&granted_answer(&grant)).unwrap();

@@ -16,14 +16,15 @@ pub use answer::{
     Conflict, Grant, GrantedClaim, Guard, NodeNow, RefusedBy, Rejected, Standing, Verdict,
 };
 pub use claim::{
-    Claim, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, SlotKey, Spec, Text, Ties,
+    Claim, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, Seat, SlotKey, Spec, Text,
+    Ties,
 };
 pub(crate) use event::pack as pack_events;
 pub use event::{Allocated, Event, EventBody, Page, Segment};
 pub(crate) use json::granted_answer;
 pub use op::{
-    Adopt, Advance, Answer, Drift, Move, Op, Outcome, Quota, Release, Resize, Step, UnmetDemand,
-    Workload,
+    Adopt, Advance, Answer, Drift, Failing, Move, Op, Outcome, Quota, Release, Resize, Scheduling,
+    Step, UnmetDemand, Workload,
 };
 pub(crate) use plan::first_half;
 pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen, hash_of_asked};

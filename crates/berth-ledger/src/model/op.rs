@@ -87,6 +87,9 @@ pub struct Move {
     /// Where to: guarded like any plan. If the instance holds a migration target on that node, it
     /// is that claim which becomes primary.
     pub to: PlannedClaim,
+    /// Whether it is stopped there and started here, rather than carried over running: then it is
+    /// `binding` until the agent of the new node says that it runs.
+    pub restart: bool,
 }
 
 /// Reality that an agent found and nobody placed: recorded, loudly, never refused.
@@ -146,6 +149,42 @@ pub struct Workload {
     pub replicas: i64,
     /// Template and rules, as JSON.
     pub body: String,
+}
+
+/// Whether the members of a workload can be placed, as a server found out.
+#[derive(Clone, Debug)]
+pub struct Scheduling {
+    /// The tenant.
+    pub owner: Text,
+    /// The environment, if it has one.
+    pub env: Option<Text>,
+    /// The workload.
+    pub workload: Text,
+    /// What is wrong; absent: nothing any more.
+    pub failing: Option<Failing>,
+}
+
+/// Why members of a workload cannot be placed.
+#[derive(Clone, Debug)]
+pub struct Failing {
+    /// A stable code.
+    pub code: Text,
+    /// In one sentence.
+    pub message: Text,
+    /// What readers are shown, as JSON with the same `code`.
+    pub body: String,
+}
+
+impl Scheduling {
+    /// The kind of document that it is kept as.
+    pub const KIND: &str = "scheduling";
+
+    /// The document it is kept as: names have no line breaks, so they can be told apart.
+    #[must_use]
+    pub fn document(&self) -> (Text, Text) {
+        let id = format!("{}\n{}", self.owner, self.workload);
+        (Text::from(Self::KIND), Text::from(id))
+    }
 }
 
 /// One operation.
@@ -233,6 +272,8 @@ pub enum Op {
         /// Its name.
         name: Text,
     },
+    /// Says whether the members of a workload can be placed. An event tells when that changes.
+    SetScheduling(Box<Scheduling>),
     /// States an environment's secrets.
     PutSecrets {
         /// The environment.

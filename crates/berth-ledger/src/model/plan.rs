@@ -61,6 +61,8 @@ pub struct PlannedClaim {
     pub pools: Vec<Text>,
     /// The seat it takes in its workload.
     pub slot: Option<SlotKey>,
+    /// The claim that has the seat now and hands it over.
+    pub takes_over: Option<ClaimKey>,
     /// The release it will run.
     pub release_id: Option<Text>,
     /// The version of the secrets it is given.
@@ -95,6 +97,7 @@ impl PlannedClaim {
             score: 0,
             pools: Vec::new(),
             slot: None,
+            takes_over: None,
             release_id: None,
             secrets_version: None,
         }

@@ -45,6 +45,7 @@ impl Work {
             Op::RemoveQuota(owner) => self.remove_quota(owner),
             Op::PutWorkload { workload, expect } => self.put_workload(workload, *expect),
             Op::RemoveWorkload { owner, name } => self.remove_workload(owner, name),
+            Op::SetScheduling(scheduling) => self.set_scheduling(scheduling),
             Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
             Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
             Op::ActivatePolicy { name, hash, body, expect } => {
@@ -333,7 +334,8 @@ impl Work {
         self.rows.workloads.set(&key, Some(workload.clone()));
         let (owner, name) = key;
         let revision = Some(workload.revision);
-        self.events.push(EventBody::WorkloadChanged { owner, name, revision });
+        let workload = Some(Box::new(workload.clone()));
+        self.events.push(EventBody::WorkloadChanged { owner, name, revision, workload });
         Outcome::Done
     }
 
@@ -348,7 +350,8 @@ impl Work {
         }
         self.rows.workloads.set(&key, None);
         let (owner, name) = key;
-        self.events.push(EventBody::WorkloadChanged { owner, name, revision: None });
+        let (revision, workload) = (None, None);
+        self.events.push(EventBody::WorkloadChanged { owner, name, revision, workload });
         Outcome::Done
     }
 

@@ -63,7 +63,8 @@ impl Work {
             ties.volumes.push(self.attach(planned, owner, volume, mode)?);
         }
         if let Some(slot) = &planned.slot {
-            if let Some(by) = self.rows.slots.get(slot).filter(|by| **by != planned.key) {
+            let may_have = |by: &ClaimKey| *by == planned.key || Some(*by) == planned.takes_over;
+            if let Some(by) = self.rows.slots.get(slot).filter(|by| !may_have(by)) {
                 return Err(Guard::SlotTaken { slot: slot.clone(), by: by.instance }.into());
             }
             self.rows.slots.set(slot, Some(planned.key));
@@ -168,6 +169,7 @@ impl Work {
             secrets_version_id: claim.secrets_version.clone(),
             spec_hash: claim.spec.digest().to_owned(),
             name: claim.name.clone(),
+            seat: claim.seat(),
             adopted: false,
             moved_from: None,
             rules: rules.collect(),

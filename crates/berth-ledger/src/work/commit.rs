@@ -90,6 +90,7 @@ fn granted(claim: &Claim) -> GrantedClaim {
         fence: claim.fence,
         lease_until: claim.lease_until,
         values: claim.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default(),
+        seat: claim.seat(),
     }
 }
 

@@ -242,7 +242,7 @@ impl Work {
         let events = self.events.len();
         let moved = match target {
             Some(target) if target.node == to.to.node => Ok(self.promote(&source, &target)),
-            Some(_) | None => self.transfer(&source, &to.to),
+            Some(_) | None => self.transfer(&source, &to.to, to.restart),
         };
         match moved {
             Ok(answer) => {
@@ -293,7 +293,7 @@ impl Work {
         }
     }
 
-    fn transfer(&mut self, source: &Claim, to: &PlannedClaim) -> Stands {
+    fn transfer(&mut self, source: &Claim, to: &PlannedClaim, restart: bool) -> Stands {
         let values = source.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default();
         let mut leaving = source.clone();
         if let Some(ties) = leaving.ties.as_deref_mut() {
@@ -309,7 +309,10 @@ impl Work {
         let charged = self.charge(&planned, &source.owner, Mode::Guarded).map_err(rejected)?;
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
-        claim.state = source.state;
+        claim.state = match source.state {
+            ClaimState::Active if restart => ClaimState::Binding,
+            state => state,
+        };
         claim.lease_until = source.lease_until;
         claim.batch = source.batch;
         claim.created_at = source.created_at;
@@ -374,6 +377,7 @@ impl Work {
             score: 0,
             pools: Vec::new(),
             slot: None,
+            takes_over: None,
             release_id: None,
             secrets_version: None,
         };

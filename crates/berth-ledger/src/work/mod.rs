@@ -97,6 +97,7 @@ impl Work {
             | Op::RemoveQuota(_)
             | Op::PutWorkload { .. }
             | Op::RemoveWorkload { .. }
+            | Op::SetScheduling(_)
             | Op::PutSecrets { .. }
             | Op::PutPolicy { .. }
             | Op::ActivatePolicy { .. }

@@ -2,7 +2,9 @@
 
 use super::Work;
 use super::rows::{AuditRow, DocumentRow, PolicyRow};
-use crate::model::{Answer, By, ClaimKey, EventBody, Expect, Grant, Outcome, Text, Verdict};
+use crate::model::{
+    Answer, By, ClaimKey, EventBody, Expect, Grant, Outcome, Scheduling, Text, Verdict,
+};
 
 impl Work {
     /// Does an operation, and notes who did it if it changed anything.
@@ -86,6 +88,33 @@ impl Work {
         Outcome::Done
     }
 
+    /// Keeps what is wrong with a workload, and tells when that begins, changes or ends.
+    pub(super) fn set_scheduling(&mut self, scheduling: &Scheduling) -> Outcome {
+        let (kind, id) = scheduling.document();
+        let known = self.rows.documents.get(&(kind.clone(), id.clone()));
+        let known = known.map(|row| Text::from(code_in(&row.body)));
+        let (owner, env) = (scheduling.owner.clone(), scheduling.env.clone());
+        let workload = scheduling.workload.clone();
+        match (&scheduling.failing, known) {
+            (None, None) => Outcome::Unchanged,
+            (None, Some(code)) => {
+                let outcome = self.remove_document(&kind, &id, Expect::Any);
+                self.events.push(EventBody::SchedulingRecovered { owner, env, workload, code });
+                outcome
+            }
+            (Some(failing), known) => {
+                let outcome = self.put_document(&kind, &id, &failing.body, Expect::Any);
+                let is_new = known.as_ref() != Some(&failing.code);
+                if outcome == Outcome::Done && is_new {
+                    let (code, message) = (failing.code.clone(), failing.message.clone());
+                    let event = EventBody::SchedulingFailed { owner, env, workload, code, message };
+                    self.events.push(event);
+                }
+                outcome
+            }
+        }
+    }
+
     /// Stores a policy. It is known by its content, so one that is there is the same.
     pub(super) fn put_policy(&mut self, name: &str, hash: &str, body: &str) -> Outcome {
         let key = Text::from(hash);
@@ -128,6 +157,15 @@ impl Work {
         });
         Outcome::Done
     }
+}
+
+/// The code in what is kept of a workload.
+fn code_in(body: &str) -> String {
+    #[derive(serde::Deserialize)]
+    struct Kept {
+        code: String,
+    }
+    serde_json::from_str(body).map(|kept: Kept| kept.code).unwrap_or_default()
 }
 
 /// What a grant did, in a few words.

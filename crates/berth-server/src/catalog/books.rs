@@ -7,9 +7,12 @@ use berth_engine::{
     Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
 };
 use berth_ledger::{
-    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, SnapshotItem, Spec, Text,
+    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Seat, SnapshotItem, Spec,
+    Text,
 };
 use rustc_hash::FxHashMap;
+
+use crate::workloads::{Deaths, Definition, WorkloadKey};
 
 /// A claim as readers see it.
 #[derive(Clone, Debug)]
@@ -34,6 +37,17 @@ pub struct ClaimEntry {
     pub values: Vec<HeldValue>,
     /// When it was granted.
     pub created_at: Micros,
+    /// Its seat in its workload.
+    pub seat: Option<Seat>,
+}
+
+impl ClaimEntry {
+    /// The workload that it is a member of.
+    #[must_use]
+    pub fn workload(&self) -> Option<WorkloadKey> {
+        let workload = self.request.workload.as_deref().filter(|_| self.seat.is_some())?;
+        Some((Text::from(self.request.owner.as_str()), Text::from(workload)))
+    }
 }
 
 /// A node as readers see it.
@@ -54,6 +68,22 @@ pub struct NodeEntry {
 /// Requests as parsed before, by their stored text; a million claims share a few.
 const SPECS: usize = 4096;
 
+/// What an event touched.
+#[derive(Default)]
+pub(super) struct Touched {
+    /// Nodes whose claims or state changed.
+    pub(super) nodes: Vec<NodeId>,
+    /// Workloads whose members, or what is wanted of them, changed.
+    pub(super) workloads: Vec<WorkloadKey>,
+}
+
+impl Touched {
+    fn claim(&mut self, claim: &ClaimEntry) {
+        self.nodes.push(claim.node.clone());
+        self.workloads.extend(claim.workload());
+    }
+}
+
 /// Everything that readers ask for.
 #[derive(Default)]
 pub struct Books {
@@ -69,6 +99,14 @@ pub struct Books {
     pub volumes: BTreeMap<String, Volume>,
     /// The policy in force, once one was stored.
     pub policy: Option<Arc<Policy>>,
+    /// What should run, by tenant and name.
+    pub workloads: BTreeMap<WorkloadKey, Arc<Definition>>,
+    /// Claims with a seat, by the workload they are members of.
+    pub members: FxHashMap<WorkloadKey, BTreeSet<ClaimKey>>,
+    /// Members that ended without being told to.
+    pub deaths: FxHashMap<WorkloadKey, Deaths>,
+    /// The current version of each environment's secrets.
+    pub secrets: BTreeMap<Text, Text>,
     specs: FxHashMap<Spec, Arc<InstanceRequest>>,
     /// Claims that went, with their fence, until the log has passed them.
     gone: [FxHashMap<ClaimKey, i64>; 2],
@@ -100,10 +138,9 @@ impl Books {
             SnapshotItem::Node(facts, seen) => self.put_node(*facts, seen.constraint_gen),
             SnapshotItem::Volume(volume) => drop(self.volumes.insert(volume.id.clone(), volume)),
             SnapshotItem::Claim(claim) => self.load_claim(*claim),
-            SnapshotItem::Secrets(..)
-            | SnapshotItem::Pool(_)
-            | SnapshotItem::Quota(..)
-            | SnapshotItem::Workload(_) => {}
+            SnapshotItem::Secrets(env, version) => drop(self.secrets.insert(env, version)),
+            SnapshotItem::Workload(workload) => self.define(&workload),
+            SnapshotItem::Pool(_) | SnapshotItem::Quota(..) => {}
         }
     }
 
@@ -146,6 +183,7 @@ impl Books {
 
     fn load_claim(&mut self, claim: Claim) {
         let Some(request) = self.request(&claim.spec) else { return };
+        let seat = claim.seat();
         let values = claim.ties.map(|ties| ties.values).unwrap_or_default();
         self.put_claim(ClaimEntry {
             key: claim.key,
@@ -158,6 +196,7 @@ impl Books {
             request,
             values,
             created_at: claim.created_at,
+            seat,
         });
     }
 
@@ -166,6 +205,9 @@ impl Books {
         if let Some(node) = self.nodes.get_mut(&entry.node) {
             node.room.used.charge(&entry.amounts, entry.request.cpu_capped, 1);
             node.claims.insert(entry.key);
+        }
+        if let Some(workload) = entry.workload() {
+            self.members.entry(workload).or_default().insert(entry.key);
         }
         let owner = self.by_owner.entry(Text::from(entry.request.owner.as_str()));
         owner.or_default().insert(entry.key);
@@ -179,6 +221,14 @@ impl Books {
         {
             node.room.used.charge(&entry.amounts, entry.request.cpu_capped, -1);
         }
+        if let Some(workload) = entry.workload()
+            && let Some(members) = self.members.get_mut(&workload)
+        {
+            members.remove(&key);
+            if members.is_empty() {
+                self.members.remove(&workload);
+            }
+        }
         let owner = entry.request.owner.as_str();
         if let Some(claims) = self.by_owner.get_mut(owner) {
             claims.remove(&key);
@@ -189,8 +239,18 @@ impl Books {
         Some(entry)
     }
 
-    /// Takes in what happened, and notes nodes whose claims or state changed.
-    pub(super) fn apply(&mut self, at: Micros, body: EventBody, touched: &mut Vec<NodeId>) {
+    fn define(&mut self, row: &berth_ledger::Workload) {
+        match Definition::read(row) {
+            Ok(found) => drop(self.workloads.insert(found.key.clone(), Arc::new(found))),
+            Err(error) => {
+                let (owner, name) = (&row.owner, &row.name);
+                tracing::error!(%error, owner, name, "a stored workload cannot be read");
+            }
+        }
+    }
+
+    /// Takes in what happened, and notes what it touched.
+    pub(super) fn apply(&mut self, at: Micros, body: EventBody, touched: &mut Touched) {
         match body {
             EventBody::Allocated(allocated) => self.allocated(at, *allocated, touched),
             EventBody::State { instance_id, role, state, fence, lease_until, .. } => {
@@ -205,20 +265,21 @@ impl Books {
             EventBody::Resized { instance_id, role, resources, .. } => {
                 self.resized(ClaimKey { instance: instance_id, role }, resources, touched);
             }
-            EventBody::Released { instance_id, role, fence, .. } => {
-                self.released(ClaimKey { instance: instance_id, role }, fence, touched);
+            EventBody::Released { instance_id, role, fence, reason, .. } => {
+                let key = ClaimKey { instance: instance_id, role };
+                self.released(at, key, fence, &reason, touched);
             }
             EventBody::NodeChanged { constraint_gen, facts } => {
-                touched.push(facts.id.clone());
+                self.touch_node(&facts.id, touched);
                 self.put_node(*facts, constraint_gen);
             }
             EventBody::NodeState { node_id, state, constraint_gen } => {
                 self.set_state(&node_id, state, constraint_gen);
-                touched.push(node_id);
+                self.touch_node(&node_id, touched);
             }
             EventBody::NodeRemoved { node_id } => {
                 self.nodes.remove(&node_id);
-                touched.push(node_id);
+                touched.nodes.push(node_id);
             }
             EventBody::GroupChanged { group } => {
                 self.groups.insert(group.id.clone(), group);
@@ -229,29 +290,47 @@ impl Books {
             }
             EventBody::VolumeRemoved { volume_id } => drop(self.volumes.remove(&*volume_id)),
             EventBody::PolicyChanged { body, .. } => self.set_policy(&body),
+            EventBody::WorkloadChanged { owner, name, workload, .. } => {
+                let key = (owner, name);
+                match workload {
+                    Some(workload) => self.define(&workload),
+                    None => {
+                        self.workloads.remove(&key);
+                        self.deaths.remove(&key);
+                    }
+                }
+                touched.workloads.push(key);
+            }
+            EventBody::SecretsChanged { env, version } => match version {
+                Some(version) => drop(self.secrets.insert(env, version)),
+                None => drop(self.secrets.remove(&env)),
+            },
             EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
-            | EventBody::WorkloadChanged { .. }
-            | EventBody::SecretsChanged { .. }
+            | EventBody::SchedulingFailed { .. }
+            | EventBody::SchedulingRecovered { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
     }
 
-    fn edit(
-        &mut self,
-        key: ClaimKey,
-        touched: &mut Vec<NodeId>,
-        edit: impl FnOnce(&mut ClaimEntry),
-    ) {
+    /// A node changed, and with it what can be said of the members on it.
+    fn touch_node(&self, node: &NodeId, touched: &mut Touched) {
+        touched.nodes.push(node.clone());
+        let Some(entry) = self.nodes.get(node) else { return };
+        let claims = entry.claims.iter().filter_map(|key| self.claims.get(key));
+        touched.workloads.extend(claims.filter_map(|claim| claim.workload()));
+    }
+
+    fn edit(&mut self, key: ClaimKey, touched: &mut Touched, edit: impl FnOnce(&mut ClaimEntry)) {
         if let Some(claim) = self.claims.get_mut(&key) {
             edit(Arc::make_mut(claim));
-            touched.push(claim.node.clone());
+            touched.claim(claim);
         }
     }
 
-    fn allocated(&mut self, at: Micros, allocated: Allocated, touched: &mut Vec<NodeId>) {
+    fn allocated(&mut self, at: Micros, allocated: Allocated, touched: &mut Touched) {
         let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
         let known = self.claims.get(&key).map(|claim| claim.fence);
         let gone = self.gone.iter().filter_map(|gone| gone.get(&key).copied()).max();
@@ -261,14 +340,13 @@ impl Books {
         let Some(request) = allocated.spec.as_ref().and_then(|spec| self.request(spec)) else {
             return;
         };
-        touched.extend(self.claims.get(&key).map(|claim| claim.node.clone()));
-        touched.push(allocated.node_id.clone());
+        touched.nodes.extend(self.claims.get(&key).map(|claim| claim.node.clone()));
         for volume in &request.volumes {
             if let Some(volume) = self.volumes.get_mut(volume) {
                 volume.attached_to = Some(key.instance);
             }
         }
-        self.put_claim(ClaimEntry {
+        let entry = ClaimEntry {
             key,
             node: allocated.node_id,
             state: allocated.state,
@@ -279,17 +357,27 @@ impl Books {
             request,
             values: allocated.values,
             created_at: at,
-        });
+            seat: allocated.seat,
+        };
+        touched.claim(&entry);
+        self.put_claim(entry);
     }
 
-    fn resized(&mut self, key: ClaimKey, resources: Amounts, touched: &mut Vec<NodeId>) {
+    fn resized(&mut self, key: ClaimKey, resources: Amounts, touched: &mut Touched) {
         let Some(claim) = self.claims.get(&key) else { return };
-        touched.push(claim.node.clone());
+        touched.claim(claim);
         let entry = ClaimEntry { amounts: resources, ..ClaimEntry::clone(claim) };
         self.put_claim(entry);
     }
 
-    fn released(&mut self, key: ClaimKey, fence: i64, touched: &mut Vec<NodeId>) {
+    fn released(
+        &mut self,
+        at: Micros,
+        key: ClaimKey,
+        fence: i64,
+        reason: &str,
+        touched: &mut Touched,
+    ) {
         if self.claims.get(&key).is_some_and(|claim| claim.fence > fence) {
             return;
         }
@@ -302,7 +390,16 @@ impl Books {
                 volume.attached_to = None;
             }
         }
-        touched.push(claim.node.clone());
+        self.note_death(at, &claim, reason);
+        touched.claim(&claim);
+    }
+
+    /// Remembers a member that ended without being told to.
+    fn note_death(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
+        let told = claim.state == ClaimState::Releasing || crate::workloads::is_ours(reason);
+        if let Some(workload) = claim.workload().filter(|_| !told) {
+            self.deaths.entry(workload).or_default().add(at);
+        }
     }
 
     fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {

@@ -13,10 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use arc_swap::ArcSwapOption;
 use berth_engine::{NodeId, Policy};
 use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{oneshot, watch};
 
 pub use books::{Books, ClaimEntry, NodeEntry};
+
+use crate::workloads::WorkloadKey;
 pub use locality::LocalityKey;
 
 /// What the catalogue is told, in the order in which it happened.
@@ -50,6 +52,10 @@ pub struct Catalog {
     /// The policy in force, beside the books: every answer to a tenant asks for it.
     policy: ArcSwapOption<Policy>,
     documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
+    /// Workloads to be looked at, since something of theirs changed.
+    dirty: Mutex<FxHashSet<WorkloadKey>>,
+    /// Told whenever there are any.
+    pub work: tokio::sync::Notify,
 }
 
 impl Catalog {
@@ -69,6 +75,8 @@ impl Catalog {
             room: watch::Sender::new(0),
             policy: ArcSwapOption::empty(),
             documents,
+            dirty: Mutex::default(),
+            work: tokio::sync::Notify::new(),
         });
         let (sender, receiver) = mpsc::channel();
         let kept = Arc::clone(&catalog);
@@ -113,7 +121,7 @@ impl Catalog {
         let mut fresh: Option<Books> = None;
         while let Ok(first) = notes.recv() {
             let mut barriers = Vec::new();
-            let mut touched = Vec::new();
+            let mut touched = books::Touched::default();
             let mut room = false;
             {
                 let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
@@ -152,12 +160,28 @@ impl Catalog {
                     self.policy.store(books.policy.clone());
                 }
             }
-            self.tell(&touched, room);
+            self.tell(&touched.nodes, room);
+            self.touch(touched.workloads);
             for reached in barriers {
                 // Whoever waited may have gone.
                 let _ = reached.send(());
             }
         }
+    }
+
+    /// Has workloads looked at.
+    pub fn touch(&self, workloads: impl IntoIterator<Item = WorkloadKey>) {
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        dirty.extend(workloads);
+        if !dirty.is_empty() {
+            self.work.notify_one();
+        }
+    }
+
+    /// Workloads to be looked at; each is told of once.
+    #[must_use]
+    pub fn take_dirty(&self) -> FxHashSet<WorkloadKey> {
+        std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn tell_documents(&self, event: &EventBody) {

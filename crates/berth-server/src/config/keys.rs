@@ -270,6 +270,14 @@ pub static KEYS: &[Key] = &[
         |config, value| config.settings.lost_after = value.duration()
     ),
     key!(
+        "nodes.lost_grace",
+        Kind::Duration(0, DAY),
+        "2m",
+        live,
+        "How long after `nodes.lost_after` the instances of a lost node count as gone: those without volumes are replaced.",
+        |config, value| config.settings.lost_grace = value.duration()
+    ),
+    key!(
         "queue.patience",
         Kind::Duration(0, DAY),
         "60s",

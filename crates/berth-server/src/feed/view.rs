@@ -139,9 +139,10 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
         EventBody::VolumeChanged { volume } => {
             (volume.owner.as_deref().map(Text::from), Some(volume.home.clone()))
         }
-        EventBody::QuotaChanged { owner } | EventBody::WorkloadChanged { owner, .. } => {
-            (Some(Text::clone(owner)), None)
-        }
+        EventBody::QuotaChanged { owner }
+        | EventBody::SchedulingFailed { owner, .. }
+        | EventBody::SchedulingRecovered { owner, .. }
+        | EventBody::WorkloadChanged { owner, .. } => (Some(Text::clone(owner)), None),
         EventBody::GroupRemoved { .. }
         | EventBody::VolumeRemoved { .. }
         | EventBody::PoolChanged { .. }

@@ -27,6 +27,7 @@ pub(crate) struct Query<T>(pub T);
 pub(crate) struct Path<T>(pub T);
 
 /// A version that the caller expects, from `If-Match`; absent: any.
+#[derive(Default)]
 pub(crate) struct IfMatch(pub Option<String>);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Json<T> {

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance};
-use berth_engine::{Explanation, Policy, Refusal};
-use berth_ledger::GrantedClaim;
+use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSeat};
+use berth_engine::workload::deletion_cost;
+use berth_engine::{Explanation, NodeId, Policy, Refusal};
+use berth_ledger::{GrantedClaim, Seat};
 
 use super::Prepared;
 use crate::access::Caller;
+use crate::catalog::Catalog;
 use crate::http::{Answer, ApiError, guard_in_words, refused};
 use crate::placer::{Granted, PlaceAnswer};
 use crate::service::{Service, moment};
@@ -19,6 +21,7 @@ const RETRY_AFTER_S: u32 = 5;
 pub struct Audience {
     tenant: Option<String>,
     policy: Option<Arc<Policy>>,
+    catalog: Arc<Catalog>,
 }
 
 impl Audience {
@@ -27,14 +30,15 @@ impl Audience {
     pub fn of(service: &Service, caller: &Caller, owner: &str) -> Self {
         let tenant = caller.is_tenant().then(|| owner.to_owned());
         let policy = tenant.as_ref().and_then(|_| service.catalog.policy());
-        Self { tenant, policy }
+        Self { tenant, policy, catalog: Arc::clone(&service.catalog) }
     }
 
     /// The tenant itself.
     #[must_use]
     pub fn tenant(service: &Service, owner: &str) -> Self {
         let policy = service.catalog.policy();
-        Self { tenant: Some(owner.to_owned()), policy }
+        let catalog = Arc::clone(&service.catalog);
+        Self { tenant: Some(owner.to_owned()), policy, catalog }
     }
 
     /// Whether the names of nodes may be shown.
@@ -144,7 +148,16 @@ fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> P
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),
         values: values.filter(|_| is_real).collect(),
+        seat: claim.seat.map(|it| seat(it, &claim.node, audience)),
     }
+}
+
+/// A seat, and what follows of the kind of node it is on.
+fn seat(given: Seat, node: &NodeId, audience: &Audience) -> PlacedSeat {
+    let books = audience.catalog.books();
+    let on = books.nodes.get(node).map(|node| node.facts.capacity_type);
+    let Seat { revision, slot } = given;
+    PlacedSeat { revision, slot, on, deletion_cost: on.map(deletion_cost) }
 }
 
 /// A decision's id as the API writes it: it is part of a path, and so has no slashes.

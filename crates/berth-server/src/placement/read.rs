@@ -67,6 +67,8 @@ impl Prepared {
             explain: request.explain != berth_api::ExplainLevel::None,
             dry_run: request.dry_run,
             quiet: false,
+            seats: Vec::new(),
+            release: None,
         }
     }
 }

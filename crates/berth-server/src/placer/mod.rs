@@ -7,6 +7,7 @@
 
 mod follow;
 mod planner;
+mod seating;
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,8 @@ use berth_engine::{
     BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
 };
 use berth_ledger::{
-    Backend, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy, Text, Verdict,
+    Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy, Seat,
+    Text, Verdict,
 };
 use thiserror::Error;
 
@@ -52,6 +54,20 @@ pub struct PlaceRequest {
     pub dry_run: bool,
     /// If there is no room, say only that: it was explained and recorded before.
     pub quiet: bool,
+    /// Seats that the instances must have, one for each; empty: an instance of a workload gets the
+    /// lowest that is free.
+    pub seats: Vec<WantedSeat>,
+    /// The release that the instances will run.
+    pub release: Option<Text>,
+}
+
+/// A seat that an instance must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedSeat {
+    /// Which.
+    pub seat: Seat,
+    /// The claim that has it now and hands it over.
+    pub takes_over: Option<ClaimKey>,
 }
 
 /// Who asks, and from where.

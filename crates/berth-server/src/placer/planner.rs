@@ -9,11 +9,13 @@ use berth_engine::{
     Refusal, Timestamp,
 };
 use berth_ledger::{
-    Answer, Basis, By, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Job, Ledger, LedgerError,
-    Op, Plan, PlannedClaim, RefusedBy, Spec, Text, UnmetDemand, Verdict, hash_of_asked,
+    Answer, Basis, By, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Guard, Job, Ledger,
+    LedgerError, Op, Plan, PlannedClaim, RefusedBy, Seat, Spec, Text, UnmetDemand, Verdict,
+    hash_of_asked,
 };
 
 use super::follow::Passing;
+use super::seating::Given;
 use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
 use crate::catalog::Note;
 use crate::metrics::Metrics;
@@ -30,7 +32,7 @@ const CHUNK: usize = 16;
 
 /// A plan that the ledger has, and whose it is.
 pub(super) struct InFlight {
-    job: PlaceJob,
+    pub(super) job: PlaceJob,
     /// The instances that were claimed in memory.
     claimed: Vec<InstanceId>,
     /// Nodes whose rules the plan is expected to raise.
@@ -50,6 +52,10 @@ pub(super) struct InFlight {
     left_out: Vec<Refusal>,
     /// Why the first instance is where it is.
     explanation: Option<Box<Explanation>>,
+    /// The seat that each instance is being given.
+    pub(super) seats: Vec<Option<Given>>,
+    /// Seats that another had though the mirror was up to date.
+    pub(super) denied_seats: Vec<Seat>,
 }
 
 impl InFlight {
@@ -66,6 +72,8 @@ impl InFlight {
             since,
             left_out: Vec::new(),
             explanation: None,
+            seats: Vec::new(),
+            denied_seats: Vec::new(),
         }
     }
 
@@ -193,7 +201,10 @@ impl Planner {
     fn plan(&mut self, mut in_flight: InFlight) {
         in_flight.tries += 1;
         in_flight.planned_at = self.mirror.cursor;
-        match self.choose(&mut in_flight) {
+        let chosen = self.choose(&mut in_flight);
+        let placed = if let Planned::Plan(_, placed) = &chosen { placed.as_slice() } else { &[] };
+        self.unseat(&in_flight, placed);
+        match chosen {
             Planned::Plan(plan, claimed) if in_flight.job.request.dry_run => {
                 for id in claimed {
                     self.mirror.take_back(id);
@@ -220,8 +231,9 @@ impl Planner {
     fn choose(&mut self, in_flight: &mut InFlight) -> Planned {
         let now = (self.clock)();
         in_flight.now = now;
+        let mut instances: Vec<Arc<InstanceRequest>> = in_flight.job.request.instances.clone();
+        self.seat(in_flight, &mut instances);
         let request = &in_flight.job.request;
-        let mut instances: Vec<Arc<InstanceRequest>> = request.instances.clone();
         for instance in instances.iter_mut().filter(|_| !in_flight.denied.is_empty()) {
             Arc::make_mut(instance).excluded_nodes.extend(in_flight.denied.iter().cloned());
         }
@@ -266,12 +278,21 @@ impl Planner {
         let request = &in_flight.job.request;
         let mut claims = Vec::with_capacity(placements.len());
         for placement in placements {
-            let instance = instances.iter().find(|instance| instance.id == placement.instance);
-            let Some(instance) = instance else { continue };
+            let place = instances.iter().position(|instance| instance.id == placement.instance);
+            let Some((place, instance)) = place.map(|place| (place, &instances[place])) else {
+                continue;
+            };
             self.mirror.plan(instance, &placement.node);
             let mut claim = self.claim(instance, placement.node.clone());
             claim.score = placement.score;
             claim.pools.clone_from(&request.pools);
+            claim.release_id.clone_from(&request.release);
+            let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
+            claim.secrets_version = env.and_then(|env| self.mirror.secrets_of(env));
+            if let Some(Some(given)) = in_flight.seats.get(place) {
+                claim.slot = Some(given.key.clone());
+                claim.takes_over = given.takes_over;
+            }
             claims.push(claim);
         }
         let claimed = placements.iter().map(|placement| placement.instance).collect();
@@ -323,8 +344,10 @@ impl Planner {
         let request = &in_flight.job.request;
         let mut plan = Plan::new(&request.request_id, &request.owner, claims);
         plan.lease_s = request.lease_s;
-        // A plan may place only some; a retry asks for all, and must be known again.
-        if plan.claims.len() != request.instances.len() {
+        // A plan may place only some, and asks for the kind of capacity that a seat is; a retry
+        // asks for all as it did, and must be known again.
+        let seated = in_flight.seats.iter().any(Option::is_some);
+        if seated || plan.claims.len() != request.instances.len() {
             let instances = request.instances.clone();
             let asked: Vec<(InstanceId, Spec)> =
                 instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
@@ -391,7 +414,10 @@ impl Planner {
                     metrics.conflict(conflict.guard.code());
                 }
                 in_flight.since = tick();
-                if in_flight.tries >= TRIES {
+                let wanted_seat = !in_flight.job.request.seats.is_empty();
+                let lost_seat = matches!(conflict.guard, Guard::SlotTaken { .. });
+                // Another server filled the seat: there is nothing left to do.
+                if in_flight.tries >= TRIES || (wanted_seat && lost_seat) {
                     (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
                     return;
                 }
@@ -399,7 +425,10 @@ impl Planner {
                 // that denies a plan made on all there is to know is not asked again.
                 self.follow_now();
                 if self.mirror.cursor == in_flight.planned_at {
-                    in_flight.denied.push(conflict.node.clone());
+                    match &conflict.guard {
+                        Guard::SlotTaken { slot, .. } => in_flight.denied_seats.push(slot.seat()),
+                        _ => in_flight.denied.push(conflict.node.clone()),
+                    }
                 }
                 self.plan(in_flight);
             }

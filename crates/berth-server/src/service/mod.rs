@@ -17,12 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Caller, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
+use crate::drain::Drains;
 use crate::feed::Feed;
 use crate::housekeeping::Chores;
 use crate::http::{ApiError, Permissions};
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::queue::Queue;
+use crate::workloads::{Degradations, Outside, WorkloadKey};
 
 pub use heartbeats::Heartbeats;
 pub use settings::Settings;
@@ -52,6 +54,12 @@ pub struct Service {
     pub chores: Arc<ArcSwap<Chores>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Nodes that are being emptied.
+    pub drains: Drains,
+    /// Workloads whose members cannot be placed.
+    pub degraded: Degradations,
+    /// When it began to listen to agents, in whole seconds.
+    pub listening_since: i64,
     /// Makes marks of places for tenants.
     pub locality: LocalityKey,
     /// Whether callers on this machine need no token.
@@ -153,6 +161,41 @@ impl Service {
         let ledger = self.ledger.clone();
         let done = tokio::task::spawn_blocking(move || read(&ledger)).await;
         Ok(done.unwrap_or(Err(LedgerError::Closed))?)
+    }
+
+    /// What is needed to say how members' nodes stand.
+    #[must_use]
+    pub fn outside(&self) -> Outside<'_> {
+        let settings = self.settings.load();
+        let gone_after = settings.lost_after.saturating_add(settings.lost_grace);
+        Outside {
+            drains: &self.drains,
+            now: self.now(),
+            gone_after_s: i64::try_from(gone_after.as_secs()).unwrap_or(i64::MAX),
+            listening_since: self.listening_since,
+        }
+    }
+
+    /// Takes in a drain that a server began, changed or ended, and has those on the node looked at.
+    pub fn drain_changed(&self, node: &str) {
+        self.drains.reload(&self.ledger, node);
+        let touched: Vec<WorkloadKey> = {
+            let books = self.catalog.books();
+            let claims = books.nodes.get(&NodeId::new(node)).into_iter().flat_map(|n| &n.claims);
+            let claims = claims.filter_map(|key| books.claims.get(key));
+            claims.filter_map(|claim| claim.workload()).collect()
+        };
+        self.catalog.touch(touched);
+    }
+
+    /// Forgets a workload that is being removed, if it has no members left. Returns whether it did.
+    ///
+    /// # Errors
+    /// When the ledger does not know what became of it.
+    pub async fn forget_workload(&self, key: &WorkloadKey) -> Result<bool, LedgerError> {
+        let (owner, name) = key.clone();
+        let answer = self.submit(Op::RemoveWorkload { owner, name }).await?;
+        Ok(matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged)))
     }
 
     /// Waits until what this server has committed is in the catalogue.

@@ -9,6 +9,8 @@ pub struct Settings {
     pub heartbeat_every: Duration,
     /// Silence after which a node counts as lost.
     pub lost_after: Duration,
+    /// How long after that its instances count as gone, and those without volumes are replaced.
+    pub lost_grace: Duration,
     /// How long a waiting request may be overtaken by later ones.
     pub queue_patience: Duration,
     /// Most requests that may wait at once, of one tenant.
@@ -22,6 +24,7 @@ impl Default for Settings {
         Self {
             heartbeat_every: Duration::from_secs(10),
             lost_after: Duration::from_secs(90),
+            lost_grace: Duration::from_secs(120),
             queue_patience: Duration::from_secs(60),
             queue_limit: 10_000,
             open_metrics: false,

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use berth_api::{NewToken, Role};
 use berth_engine::Policy;
-use berth_ledger::{Answer, Backend, By, Expect, Ledger, LedgerError, Op, Outcome, Text};
+use berth_ledger::{
+    Answer, Backend, By, Expect, Ledger, LedgerError, Op, Outcome, Scheduling, Text,
+};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::{Service, Settings, heartbeats, liveness, now};
 use crate::access::{Caller, TOKEN_KIND, TokenError, TokenRecord, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
+use crate::drain::{self, Drains};
 use crate::feed::Feed;
 use crate::housekeeping::{Chores, Housekeeper};
 use crate::http::Permissions;
 use crate::metrics::Metrics;
 use crate::placer::{Placer, PlacerOptions, StartError};
 use crate::queue::{self, Queue};
+use crate::workloads::Degradations;
 
 /// How a service is started.
 pub struct ServiceOptions {
@@ -98,6 +102,9 @@ impl Service {
             settings: ArcSwap::from_pointee(options.settings),
             chores,
             metrics,
+            drains: Drains::load(&ledger)?,
+            degraded: Degradations::load(&ledger)?,
+            listening_since: now().as_second(),
             locality,
             no_sign_in: options.no_sign_in,
             draining: CancellationToken::new(),
@@ -224,6 +231,8 @@ async fn follow_documents(
         let _ = tokio::task::spawn_blocking(move || match &*kind {
             TOKEN_KIND => known.tokens.reload(&known.ledger, &id),
             queue::KIND => known.queue.reload(&known.ledger, &id),
+            drain::KIND => known.drain_changed(&id),
+            Scheduling::KIND => known.degraded.reload(&known.ledger, &id),
             _ => {}
         })
         .await;

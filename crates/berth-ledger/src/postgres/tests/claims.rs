@@ -284,7 +284,7 @@ fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
         assert_eq!(much.code(), "no_capacity_memory");
         request.resources = Amounts::new(4000, 8192);
         let to = world.planned(request, "n2", "z", "b");
-        let to = Move { request_id: Text::from("move"), fence: Some(fence), to };
+        let to = Move { request_id: Text::from("move"), fence: Some(fence), to, restart: false };
         let moved = world.claim_answer(Op::Move(Box::new(to.clone()))).unwrap();
         assert_eq!((moved.node.as_str(), moved.state), ("n2", Some(ClaimState::Active)));
         assert!(moved.fence > fence);

@@ -321,7 +321,7 @@ fn releases_moves_and_reaps_that_cross_leave_exact_counters() {
                 world.commit_plan(plan);
                 let to = world.planned(request(instance), to, "z", "r");
                 let request_id = Text::from(format!("move-{writer}-{n}"));
-                let to = crate::model::Move { request_id, fence: None, to };
+                let to = crate::model::Move { request_id, fence: None, to, restart: false };
                 world.one(Op::Move(Box::new(to)));
                 world.one(Op::Reap(NodeId::new("n1")));
                 if n % 2 == 0 {

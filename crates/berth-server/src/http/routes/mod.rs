@@ -14,6 +14,7 @@ mod queue;
 mod state;
 mod things;
 mod tokens;
+mod workloads;
 
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(decisions::routes())
         .merge(events::routes())
         .merge(things::routes())
+        .merge(workloads::routes())
         .merge(policies::routes())
         .merge(tokens::routes())
         .merge(audit::routes())

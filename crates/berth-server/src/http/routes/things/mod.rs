@@ -1,4 +1,4 @@
-//! Groups, volumes, attachments, pools, quotas, secrets and workloads.
+//! Groups, volumes, attachments, pools, quotas and secrets.
 
 mod attachments;
 mod groups;
@@ -6,7 +6,6 @@ mod pools;
 mod quotas;
 mod secrets;
 mod volumes;
-mod workloads;
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -26,7 +25,6 @@ pub(super) fn routes() -> Routes {
         .merge(pools::routes())
         .merge(quotas::routes())
         .merge(secrets::routes())
-        .merge(workloads::routes())
 }
 
 /// Refuses what cannot be a name.

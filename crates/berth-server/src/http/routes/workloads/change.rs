@@ -1,0 +1,210 @@
+//! Changing a workload: one guarded step, tried anew when others change the same meanwhile.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use berth_api::{
+    ChangeRollout, NewWorkload, Page, PastRevision, RolloutAction, ScaleWorkload, Workload,
+};
+use berth_ledger::{Answer as LedgerAnswer, Expect, Op, Outcome};
+use http::StatusCode;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{check, find, hidden, key_of, read, tagged};
+use crate::access::Caller;
+use crate::http::extract::{IfMatch, Json, Path};
+use crate::http::problem::{Answer, ApiError};
+use crate::http::routes::Routes;
+use crate::service::{Service, unexpected};
+use crate::workloads::{Definition, WorkloadKey};
+
+/// How often a change is tried anew when others change the same workload meanwhile.
+const TRIES: u32 = 10;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(scale))
+        .routes(routes!(rollout))
+        .routes(routes!(revisions))
+        .routes(routes!(check_new))
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    /// It is new.
+    Stored,
+    /// It is another than before.
+    Changed,
+    /// It was so already.
+    Unchanged,
+}
+
+/// Changes a workload from what it is to what `next` makes of it.
+pub(super) async fn change(
+    service: &Service,
+    caller: &Caller,
+    key: &WorkloadKey,
+    if_match: &IfMatch,
+    next: impl Fn(Option<&Definition>) -> Answer<Definition>,
+) -> Answer<Changed> {
+    let wanted = if_match.number()?;
+    for _ in 0..TRIES {
+        service.settled().await;
+        let known = service.catalog.books().workloads.get(key).cloned();
+        let current = known.as_ref().map(|known| known.version);
+        if wanted.is_some_and(|wanted| current != Some(wanted)) {
+            return Err(ApiError::stale(current.map(|current| current.to_string())));
+        }
+        let next = next(known.as_deref())?;
+        let is_same =
+            |known: &Arc<Definition>| known.replicas == next.replicas && known.body == next.body;
+        if known.as_ref().is_some_and(is_same) {
+            return Ok(Changed::Unchanged);
+        }
+        // What was just read, so that two changes at once are two versions.
+        let expect = current.map_or(Expect::Absent, Expect::Revision);
+        let op = Op::PutWorkload { workload: next.row(), expect };
+        let subject = format!("{}/{}", key.0, key.1);
+        match service.call(caller, "workload.put", subject, None, op).await? {
+            LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {
+                let is_new = current.is_none();
+                return Ok(if is_new { Changed::Stored } else { Changed::Changed });
+            }
+            LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
+                return Err(ApiError::conflict("impossible", why));
+            }
+            LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
+                // Another server changed it, and we have not heard of it yet.
+                service.placer.tell(|_| ());
+                tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+            }
+            other => return Err(unexpected(&other)),
+        }
+    }
+    Err(ApiError::unavailable("contention", "others change this workload again and again"))
+}
+
+/// Change how many should run
+///
+/// With `If-Match`, only if it is still as it was read.
+#[utoipa::path(post, path = "/v1/workloads/{owner}/{name}/scale", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+        ("If-Match" = Option<String>, Header, description = "The version that was read."),
+    ),
+    request_body = ScaleWorkload,
+    responses((status = 200, description = "Changed, or as it was.", body = Workload)))]
+async fn scale(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+    if_match: IfMatch,
+    Json(asked): Json<ScaleWorkload>,
+) -> Answer<Response> {
+    find(&service, &caller, &owner, &name).await?;
+    check::replicas(asked.replicas)?;
+    change(&service, &caller, &key_of(&owner, &name), &if_match, |now| {
+        let now = now.ok_or_else(|| hidden(&name))?;
+        check::single_writer(&name, Some(asked.replicas), now.is_single_writer())?;
+        Ok(now.changed(|next| next.replicas = Some(asked.replicas)))
+    })
+    .await?;
+    Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))
+}
+
+/// Undo, pause, resume or restart a roll-out
+///
+/// `undo` makes an earlier revision the next one; `restart` replaces all members by new ones.
+#[utoipa::path(post, path = "/v1/workloads/{owner}/{name}/rollout", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+        ("If-Match" = Option<String>, Header, description = "The version that was read."),
+    ),
+    request_body = ChangeRollout,
+    responses((status = 200, description = "Changed, or as it was.", body = Workload)))]
+async fn rollout(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+    if_match: IfMatch,
+    Json(asked): Json<ChangeRollout>,
+) -> Answer<Response> {
+    find(&service, &caller, &owner, &name).await?;
+    if let Some(revision) = asked.to_revision.filter(|_| asked.action != RolloutAction::Undo) {
+        let accepted = "nothing, unless action is undo";
+        return Err(ApiError::field("to_revision", Some(revision.to_string()), accepted));
+    }
+    change(&service, &caller, &key_of(&owner, &name), &if_match, |now| {
+        let now = now.ok_or_else(|| hidden(&name))?;
+        let mut kept = true;
+        let next = now.changed(|next| match asked.action {
+            RolloutAction::Undo => kept = next.body.undo(asked.to_revision),
+            RolloutAction::Pause => next.body.paused = true,
+            RolloutAction::Resume => next.body.paused = false,
+            RolloutAction::Restart => next.body.restart(),
+        });
+        if kept { Ok(next) } else { Err(no_revision(now, asked.to_revision)) }
+    })
+    .await?;
+    Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))
+}
+
+fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
+    let kept: Vec<String> = now.body.history.iter().map(|past| past.revision.to_string()).collect();
+    match wanted {
+        Some(wanted) if !kept.is_empty() => ApiError::field(
+            "to_revision",
+            Some(wanted.to_string()),
+            &format!("one of those kept: {}", kept.join(", ")),
+        ),
+        Some(_) | None => {
+            let why = format!("workload {} has no earlier revision to go back to", now.name());
+            ApiError::conflict("no_earlier_revision", why)
+        }
+    }
+}
+
+/// List the earlier revisions of a workload
+///
+/// The newest first; the last ten are kept.
+#[utoipa::path(get, path = "/v1/workloads/{owner}/{name}/revisions", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+    ),
+    responses((status = 200, description = "Earlier revisions.", body = Page<PastRevision>)))]
+async fn revisions(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+) -> Answer<axum::Json<Page<PastRevision>>> {
+    let found = find(&service, &caller, &owner, &name).await?;
+    let items = found.body.history.iter().rev().cloned().collect();
+    Ok(axum::Json(Page { items, next: None }))
+}
+
+/// Check a workload without storing it
+#[utoipa::path(post, path = "/v1/workloads/{owner}/{name}/check", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+    ),
+    request_body = NewWorkload,
+    responses((status = 204, description = "It could be stored.")))]
+async fn check_new(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+    Json(new): Json<NewWorkload>,
+) -> Answer<StatusCode> {
+    if !caller.sees(&owner) {
+        return Err(hidden(&name));
+    }
+    check::new(&service, &owner, &name, &new).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,105 @@
+//! Workloads that could never run are refused when they are stored.
+
+use berth_api::NewWorkload;
+
+use crate::access::is_name;
+use crate::http::problem::{Answer, ApiError};
+use crate::http::volumes_of;
+use crate::placement::request_of;
+use crate::service::Service;
+
+/// Most replicas of one workload.
+pub(super) const MOST: u32 = 100_000;
+
+/// Refuses a workload whose members could never be placed.
+pub(super) async fn new(
+    service: &Service,
+    owner: &str,
+    name: &str,
+    new: &NewWorkload,
+) -> Answer<()> {
+    for (field, value) in [("owner", owner), ("name", name)] {
+        if !is_name(value) {
+            let value = Some(format!("{value:?}"));
+            return Err(ApiError::field(field, value, "1 to 200 characters, none of them control"));
+        }
+    }
+    if let Some(replicas) = new.replicas {
+        self::replicas(replicas)?;
+    }
+    template(name, new)?;
+    let texts = new.pools.iter().map(|pool| ("pools", pool));
+    let texts = texts.chain(new.process.iter().map(|process| ("process", process)));
+    let mut texts = texts.chain(new.release.iter().map(|release| ("release", release)));
+    if let Some((field, value)) = texts.find(|(_, value)| !is_name(value)) {
+        let value = Some(format!("{value:?}"));
+        return Err(ApiError::field(field, value, "1 to 200 characters, none of them control"));
+    }
+    let rules = new.capacity.map_or(Ok(()), |capacity| capacity.validate());
+    rules.and(new.rolling.validate()).map_err(|error| ApiError::invalid(error.to_string()))?;
+    let mut request = request_of(owner, &new.template);
+    request.workload = Some(name.to_owned());
+    request.validate().map_err(|invalid| ApiError::invalid(format!("template: {invalid}")))?;
+    let mut volumes = request.volumes;
+    for set in &new.template.attachments {
+        volumes.extend(volumes_of(service, owner, set).await?);
+    }
+    single_writer(name, new.replicas, !volumes.is_empty())?;
+    one_home(service, &volumes)
+}
+
+/// Refuses more replicas than there may be.
+pub(super) fn replicas(replicas: u32) -> Answer<()> {
+    if replicas > MOST {
+        return Err(ApiError::field("replicas", Some(replicas.to_string()), "0 to 100000"));
+    }
+    Ok(())
+}
+
+/// Refuses more than one replica where only one may write.
+pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool) -> Answer<()> {
+    let Some(replicas) = replicas.filter(|replicas| has_volumes && *replicas > 1) else {
+        return Ok(());
+    };
+    let why = format!(
+        "workload {name} has a volume, which one instance at a time may write; replicas is \
+         {replicas}, accepted is 0 or 1"
+    );
+    let remedy = "ask for one replica, or take the volumes out of the template";
+    Err(ApiError::conflict("volume_single_writer", why).remedy(remedy))
+}
+
+/// Refuses volumes that live on different nodes: no instance could be beside all of them.
+fn one_home(service: &Service, volumes: &[String]) -> Answer<()> {
+    let books = service.catalog.books();
+    let mut known = volumes.iter().filter_map(|id| books.volumes.get(id));
+    let Some(first) = known.next() else { return Ok(()) };
+    match known.find(|volume| volume.home != first.home) {
+        Some(other) => {
+            let why = format!(
+                "volumes {} and {} live on different nodes, and an instance must be beside both",
+                first.id, other.id
+            );
+            let remedy = "move one of them with `berth volumes move VOLUME --to NODE`";
+            Err(ApiError::conflict("volume_homes_differ", why).remedy(remedy))
+        }
+        None => Ok(()),
+    }
+}
+
+fn template(name: &str, new: &NewWorkload) -> Answer<()> {
+    let template = &new.template;
+    let wrong = |field: &str, value: String, accepted: &str| {
+        Err(ApiError::field(&format!("template.{field}"), Some(value), accepted))
+    };
+    if let Some(id) = template.id {
+        return wrong("id", id.to_string(), "nothing: every member has an id of its own");
+    }
+    if let Some(count) = template.count {
+        return wrong("count", count.to_string(), "nothing: replicas says how many");
+    }
+    match template.workload.as_deref().filter(|other| *other != name) {
+        Some(other) => wrong("workload", format!("{other:?}"), "the name in the path, or nothing"),
+        None => Ok(()),
+    }
+}

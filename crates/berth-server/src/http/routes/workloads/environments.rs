@@ -1,0 +1,122 @@
+//! `/v1/environments`: how the workloads of each environment stand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{Env, Page};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::view;
+use crate::access::Caller;
+use crate::http::extract::{Path, Query};
+use crate::http::list::{limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::http::routes::Routes;
+use crate::placement::{Audience, owner_for};
+use crate::service::Service;
+use crate::workloads::{Definition, status};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
+}
+
+/// Which environments.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// Of this tenant.
+    owner: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// Where the last part ended: its `next`.
+    cursor: Option<String>,
+}
+
+/// Whose environment.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Whose {
+    /// The tenant. May be left out by a token that is bound to one.
+    owner: Option<String>,
+}
+
+/// Workloads by tenant and environment.
+type Grouped = BTreeMap<(String, String), Vec<Arc<Definition>>>;
+
+fn grouped(service: &Service, is_wanted: impl Fn(&Definition) -> bool) -> Grouped {
+    let mut envs = Grouped::new();
+    for found in service.catalog.books().workloads.values().filter(|found| is_wanted(found)) {
+        if let Some(env) = found.env() {
+            let key = (found.owner().to_owned(), env.to_owned());
+            envs.entry(key).or_default().push(Arc::clone(found));
+        }
+    }
+    envs
+}
+
+fn env(service: &Service, caller: &Caller, key: &(String, String), of: &[Arc<Definition>]) -> Env {
+    let (owner, name) = key;
+    let audience = Audience::of(service, caller, owner);
+    let workloads = of.iter().map(|found| view::of(service, found, &audience)).collect();
+    let version = service.catalog.books().secrets.get(name.as_str()).map(ToString::to_string);
+    status::env(owner, name, version, workloads)
+}
+
+/// List environments
+///
+/// Those that workloads name, in order of tenant and name; a tenant sees its own.
+#[utoipa::path(get, path = "/v1/environments", tag = "workloads", params(Wanted),
+    responses((status = 200, description = "Environments.", body = Page<Env>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Env>>> {
+    let most = limit(asked.limit)?;
+    let owner = asked.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
+    let after = asked.cursor.as_deref().map(read_cursor).transpose()?;
+    service.settled().await;
+    let envs = grouped(&service, |found| {
+        caller.sees(found.owner()) && owner.as_ref().is_none_or(|owner| *owner == found.owner())
+    });
+    let rest = envs.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| key > after));
+    let named = rest.map(|(key, of)| (serde_json::to_string(&key).unwrap_or_default(), (key, of)));
+    let page = part(named, most);
+    let items = page.items.iter().map(|(key, of)| env(&service, &caller, key, of)).collect();
+    Ok(axum::Json(Page { items, next: page.next }))
+}
+
+fn read_cursor(text: &str) -> Answer<(String, String)> {
+    serde_json::from_str(text)
+        .map_err(|_| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+}
+
+/// Read an environment
+///
+/// How its workloads stand, and why if one of them is degraded.
+#[utoipa::path(get, path = "/v1/environments/{env}", tag = "workloads",
+    params(("env" = String, Path, description = "The environment."), Whose),
+    responses((status = 200, description = "The environment.", body = Env)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(whose): Query<Whose>,
+) -> Answer<axum::Json<Env>> {
+    let owner = owner_for(&caller, whose.owner.as_deref())?;
+    service.settled().await;
+    let is_wanted =
+        |found: &Definition| found.owner() == owner && found.env() == Some(name.as_str());
+    let (key, of) = grouped(&service, is_wanted)
+        .into_iter()
+        .next()
+        .ok_or_else(|| ApiError::not_found("environment", &name))?;
+    Ok(axum::Json(env(&service, &caller, &key, &of)))
+}

@@ -1,0 +1,84 @@
+//! The members of a workload: who sits where.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{ClaimState, Member, Page};
+use berth_engine::CapacityType;
+use berth_engine::workload::{deletion_cost, seat_class};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::find;
+use crate::access::Caller;
+use crate::catalog::{Books, ClaimEntry};
+use crate::http::extract::Path;
+use crate::http::problem::Answer;
+use crate::http::routes::Routes;
+use crate::placement::Audience;
+use crate::service::{Service, moment};
+use crate::workloads::{Definition, claims};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(members))
+}
+
+/// List the members of a workload
+///
+/// In order of revision and seat.
+#[utoipa::path(get, path = "/v1/workloads/{owner}/{name}/members", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+    ),
+    responses((status = 200, description = "Members.", body = Page<Member>)))]
+async fn members(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+) -> Answer<axum::Json<Page<Member>>> {
+    let found = find(&service, &caller, &owner, &name).await?;
+    let sees_nodes = Audience::of(&service, &caller, &owner).sees_nodes();
+    let books = service.catalog.books();
+    let mut members: Vec<(i64, Member)> = claims(&books, &found)
+        .filter_map(|claim| Some((claim.fence, member(&books, &found, claim, sees_nodes)?)))
+        .collect();
+    // Of two in one seat, the one that came later has it.
+    members.sort_by_key(|(fence, member)| (member.revision, member.slot, -fence));
+    for at in 1..members.len() {
+        let (before, here) = (&members[at - 1].1, &members[at].1);
+        let same = (before.revision, before.slot) == (here.revision, here.slot);
+        members[at].1.handed_over = same;
+    }
+    let items = members.into_iter().map(|(_, member)| member).collect();
+    Ok(axum::Json(Page { items, next: None }))
+}
+
+fn member(
+    books: &Books,
+    found: &Definition,
+    claim: &ClaimEntry,
+    sees_nodes: bool,
+) -> Option<Member> {
+    let seat = claim.seat?;
+    let slot = u32::try_from(seat.slot).unwrap_or(u32::MAX);
+    let node = books.nodes.get(&claim.node);
+    let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);
+    Some(Member {
+        instance: claim.key.instance,
+        revision: seat.revision,
+        slot,
+        wants: found.body.capacity.and_then(|rule| seat_class(&rule, found.replicas, slot)),
+        on,
+        deletion_cost: deletion_cost(on),
+        state: match claim.state {
+            berth_ledger::ClaimState::Held => ClaimState::Held,
+            berth_ledger::ClaimState::Binding => ClaimState::Binding,
+            berth_ledger::ClaimState::Active => ClaimState::Active,
+            berth_ledger::ClaimState::Releasing => ClaimState::Releasing,
+        },
+        node: sees_nodes.then(|| claim.node.clone()),
+        since: moment(claim.created_at),
+        handed_over: false,
+    })
+}

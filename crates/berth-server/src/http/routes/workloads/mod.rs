@@ -1,0 +1,223 @@
+//! `/v1/workloads`: what should run, how far it is, and how to change it.
+
+mod change;
+mod check;
+mod environments;
+mod members;
+mod view;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use berth_api::{NewWorkload, Page, Workload};
+use berth_ledger::Text;
+use http::{StatusCode, header};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::http::extract::{IfMatch, Json, Path, Query};
+use crate::http::list::{limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::{Audience, owner_for};
+use crate::service::Service;
+use crate::workloads::{Definition, WorkloadKey};
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, put, remove))
+        .merge(change::routes())
+        .merge(members::routes())
+        .merge(environments::routes())
+}
+
+fn key_of(owner: &str, name: &str) -> WorkloadKey {
+    (Text::from(owner), Text::from(name))
+}
+
+fn hidden(name: &str) -> ApiError {
+    ApiError::not_found("workload", name)
+}
+
+/// A workload that the caller may see.
+async fn find(
+    service: &Service,
+    caller: &Caller,
+    owner: &str,
+    name: &str,
+) -> Answer<Arc<Definition>> {
+    if !caller.sees(owner) {
+        return Err(hidden(name));
+    }
+    service.settled().await;
+    let found = service.catalog.books().workloads.get(&key_of(owner, name)).cloned();
+    found.ok_or_else(|| hidden(name))
+}
+
+/// A workload as it is now, as the caller may see it.
+async fn read(service: &Service, caller: &Caller, owner: &str, name: &str) -> Answer<Workload> {
+    let found = find(service, caller, owner, name).await?;
+    Ok(view::of(service, &found, &Audience::of(service, caller, owner)))
+}
+
+/// A workload and its version.
+fn tagged(status: StatusCode, workload: &Workload) -> Response {
+    let etag = format!("\"{}\"", workload.version);
+    (status, [(header::ETAG, etag)], axum::Json(workload)).into_response()
+}
+
+/// Which workloads.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// Of this tenant.
+    owner: Option<String>,
+    /// Of this environment.
+    env: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// Where the last part ended: its `next`.
+    cursor: Option<String>,
+}
+
+/// List workloads
+///
+/// In order of tenant and name; a tenant sees its own.
+#[utoipa::path(get, path = "/v1/workloads", tag = "workloads", params(Wanted),
+    responses((status = 200, description = "Workloads.", body = Page<Workload>)))]
+async fn list(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Query(asked): Query<Wanted>,
+) -> Answer<axum::Json<Page<Workload>>> {
+    let most = limit(asked.limit)?;
+    let owner = asked.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
+    let after = asked.cursor.as_deref().map(read_cursor).transpose()?;
+    service.settled().await;
+    let is_wanted = |found: &Definition| {
+        caller.sees(found.owner())
+            && owner.as_ref().is_none_or(|owner| *owner == found.owner())
+            && asked.env.as_ref().is_none_or(|env| found.env() == Some(env.as_str()))
+            && after.as_ref().is_none_or(|after| found.key > *after)
+    };
+    let found: Vec<Arc<Definition>> = {
+        let books = service.catalog.books();
+        let all = books.workloads.values().filter(|found| is_wanted(found));
+        all.take(most + 1).cloned().collect()
+    };
+    let page = part(found.into_iter().map(|found| (cursor(&found), found)), most);
+    let items = page.items.iter().map(|found| {
+        let audience = Audience::of(&service, &caller, found.owner());
+        view::of(&service, found, &audience)
+    });
+    Ok(axum::Json(Page { items: items.collect(), next: page.next }))
+}
+
+/// Names may have any character in them, so a cursor is a pair in JSON.
+fn cursor(found: &Definition) -> String {
+    serde_json::to_string(&(found.owner(), found.name())).unwrap_or_default()
+}
+
+fn read_cursor(text: &str) -> Answer<WorkloadKey> {
+    serde_json::from_str(text)
+        .map(|(owner, name): (String, String)| key_of(&owner, &name))
+        .map_err(|_| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+}
+
+/// Read a workload
+#[utoipa::path(get, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+    ),
+    responses((status = 200, description = "The workload; its version is its ETag.", body = Workload)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+) -> Answer<Response> {
+    Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))
+}
+
+/// Store a workload
+///
+/// Members come and go until it is as asked for. A change of template, pools or release is a new
+/// revision, which takes over as `rolling` says. With `If-Match`, only if it is still as it was read.
+#[utoipa::path(put, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+        ("If-Match" = Option<String>, Header, description = "The version that was read."),
+    ),
+    request_body = NewWorkload,
+    responses(
+        (status = 200, description = "Changed, or as it was.", body = Workload),
+        (status = 201, description = "Stored.", body = Workload),
+    ))]
+async fn put(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+    if_match: IfMatch,
+    Json(new): Json<NewWorkload>,
+) -> Answer<Response> {
+    if !caller.sees(&owner) {
+        return Err(hidden(&name));
+    }
+    check::new(&service, &owner, &name, &new).await?;
+    let key = key_of(&owner, &name);
+    let changed = change::change(&service, &caller, &key, &if_match, |now| {
+        if now.is_some_and(|now| now.body.deleting) {
+            let why = format!("workload {name} is being removed; wait until it is gone");
+            return Err(ApiError::conflict("deleting", why).retry_after(1));
+        }
+        Ok(Definition::ask(key.clone(), new.clone(), now))
+    });
+    let status = match changed.await? {
+        change::Changed::Stored => StatusCode::CREATED,
+        change::Changed::Changed | change::Changed::Unchanged => StatusCode::OK,
+    };
+    Ok(tagged(status, &read(&service, &caller, &owner, &name).await?))
+}
+
+/// Remove a workload
+///
+/// Its members are let go first. Answers 204 when it is gone, 202 while members are left.
+#[utoipa::path(delete, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
+    params(
+        ("owner" = String, Path, description = "The tenant."),
+        ("name" = String, Path, description = "The workload."),
+    ),
+    responses(
+        (status = 204, description = "Removed."),
+        (status = 202, description = "Its members are being let go.", body = Workload),
+    ))]
+async fn remove(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path((owner, name)): Path<(String, String)>,
+) -> Answer<Response> {
+    find(&service, &caller, &owner, &name).await?;
+    let key = key_of(&owner, &name);
+    let any = IfMatch::default();
+    change::change(&service, &caller, &key, &any, |now| {
+        let now = now.ok_or_else(|| hidden(&name))?;
+        Ok(now.changed(|next| next.body.deleting = true))
+    })
+    .await?;
+    if service.forget_workload(&key).await? {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    match read(&service, &caller, &owner, &name).await {
+        Ok(left) => Ok(tagged(StatusCode::ACCEPTED, &left)),
+        // Gone meanwhile.
+        Err(_) => Ok(StatusCode::NO_CONTENT.into_response()),
+    }
+}

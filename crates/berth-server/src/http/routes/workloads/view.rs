@@ -1,0 +1,29 @@
+//! A workload as a caller may see it.
+
+use berth_api::{Degraded, Workload};
+
+use crate::placement::Audience;
+use crate::service::Service;
+use crate::workloads::{Definition, collect, status};
+
+/// How far a workload is, for whoever asks.
+pub(super) fn of(service: &Service, found: &Definition, audience: &Audience) -> Workload {
+    let mut members = Vec::new();
+    let deaths = {
+        let books = service.catalog.books();
+        collect(&books, found, &service.outside(), &mut members);
+        books.deaths.get(&found.key).copied()
+    };
+    let degraded = service.degraded.get(&found.key).map(|it| seen_by(&it, audience));
+    let now = service.now();
+    status::view(found, status::Seen { members: &members, degraded, deaths, now })
+}
+
+/// What is wrong, without what the caller may not see.
+fn seen_by(degraded: &Degraded, audience: &Audience) -> Degraded {
+    let mut seen = degraded.clone();
+    let refusal = seen.refusal.take().map(|refusal| vec![*refusal]);
+    let refusal = refusal.and_then(|refusal| audience.refusals(refusal).pop());
+    seen.refusal = refusal.map(Box::new);
+    seen
+}

@@ -1,0 +1,164 @@
+//! Which seats of which workloads are taken: by claims, and by our own plans in flight.
+//!
+//! It proposes the lowest free seat. Whether a seat is free is decided by the ledger, in the same
+//! commit as the claim.
+
+use std::collections::BTreeMap;
+
+use berth_api::CapacityRule;
+use berth_engine::workload::{on_demand_seats, seat_class};
+use berth_engine::{CapacityType, InstanceId};
+use berth_ledger::{Seat, Text, Workload};
+use rustc_hash::FxHashMap;
+
+use crate::workloads::{Definition, WorkloadKey};
+
+/// What a workload says of its seats.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    revision: i64,
+    replicas: Option<u32>,
+    capacity: Option<CapacityRule>,
+}
+
+/// Seats of all workloads.
+#[derive(Default)]
+pub struct Seats {
+    rules: FxHashMap<WorkloadKey, Rule>,
+    /// How many sit in each seat: more than one while it is handed over.
+    taken: FxHashMap<WorkloadKey, BTreeMap<Seat, u32>>,
+    of: FxHashMap<InstanceId, (WorkloadKey, Seat)>,
+}
+
+impl Seats {
+    /// Takes in a workload as it is now.
+    pub fn define(&mut self, row: &Workload) {
+        // One that cannot be read is reported by the catalogue, and gives no seats.
+        let Ok(found) = Definition::read(row) else { return };
+        let (replicas, capacity) = (found.replicas, found.body.capacity);
+        let rule = Rule { revision: found.body.revision, replicas, capacity };
+        self.rules.insert(found.key, rule);
+    }
+
+    /// A workload is gone.
+    pub fn undefine(&mut self, owner: &Text, name: &Text) {
+        self.rules.remove(&(owner.clone(), name.clone()));
+    }
+
+    /// An instance sits in a seat.
+    pub fn take(&mut self, id: InstanceId, key: WorkloadKey, seat: Seat) {
+        self.free(id);
+        *self.taken.entry(key.clone()).or_default().entry(seat).or_default() += 1;
+        self.of.insert(id, (key, seat));
+    }
+
+    /// An instance sits nowhere any more.
+    pub fn free(&mut self, id: InstanceId) {
+        let Some((key, seat)) = self.of.remove(&id) else { return };
+        let Some(seats) = self.taken.get_mut(&key) else { return };
+        if let Some(count) = seats.get_mut(&seat) {
+            *count -= 1;
+            if *count == 0 {
+                seats.remove(&seat);
+            }
+        }
+        if seats.is_empty() {
+            self.taken.remove(&key);
+        }
+    }
+
+    /// Whether an instance has a seat.
+    #[must_use]
+    pub fn has(&self, id: InstanceId) -> bool {
+        self.of.contains_key(&id)
+    }
+
+    /// The lowest free seat of a workload, except those denied, and the kind of capacity it is;
+    /// absent when there is no such workload. An instance that asks for a kind itself gets a seat
+    /// of that kind while there is one.
+    #[must_use]
+    pub fn lowest(
+        &self,
+        key: &WorkloadKey,
+        pinned: Option<CapacityType>,
+        denied: &[Seat],
+    ) -> Option<(Seat, Option<CapacityType>)> {
+        let rule = self.rules.get(key)?;
+        let revision = rule.revision;
+        let taken = self.taken.get(key);
+        let is_free = |slot: i64| {
+            let seat = Seat { revision, slot };
+            !denied.contains(&seat) && taken.is_none_or(|taken| !taken.contains_key(&seat))
+        };
+        let lowest = |from: i64| (from..).find(|slot| is_free(*slot)).unwrap_or(from);
+        let first_spot =
+            rule.capacity.map_or(0, |it| i64::from(on_demand_seats(&it, rule.replicas)));
+        let slot = match pinned {
+            Some(CapacityType::Spot) => lowest(first_spot),
+            Some(CapacityType::OnDemand) | None => lowest(0),
+        };
+        let narrow = u32::try_from(slot).unwrap_or(u32::MAX);
+        let class = rule.capacity.and_then(|it| seat_class(&it, rule.replicas, narrow));
+        Some((Seat { revision, slot }, class))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web(max_on_demand: u32) -> Seats {
+        let mut seats = Seats::default();
+        let body = serde_json::json!({
+            "revision": 3,
+            "template": { "resources": { "cpu_milli": 1000, "memory_mib": 1024 } },
+            "capacity": { "max_on_demand": max_on_demand },
+        });
+        let (owner, name) = ("acme".to_owned(), "web".to_owned());
+        let body = body.to_string();
+        seats.define(&Workload { owner, name, revision: 1, replicas: -1, body });
+        seats
+    }
+
+    fn key() -> WorkloadKey {
+        (Text::from("acme"), Text::from("web"))
+    }
+
+    fn seat(slot: i64) -> Seat {
+        Seat { revision: 3, slot }
+    }
+
+    #[test]
+    fn the_lowest_free_seat_is_given_and_its_kind_is_by_its_number() {
+        let mut seats = web(2);
+        for (slot, kind) in [(0, CapacityType::OnDemand), (1, CapacityType::OnDemand)] {
+            assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(slot), Some(kind))));
+            seats.take(InstanceId::from_u128(slot as u128 + 1), key(), seat(slot));
+        }
+        assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(2), Some(CapacityType::Spot))));
+        seats.free(InstanceId::from_u128(1));
+        let again = Some((seat(0), Some(CapacityType::OnDemand)));
+        assert_eq!(seats.lowest(&key(), None, &[]), again);
+        assert_eq!(seats.lowest(&key(), None, &[seat(0)]).map(|it| it.0), Some(seat(2)));
+    }
+
+    #[test]
+    fn a_seat_that_is_handed_over_is_free_only_when_both_have_gone() {
+        let mut seats = web(1);
+        seats.take(InstanceId::from_u128(1), key(), seat(0));
+        seats.take(InstanceId::from_u128(2), key(), seat(0));
+        seats.free(InstanceId::from_u128(2));
+        assert_eq!(seats.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(1)));
+        seats.free(InstanceId::from_u128(1));
+        assert_eq!(seats.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(0)));
+    }
+
+    #[test]
+    fn an_instance_that_asks_for_spot_itself_sits_among_the_spot_ones() {
+        let seats = web(2);
+        let found = seats.lowest(&key(), Some(CapacityType::Spot), &[]);
+        assert_eq!(found.map(|it| it.0), Some(seat(2)));
+        let other = (Text::from("acme"), Text::from("api"));
+        assert_eq!(seats.lowest(&other, None, &[]), None);
+    }
+}
