@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_engine::{
-    Amounts, Effort, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
+    Amounts, Effort, Engine, Guest, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
+    Timestamp,
 };
 
 const NOW: Timestamp = Timestamp(1_000);
@@ -48,13 +49,13 @@ fn check_all(engine: &mut Engine, requests: &Requests) -> (usize, Duration) {
     let count = engine.fleet().node_count();
     let nodes: Vec<NodeId> =
         (0..count).map(|number| NodeId::new(&format!("n{number:05}"))).collect();
-    let request_of = |id| requests.get(&id).cloned();
+    let guest = |id| requests.get(&id).cloned().map_or(Guest::Unknown, Guest::Asks);
     let start = Instant::now();
     let possible = nodes
         .iter()
         .filter(|node| {
             let node = std::slice::from_ref(*node);
-            engine.plan_evacuation(node, request_of, Effort::VERDICT, NOW).is_possible()
+            engine.plan_evacuation(node, guest, Effort::VERDICT, NOW).is_possible()
         })
         .count();
     (possible, start.elapsed())

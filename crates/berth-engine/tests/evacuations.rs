@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use berth_engine::policy::Policy;
 use berth_engine::{
-    Effort, EvacuationPlan, InstanceId, InstanceRequest, MoveOutcome, NodeFacts, NodeId, NodeState,
+    Effort, EvacuationPlan, Guest, InstanceId, InstanceRequest, MoveOutcome, NodeFacts, NodeId,
+    NodeState,
 };
 use oracle::config;
 use oracle::random::{Rng, Wildness, node};
@@ -120,9 +121,9 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let ids: Vec<NodeId> = twin.world.nodes.iter().map(|node| node.id.clone()).collect();
     let emptied = &ids[..case.emptied.min(ids.len())];
     let before = (twin.engine.fleet().fingerprint(), facts(&twin));
-    let request_of = |id| requests.get(&id).cloned();
+    let guest = |id| requests.get(&id).cloned().map_or(Guest::Unknown, Guest::Asks);
     let now = twin.now;
-    let plan = twin.engine.plan_evacuation(emptied, request_of, Effort::FULL, now);
+    let plan = twin.engine.plan_evacuation(emptied, guest, Effort::FULL, now);
     let after = (twin.engine.fleet().fingerprint(), facts(&twin));
     prop_assert!(before == after, "planning left a trace");
     let there = requests
@@ -132,7 +133,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     // An engine that was asked before, and one that knows nothing, plan the same.
     let mut fresh =
         berth_engine::Engine::with_fleet(twin.engine.fleet().clone(), twin.engine.policy().clone());
-    prop_assert_eq!(&fresh.plan_evacuation(emptied, request_of, Effort::FULL, now), &plan);
+    prop_assert_eq!(&fresh.plan_evacuation(emptied, guest, Effort::FULL, now), &plan);
     apply(&mut twin, &plan, &requests, emptied)
 }
 

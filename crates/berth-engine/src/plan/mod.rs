@@ -22,7 +22,7 @@ mod words;
 pub(crate) use ask::Ask;
 pub use batch::{Batch, BatchMode, BatchOutcome, SearchEnd};
 pub use engine::{Engine, NotHere, PlaceError, Placement, Reuse};
-pub use evacuate::{Effort, EvacuationPlan, MoveOutcome, PlannedMove};
+pub use evacuate::{Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove};
 pub use neighbours::Notice;
 pub(crate) use neighbours::{DomainRule, Origin};
 pub use preempt::Preemption;

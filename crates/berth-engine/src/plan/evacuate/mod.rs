@@ -39,6 +39,17 @@ impl Effort {
     pub const VERDICT: Self = Self { explained: 1, fixes: false, search_budget: 256 };
 }
 
+/// What is known of an instance on a node that is to be emptied.
+#[derive(Clone, Debug)]
+pub enum Guest {
+    /// It must move; this is what it asked for.
+    Asks(Arc<InstanceRequest>),
+    /// It is on its way out already: it counts until it is gone, and needs no other place.
+    Leaves,
+    /// Nobody knows what it asked for.
+    Unknown,
+}
+
 /// What becomes of one instance when its node is emptied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
@@ -125,12 +136,12 @@ impl EvacuationPlan {
 }
 
 impl Engine {
-    /// Plans to empty some nodes together. `request_of` says what an instance asked for; what it
-    /// is charged now is taken from the fleet. The fleet is as before when this returns.
+    /// Plans to empty some nodes together. `guest` says what an instance asked for; what it is
+    /// charged now is taken from the fleet. The fleet is as before when this returns.
     pub fn plan_evacuation(
         &mut self,
         nodes: &[NodeId],
-        request_of: impl Fn(InstanceId) -> Option<Arc<InstanceRequest>>,
+        guest: impl Fn(InstanceId) -> Guest,
         effort: Effort,
         now: Timestamp,
     ) -> EvacuationPlan {
@@ -145,7 +156,7 @@ impl Engine {
         }
         let closed: Vec<(Slot, (NodeState, u64))> =
             slots.iter().map(|&slot| (slot, self.close(slot))).collect();
-        let mut moving = Moving::new(self, &slots, &request_of, effort, now);
+        let mut moving = Moving::new(self, &slots, &guest, effort, now);
         moving.run();
         let plan = moving.finish();
         for (slot, was) in closed {

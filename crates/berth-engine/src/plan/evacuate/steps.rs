@@ -2,9 +2,8 @@
 //! gone, then a search, then whoever can only go before its replacement comes.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
-use super::{Effort, EvacuationPlan, MoveOutcome, PlannedMove};
+use super::{Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove};
 use crate::explain::{Fix, Refusal};
 use crate::fleet::{InstanceRow, Slot};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
@@ -62,7 +61,7 @@ impl<'e> Moving<'e> {
     pub(super) fn new(
         engine: &'e mut Engine,
         slots: &'e [Slot],
-        request_of: &dyn Fn(InstanceId) -> Option<Arc<InstanceRequest>>,
+        guest: &dyn Fn(InstanceId) -> Guest,
         effort: Effort,
         now: Timestamp,
     ) -> Self {
@@ -70,7 +69,7 @@ impl<'e> Moving<'e> {
         let numbers = rows.flat_map(|row| row.instances.iter().copied());
         let instances = numbers.filter_map(|number| engine.fleet.instance_at(number));
         let mut movers: Vec<Mover> =
-            instances.map(|row| mover(engine, row, request_of(row.id))).collect();
+            instances.filter_map(|row| mover(engine, row, guest(row.id))).collect();
         movers.sort_by_cached_key(|mover| {
             let memory = mover.replacement.resources.memory_mib;
             let easy = !is_choosy(&mover.replacement);
@@ -338,11 +337,13 @@ fn outcome(
 }
 
 /// An instance as it stands, and what would be asked for in its place.
-fn mover(engine: &Engine, row: &InstanceRow, request: Option<Arc<InstanceRequest>>) -> Mover {
+fn mover(engine: &Engine, row: &InstanceRow, guest: Guest) -> Option<Mover> {
     let (id, from) = (row.id, Slot(row.node));
-    let unknown = || InstanceRequest::new(id, "", row.resources);
-    let is_known = request.is_some();
-    let mut replacement = request.map_or_else(unknown, |request| InstanceRequest::clone(&request));
+    let (mut replacement, is_known) = match guest {
+        Guest::Asks(request) => (InstanceRequest::clone(&request), true),
+        Guest::Unknown => (InstanceRequest::new(id, "", row.resources), false),
+        Guest::Leaves => return None,
+    };
     replacement.id = spare_id(engine, id);
     // What it is charged now may not be what it was granted, and who shares a request with others
     // has a name of its own.
@@ -356,7 +357,7 @@ fn mover(engine: &Engine, row: &InstanceRow, request: Option<Arc<InstanceRequest
     } else {
         Stand::Out(MoveOutcome::RequestUnknown)
     };
-    Mover { id, from, replacement, volumes, stand, turn: 0 }
+    Some(Mover { id, from, replacement, volumes, stand, turn: 0 })
 }
 
 /// An id that nobody has: the engine knows one claim by each.

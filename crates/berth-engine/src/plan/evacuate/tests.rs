@@ -72,8 +72,8 @@ impl Stage {
         let before = self.engine.fleet().fingerprint();
         let nodes: Vec<NodeId> = nodes.iter().map(|node| NodeId::new(node)).collect();
         let requests = &self.requests;
-        let request_of = |id| requests.get(&id).cloned();
-        let plan = self.engine.plan_evacuation(&nodes, request_of, effort, NOW);
+        let guest = |id| requests.get(&id).cloned().map_or(Guest::Unknown, Guest::Asks);
+        let plan = self.engine.plan_evacuation(&nodes, guest, effort, NOW);
         assert_eq!(self.engine.fleet().fingerprint(), before, "a plan left a trace");
         plan
     }
@@ -224,4 +224,14 @@ fn a_verdict_explains_once_and_without_fixes() {
     let plan = stage.plan_with(&["a"], Effort::VERDICT);
     let explained = plan.moves.iter().filter(|planned| planned.outcome.code().is_some());
     assert_eq!((plan.moves.len(), explained.count()), (3, 1));
+}
+
+#[test]
+fn who_leaves_already_needs_no_place_but_counts_until_it_is_gone() {
+    let mut stage = Stage::new(&[4000, 4000]);
+    stage.group("apart", GroupKind::Apart, Topology::Zone);
+    stage.claim_with(1, 100, "a", |request| request.groups = vec!["apart".to_owned()]);
+    let nodes = [NodeId::new("a")];
+    let plan = stage.engine.plan_evacuation(&nodes, |_| Guest::Leaves, Effort::FULL, NOW);
+    assert_eq!(plan.moves, []);
 }
