@@ -49,7 +49,7 @@ struct Code {
 
 /// Loops whose health is told.
 pub const LOOPS: [&str; 6] =
-    ["heartbeats", "liveness", "queue", "housekeeping", "planner", "evacuation"];
+    ["heartbeats", "liveness", "queue", "workloads", "housekeeping", "planner"];
 
 /// What the server counts.
 pub struct Metrics {
