@@ -297,10 +297,8 @@ fn what_needs_no_server_needs_none() {
 #[test]
 fn a_node_says_whether_it_can_be_emptied_and_the_command_ends_accordingly() {
     let server = Server::start().with_nodes();
-    let place = |memory: &str, name: &str| {
-        server.said(&["place", "--cpu", "1", "--memory", memory, "--owner", "acme", "--name", name])
-    };
-    place("20GiB", "large");
+    let place = ["place", "--memory", "20GiB", "--owner", "acme", "--trait", "hdd"];
+    server.said(&[&place[..], &["--name", "large"]].concat());
     let on = server.json(&["instances", "show", "large"])["node"].as_str().unwrap().to_owned();
     let said = server.said(&["evacuate", "check", "--node", &on]);
     assert!(said.starts_with(&format!("{on} can be emptied: yes: its one instance")), "{said}");
