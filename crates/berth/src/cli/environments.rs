@@ -7,11 +7,9 @@ use clap::{Args, Subcommand};
 use super::failure::{Done, Exit, Failure};
 use super::names;
 use super::output::style::paint;
-use super::session::{Raw, Session, given, read_as, typed};
+use super::session::{Raw, Session, given, typed};
 use super::table::{Cell, Table, Tone, pairs};
-use super::words::{
-    age, many, or_dash, workload_state, workload_state_name, workload_state_style,
-};
+use super::words::{age, many, or_dash, workload_state, workload_state_name, workload_state_style};
 use super::workloads::active;
 
 /// See how environments stand.
@@ -128,7 +126,8 @@ fn text(env: &Env) -> String {
         ("message", env.message.clone()),
         ("secrets", secrets),
     ]);
-    let mut table = Table::new(&["WORKLOAD", "PROCESS", "STATE", "ACTIVE", "REASON", "SINCE", "MESSAGE"]);
+    let mut table =
+        Table::new(&["WORKLOAD", "PROCESS", "STATE", "ACTIVE", "REASON", "SINCE", "MESSAGE"]);
     for workload in &env.workloads {
         table.row(row(workload));
     }

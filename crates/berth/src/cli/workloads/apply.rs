@@ -111,8 +111,11 @@ impl Apply {
         let named = documents.into_iter().map(|document| {
             let place = &document.place;
             let Some(owner) = document.owner.clone().or_else(|| owner.clone()) else {
-                return Err(Failure::usage(format!("{place}: {}: owner is missing", document.name))
-                    .accepted("owner in the document, or --owner"));
+                return Err(Failure::usage(format!(
+                    "{place}: {}: owner is missing",
+                    document.name
+                ))
+                .accepted("owner in the document, or --owner"));
             };
             let which = Key { owner, name: document.name.clone() };
             match known.insert(which.clone(), place.clone()) {
@@ -165,9 +168,9 @@ impl Apply {
 
 /// Waits for all of them, and fails for the first that is not as it should be.
 async fn waited(session: &Session, stored: &[(Key, i64)], limit_s: u32) -> Done {
-    let waits = stored.iter().map(|(which, version)| {
-        wait::until_complete(session, which, *version, Some(limit_s))
-    });
+    let waits = stored
+        .iter()
+        .map(|(which, version)| wait::until_complete(session, which, *version, Some(limit_s)));
     let ended = futures_util::future::try_join_all(waits).await?;
     if session.out.is_data() && ended.len() > 1 {
         session.out.data(&ended.iter().map(|ended| &ended.raw).collect::<Vec<_>>())?;

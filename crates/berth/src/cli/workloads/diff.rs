@@ -159,9 +159,8 @@ mod tests {
 
     #[test]
     fn fields_that_differ_are_named_with_amounts_as_people_type_them() {
-        let before = new(
-            r#"{"replicas":3,"template":{"image":"a","resources":{"memory_mib":1024}}}"#,
-        );
+        let before =
+            new(r#"{"replicas":3,"template":{"image":"a","resources":{"memory_mib":1024}}}"#);
         let after = new(
             r#"{"replicas":5,"template":{"resources":{"memory_mib":2048},"tags":{"role":"web"}},
                 "capacity":{"max_on_demand":3}}"#,

@@ -40,8 +40,7 @@ pub(crate) fn read(path: &Path) -> Done<Vec<Done<Document>>> {
     }
     let alone = values.len() == 1;
     let documents = values.into_iter().enumerate().map(|(index, value)| {
-        let place =
-            if alone { name.clone() } else { format!("{name}, document {}", index + 1) };
+        let place = if alone { name.clone() } else { format!("{name}, document {}", index + 1) };
         document(place.clone(), value).map_err(|failure| failure.within(&place))
     });
     Ok(documents.collect())
@@ -258,7 +257,8 @@ rolling:
         assert!(text.contains("a.yaml, document 2") && text.contains("replicas"), "{text}");
         let text = wrong("a.toml", "name = 'a'\n[template.resources]\nmemory = '2 apples'\n");
         assert!(text.contains("a.toml: a: template.resources.memory"), "{text}");
-        let text = wrong("a.toml", "name = 'a'\ncolour = 'red'\n[template]\nresources.memory = 1\n");
+        let text =
+            wrong("a.toml", "name = 'a'\ncolour = 'red'\n[template]\nresources.memory = 1\n");
         assert!(text.contains("colour"), "{text}");
         let text = wrong("a.yaml", "replicas: 1\n");
         assert!(text.contains("name is missing"), "{text}");

@@ -44,13 +44,18 @@ pub(crate) enum Workloads {
     /// Store a workload by flags, or change what they name and leave the rest.
     Set(Box<set::Set>),
     /// Change how many should run.
-    #[command(after_help = "Examples:\n  berth workloads scale acme/web 5\n  berth workloads scale acme/web 5 --wait=2m")]
+    #[command(
+        after_help = "Examples:\n  berth workloads scale acme/web 5\n  berth workloads scale acme/web 5 --wait=2m"
+    )]
     Scale(Scale),
     /// See and steer roll-outs.
     #[command(subcommand)]
     Rollout(rollout::Rollout),
     /// Remove workloads: their members go, then they do.
-    #[command(visible_alias = "rm", after_help = "Examples:\n  berth workloads remove acme/web\n  berth workloads remove acme/web --wait")]
+    #[command(
+        visible_alias = "rm",
+        after_help = "Examples:\n  berth workloads remove acme/web\n  berth workloads remove acme/web --wait"
+    )]
     Remove(Remove),
 }
 

@@ -2,8 +2,8 @@
 
 use berth_api::engine::workload::seat_class;
 use berth_api::{
-    CapacityMode, CapacityRule, ClaimState, Degraded, Member, OnChange, Rolling, Strategy, Workload,
-    units,
+    CapacityMode, CapacityRule, ClaimState, Degraded, Member, OnChange, Rolling, Strategy,
+    Workload, units,
 };
 
 use super::Key;
@@ -30,8 +30,7 @@ pub(crate) fn active(active: u32, replicas: Option<u32>) -> Cell {
 
 /// Workloads, one line each.
 pub(crate) fn table(workloads: &[Workload], wide: bool) -> Table {
-    let columns =
-        ["WORKLOAD", "STATE", "ACTIVE", "ON-DEMAND/SPOT", ">REVISION", "EACH", "REASON"];
+    let columns = ["WORKLOAD", "STATE", "ACTIVE", "ON-DEMAND/SPOT", ">REVISION", "EACH", "REASON"];
     let mut table = Table::new(&columns);
     if wide {
         for name in ["ENV", "RELEASE", "IMAGE", ">LEAVING", "MESSAGE"] {
@@ -149,7 +148,8 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
     let which = Key::of(workload);
     let state = words::workload_state_name(status.state);
     let (tone, active) = (words::workload_state_style(status.state), status.active);
-    let running = spec.replicas.map_or_else(|| active.to_string(), |of| format!("{active} of {of}"));
+    let running =
+        spec.replicas.map_or_else(|| active.to_string(), |of| format!("{active} of {of}"));
     let leaving = if status.leaving > 0 { status.leaving.to_string() } else { String::new() };
     out.line(pairs(&[
         ("workload", paint(BOLD, &which.to_string())),

@@ -17,10 +17,14 @@ use crate::cli::words::{amounts, or_dash};
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Rollout {
     /// Say how far a roll-out is.
-    #[command(after_help = "Examples:\n  berth workloads rollout status acme/web\n  berth workloads rollout status acme/web --wait=2m")]
+    #[command(
+        after_help = "Examples:\n  berth workloads rollout status acme/web\n  berth workloads rollout status acme/web --wait=2m"
+    )]
     Status(Status),
     /// Go back to an earlier revision, as a new one.
-    #[command(after_help = "Examples:\n  berth workloads rollout undo acme/web\n  berth workloads rollout undo acme/web --to-revision 3 --wait")]
+    #[command(
+        after_help = "Examples:\n  berth workloads rollout undo acme/web\n  berth workloads rollout undo acme/web --to-revision 3 --wait"
+    )]
     Undo(Undo),
     /// Let a roll-out stand still.
     #[command(after_help = "Example:\n  berth workloads rollout pause acme/web")]
@@ -138,8 +142,7 @@ impl Status {
 async fn history(session: &Session, one: &One) -> Done {
     let which = &one.workload;
     let raw = which.get(session).await?;
-    let page: Page<Raw> =
-        session.client.get(&format!("{}/revisions", which.path()), &[]).await?;
+    let page: Page<Raw> = session.client.get(&format!("{}/revisions", which.path()), &[]).await?;
     if session.out.is_data() {
         return session.out.data(&page);
     }

@@ -141,8 +141,7 @@ impl CapacityFlags {
         rule.max_on_demand = self.max_on_demand.or(rule.max_on_demand);
         rule.mode = self.capacity_mode.unwrap_or(rule.mode);
         rule.on_change = self.on_change.unwrap_or(rule.on_change);
-        rule.at_least_one_of_each =
-            self.at_least_one_of_each.unwrap_or(rule.at_least_one_of_each);
+        rule.at_least_one_of_each = self.at_least_one_of_each.unwrap_or(rule.at_least_one_of_each);
         rule.enabled = self.capacity_rule.unwrap_or(rule.enabled);
     }
 }

@@ -92,7 +92,10 @@ fn hopeless(which: &super::Key, workload: &Workload) -> Option<Failure> {
         WorkloadState::Paused => {
             let line = format!("the roll-out of {which} is paused");
             let failure = Failure::new(Exit::Conflict, line);
-            Some(failure.remedy(format!("let it go on with: berth workloads rollout resume {which}")))
+            Some(
+                failure
+                    .remedy(format!("let it go on with: berth workloads rollout resume {which}")),
+            )
         }
         WorkloadState::Ready | WorkloadState::Progressing | WorkloadState::Degraded => None,
     }
