@@ -18,6 +18,12 @@ const TYPED: [(&str, &str, Parse); 4] = [
 /// An error names the field and what would be accepted.
 pub(crate) fn as_numbers(instance: &mut Value) -> Result<(), String> {
     let Some(Value::Object(resources)) = instance.get_mut("resources") else { return Ok(()) };
+    let is_known = |key: &str| TYPED.iter().any(|(typed, exact, _)| key == *typed || key == *exact);
+    if let Some(key) = resources.keys().find(|key| !is_known(key)) {
+        return Err(format!(
+            "resources.{key} is unknown; accepted are cpu, memory, disk and bandwidth"
+        ));
+    }
     for (typed, exact, parse) in TYPED {
         let text = match resources.remove(typed) {
             None => continue,
@@ -63,6 +69,7 @@ mod tests {
         for (resources, named) in [
             (json!({"memory": "2 apples"}), "resources.memory"),
             (json!({"cpu": true}), "resources.cpu is true"),
+            (json!({"memori": 1}), "resources.memori is unknown; accepted are cpu, memory"),
             (json!({"cpu": 1, "cpu_milli": 1000}), "both cpu and cpu_milli"),
         ] {
             let error = as_numbers(&mut json!({ "resources": resources })).unwrap_err();

@@ -230,7 +230,10 @@ fn told(mut failures: Vec<Failure>, all: usize, what: &str) -> Done {
                 anstream::eprintln!("{}", failure.text());
             }
             let line = format!("{several} of {} {what}", many(all, "workload"));
-            Err(Failure::new(failures.remove(0).exit, line))
+            // That there is no room says more than that something takes long.
+            let refused = failures.iter().find(|failure| failure.exit == Exit::Refused);
+            let exit = refused.or(failures.first()).map_or(Exit::Failed, |failure| failure.exit);
+            Err(Failure::new(exit, line))
         }
     }
 }

@@ -310,7 +310,8 @@ impl Remove {
                 (None, _) => out.note(format!("removed workload {which}")),
                 (Some(left), None) => {
                     let members = left.status.placed + left.status.leaving;
-                    let members = super::words::many(members as usize, "member");
+                    let members = usize::try_from(members).unwrap_or(usize::MAX);
+                    let members = super::words::many(members, "member");
                     out.note(format!("{which} is being removed, {members} left"));
                 }
                 (Some(_), Some(limit)) => {

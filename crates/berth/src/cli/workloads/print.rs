@@ -13,8 +13,8 @@ use crate::cli::picture;
 use crate::cli::table::{Cell, Table, Tone, pairs};
 use crate::cli::words::{self, age, amounts, claim_state, map, or_dash, workload_state};
 
-/// Most empty seats that are shown one by one.
-const EMPTY: u32 = 20;
+/// Most empty seats that are shown.
+const EMPTY: usize = 20;
 
 /// How many run of how many that should.
 pub(crate) fn active(active: u32, replicas: Option<u32>) -> Cell {
@@ -90,11 +90,10 @@ fn capacity(rule: &CapacityRule) -> String {
 }
 
 fn rolling(rolling: &Rolling) -> String {
-    let unavailable = rolling.max_unavailable;
     match rolling.strategy {
-        Strategy::BlueGreen => format!("blue-green, at most {unavailable} unavailable"),
+        Strategy::BlueGreen => "blue-green".to_owned(),
         Strategy::Rolling => {
-            let surge = rolling.max_surge;
+            let (surge, unavailable) = (rolling.max_surge, rolling.max_unavailable);
             format!("rolling, at most {surge} more and {unavailable} unavailable")
         }
         Strategy::Recreate => "recreate".to_owned(),
@@ -150,12 +149,14 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
     let (tone, active) = (words::workload_state_style(status.state), status.active);
     let running =
         spec.replicas.map_or_else(|| active.to_string(), |of| format!("{active} of {of}"));
+    let rollout = &status.rollout.message;
+    let rollout = if *rollout == status.message { String::new() } else { rollout.clone() };
     let leaving = if status.leaving > 0 { status.leaving.to_string() } else { String::new() };
     out.line(pairs(&[
         ("workload", paint(BOLD, &which.to_string())),
         ("state", paint(tone, state)),
         ("message", status.message.clone()),
-        ("roll-out", status.rollout.message.clone()),
+        ("roll-out", rollout),
         ("active", running),
         ("placed", placed(workload)),
         ("leaving", leaving),
@@ -170,7 +171,7 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
     out.line("");
     out.line(pairs(&[
         ("degraded", reason.code.clone()),
-        ("why", reason.message.clone()),
+        ("why", why(reason).to_owned()),
         ("since", age(reason.since)),
         ("members", reason.members.to_string()),
     ]));
@@ -178,6 +179,12 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
         out.line("");
         out.line(picture);
     }
+}
+
+/// Why a workload is degraded, without the code where that stands before it.
+pub(crate) fn why(reason: &Degraded) -> &str {
+    let text = reason.message.strip_prefix(&reason.code);
+    text.and_then(|text| text.strip_prefix(": ")).unwrap_or(&reason.message)
 }
 
 /// Why a placement was refused, drawn.
@@ -193,9 +200,19 @@ fn seats(workload: &Workload, members: &[Member], wide: bool) -> Table {
     if wide {
         table.column("INSTANCE");
     }
-    for member in members {
-        table.row(seat(member, wide));
+    let taken = members.iter().map(|member| ((member.revision, member.slot), seat(member, wide)));
+    let empty = empty_seats(workload, members);
+    let empty = empty.map(|slot| ((workload.revision, slot), empty_seat(workload, slot, wide)));
+    let mut rows: Vec<_> = taken.chain(empty).collect();
+    rows.sort_by_key(|(place, _)| *place);
+    for (_, row) in rows {
+        table.row(row);
     }
+    table
+}
+
+/// Seats of the current revision that somebody should have, and nobody has.
+fn empty_seats(workload: &Workload, members: &[Member]) -> impl Iterator<Item = u32> {
     let wanted = if workload.deleting { 0 } else { workload.spec.replicas.unwrap_or(0) };
     let is_taken = |slot: u32| {
         members.iter().any(|member| {
@@ -203,21 +220,26 @@ fn seats(workload: &Workload, members: &[Member], wide: bool) -> Table {
             stays && member.slot == slot && member.revision == workload.revision
         })
     };
+    (0..wanted).filter(move |slot| !is_taken(*slot)).take(EMPTY)
+}
+
+fn empty_seat(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
+    let spec = &workload.spec;
     let dash = || Cell::toned("-", Tone::Dim);
-    for slot in (0..wanted).filter(|slot| !is_taken(*slot)).take(EMPTY as usize) {
-        let rule = workload.spec.capacity;
-        let class = rule.and_then(|rule| seat_class(&rule, workload.spec.replicas, slot));
-        table.row([
-            slot.to_string().into(),
-            workload.revision.to_string().into(),
-            class.map_or_else(dash, |class| class.name().into()),
-            dash(),
-            Cell::toned("empty", Tone::Warn),
-            dash(),
-            dash(),
-        ]);
-    }
-    table
+    // A template that asks for a kind itself leaves the rule nothing to choose.
+    let rule = spec.capacity.filter(|_| spec.template.capacity_type.is_none());
+    let class = rule.and_then(|rule| seat_class(&rule, spec.replicas, slot));
+    let mut row = vec![
+        slot.to_string().into(),
+        workload.revision.to_string().into(),
+        class.map_or_else(dash, |class| class.name().into()),
+        dash(),
+        Cell::toned("empty", Tone::Warn),
+        dash(),
+        dash(),
+    ];
+    row.extend(wide.then(dash));
+    row
 }
 
 /// What a member's seat asks for, and what it is on where that differs.

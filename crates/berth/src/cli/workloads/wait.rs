@@ -110,7 +110,8 @@ fn late(workload: &Workload, limit_s: Option<u32>) -> Failure {
         return Failure::new(Exit::Failed, line)
             .remedy(format!("look at it with: berth workloads status {which}"));
     };
-    let line = format!("{which} is degraded after {after}: {}: {}", reason.code, reason.message);
+    let line =
+        format!("{which} is degraded after {after}: {}: {}", reason.code, print::why(reason));
     let failure = Failure::new(Exit::Refused, line.clone());
     match print::refusal(reason) {
         Some(picture) => failure.picture(format!("{} {line}\n\n{picture}", paint(BAD, "error:"))),
