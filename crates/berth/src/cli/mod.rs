@@ -9,6 +9,7 @@ mod claims;
 pub(crate) mod context;
 mod decisions;
 mod document;
+mod environments;
 mod evacuate;
 mod events;
 mod explain;
@@ -70,6 +71,8 @@ pub(crate) enum Client {
     #[command(subcommand)]
     Workloads(workloads::Workloads),
     #[command(subcommand)]
+    Environments(environments::Environments),
+    #[command(subcommand)]
     Groups(groups::Groups),
     #[command(subcommand)]
     Volumes(volumes::Volumes),
@@ -127,6 +130,7 @@ impl Client {
             Self::Top(top) => top.run(&session()?).await,
             Self::Policy(policy) => policy.run(global).await,
             Self::Workloads(workloads) => workloads.run(&session()?).await,
+            Self::Environments(environments) => environments.run(&session()?).await,
             Self::Groups(groups) => groups.run(&session()?).await,
             Self::Volumes(volumes) => volumes.run(&session()?).await,
             Self::Pools(pools) => pools.run(&session()?).await,
