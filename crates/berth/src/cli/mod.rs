@@ -10,6 +10,7 @@ pub(crate) mod context;
 mod decisions;
 mod document;
 mod environments;
+mod evacuate;
 mod events;
 mod explain;
 mod failure;
@@ -53,6 +54,8 @@ pub(crate) enum Client {
     Explain(Box<explain::Explain>),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
+    #[command(subcommand)]
+    Evacuate(evacuate::Evacuate),
     #[command(subcommand)]
     Instances(instances::Instances),
     #[command(subcommand)]
@@ -118,6 +121,7 @@ impl Client {
             Self::Place(place) => place.run(&session()?).await,
             Self::Explain(explain) => explain.run(&session()?).await,
             Self::Nodes(nodes) => nodes.run(&session()?).await,
+            Self::Evacuate(evacuate) => evacuate.run(&session()?).await,
             Self::Instances(instances) => instances.run(&session()?).await,
             Self::Claims(claims) => claims.run(&session()?).await,
             Self::Queue(queue) => queue.run(&session()?).await,
