@@ -113,7 +113,7 @@ pub struct Drain {
 }
 
 /// An agent's notice that its node will be taken away.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReclaimNotice {
     /// In how many seconds; absent: soon.

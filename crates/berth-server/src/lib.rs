@@ -30,6 +30,7 @@ pub use housekeeping::{Chores, Housekeeper};
 pub use http::{Access, ApiError, HttpLimits, ROUTES, openapi, router};
 pub use mirror::Mirror;
 pub use placer::{
-    Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, WantedSeat,
+    Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
+    PlacerOptions, WantedSeat,
 };
 pub use replay::replay;

@@ -186,6 +186,7 @@ impl Service {
             claims.filter_map(|claim| claim.workload()).collect()
         };
         self.catalog.touch(touched);
+        self.drains.wake();
     }
 
     /// Forgets a workload that is being removed, if it has no members left. Returns whether it did.

@@ -114,6 +114,7 @@ impl Service {
         tokio::spawn(heartbeats::keep_writing(Arc::clone(&service)));
         tokio::spawn(liveness::keep_watching(Arc::clone(&service)));
         tokio::spawn(queue::keep_granting(Arc::clone(&service)));
+        tokio::spawn(drain::keep_emptying(Arc::clone(&service)));
         tokio::spawn(follow_documents(Arc::clone(&service), documents));
         tokio::spawn(keep_house(Arc::clone(&service), housekeeper));
         Ok(service)

@@ -106,6 +106,7 @@ impl Host {
         Heartbeat {
             facts: self.facts_changed.then(|| Box::new(self.facts.clone())),
             running: self.guests_changed.then(|| self.guests.iter().map(running).collect()),
+            reclaim: None,
         }
     }
 
