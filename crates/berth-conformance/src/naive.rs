@@ -94,6 +94,7 @@ impl Naive {
                     fence: 0,
                     lease_until: None,
                     values: Vec::new(),
+                    seat: None,
                 }),
                 None => return Ok(None),
             }

@@ -18,11 +18,7 @@ fn place(placer: &Placer, id: u128) {
         instances: vec![Arc::new(InstanceRequest::new(InstanceId::from_u128(id), "acme", amounts))],
         mode: BatchMode::AllOrNothing,
         lease_s: 120,
-        pools: Vec::new(),
-        by: None,
-        explain: false,
-        dry_run: false,
-        quiet: false,
+        ..PlaceRequest::default()
     };
     let answer = placer.place(request);
     assert!(matches!(answer, PlaceAnswer::Granted(_)), "{answer:?}");

@@ -1,6 +1,13 @@
 //! From what is to what should be: the next steps for one workload.
+//!
+//! Pure: members in, steps out, the same bytes for the same members in whatever order. It never
+//! chooses a node, and never takes for granted that a step was done.
 
-use super::rule::{CapacityRule, Rolling};
+use super::planner::Planner;
+use super::rule::{CapacityRule, OnChange, Rolling};
+use super::seats::{on_demand_seats, seat_class};
+use super::view::{seats, sorted};
+use super::volume::one_at_a_time;
 use crate::model::{CapacityType, InstanceId};
 
 /// What should run.
@@ -155,4 +162,76 @@ impl Outlook {
     pub fn is_settled(&self) -> bool {
         self.steps.is_empty() && self.blocked.is_empty()
     }
+}
+
+/// The next steps towards what is desired.
+///
+/// Steps may be done in any order, some of them or none: asking again from what then is gives what
+/// is left to do. A creation whose cause is [`Cause::Rebuild`] must wait for its class even when the
+/// rule lets members take the other kind, or it would be rebuilt for ever.
+///
+/// `Member::host` is `Lost` only once the time to wait for the node is over.
+#[must_use]
+pub fn reconcile(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+    if is_as_desired(desired, members) {
+        return Outlook::default();
+    }
+    reconcile_in_full(desired, members)
+}
+
+/// The same without the short way.
+pub(super) fn reconcile_in_full(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+    if desired.single_writer {
+        return one_at_a_time(desired, members);
+    }
+    let sorted = sorted(members);
+    let seats = seats(&sorted);
+    Planner::new(desired, &seats).plan()
+}
+
+/// Whether nothing is to do. Most workloads are like this most of the time, so it takes nothing from
+/// the heap; when in doubt it says no.
+pub(super) fn is_as_desired(desired: &Desired<'_>, members: &[Member]) -> bool {
+    if u32::try_from(members.len()) != Ok(desired.replicas)
+        || desired.single_writer && desired.replicas > 1
+    {
+        return false;
+    }
+    let rule = rule_in_force(desired).filter(|rule| rule.on_change == OnChange::Rebuild);
+    let on_demand_seats = rule.map_or(0, |rule| on_demand_seats(rule, Some(desired.replicas)));
+    let (mut on_demand, mut taken, mut next, mut ascending) = (0, 0_u128, 0_u32, true);
+    let mut distinct = true;
+    for member in members {
+        let quiet = member.revision == desired.revision
+            && member.host == HostState::Fine
+            && member.state != MemberState::Leaving;
+        if !quiet || rule.is_some() && is_misplaced(desired, member) {
+            return false;
+        }
+        on_demand += u32::from(member.slot < on_demand_seats);
+        // Seats differ when they rise, or when they are few and none comes twice.
+        ascending &= member.slot >= next;
+        next = member.slot.saturating_add(1);
+        let bit = 1_u128.checked_shl(member.slot).unwrap_or(0);
+        distinct &= bit != 0 && taken & bit == 0;
+        taken |= bit;
+    }
+    (ascending || distinct) && on_demand >= on_demand_seats.min(desired.replicas)
+}
+
+/// The rule by which seats have a kind; none when the template chooses itself.
+pub(super) fn rule_in_force<'a>(desired: &Desired<'a>) -> Option<&'a CapacityRule> {
+    desired.capacity.filter(|rule| rule.enabled && desired.pinned.is_none())
+}
+
+/// The kind of capacity that a seat asks for.
+pub(super) fn seat_kind(desired: &Desired<'_>, slot: u32) -> Option<CapacityType> {
+    seat_class(rule_in_force(desired)?, Some(desired.replicas), slot)
+}
+
+/// Whether a member is on the kind of capacity that its seat is not. Members of another revision
+/// never are: they go anyway.
+pub(super) fn is_misplaced(desired: &Desired<'_>, member: &Member) -> bool {
+    member.revision == desired.revision
+        && seat_kind(desired, member.slot).is_some_and(|class| class != member.class)
 }

@@ -258,6 +258,16 @@ pub enum InvalidRule {
 }
 
 impl Rolling {
+    /// How many more than so many there may be, and how many fewer may run. Shares of few members
+    /// can round to nothing on both sides; then one may be missing, or nothing could ever change.
+    #[must_use]
+    pub fn surge_and_unavailable(&self, replicas: u32) -> (u32, u32) {
+        match (self.max_surge.up(replicas), self.max_unavailable.down(replicas)) {
+            (0, 0) => (0, 1),
+            limits => limits,
+        }
+    }
+
     /// Refuses what could never change anything.
     ///
     /// # Errors
@@ -278,5 +288,123 @@ impl CapacityRule {
             return Err(InvalidRule::NoWait);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(text: &str) -> Result<Share, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_share_is_a_number_or_a_percentage() {
+        let cases = [
+            ("2", Share::Count(2)),
+            ("\"2\"", Share::Count(2)),
+            ("\"25%\"", Share::Percent(25)),
+            ("\" 100% \"", Share::Percent(100)),
+            ("\"0%\"", Share::Percent(0)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(share(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_share_is_named_with_what_would_be_one() {
+        for text in ["-1", "2.5", "\"101%\"", "\"a few\"", "\"%\"", "\"-5%\"", "null", "[1]"] {
+            let error = share(text).expect_err(text);
+            assert!(error.contains("neither a number such as 2 nor a share"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_written_as_it_is_read() {
+        for share in [Share::Count(3), Share::Percent(25)] {
+            let text = serde_json::to_string(&share).expect("a share as text");
+            assert_eq!(serde_json::from_str::<Share>(&text).expect("a share"), share);
+        }
+    }
+
+    #[test]
+    fn shares_round_up_or_down_and_never_exceed_the_whole() {
+        let cases = [
+            (Share::Percent(25), 5, 2, 1),
+            (Share::Percent(25), 4, 1, 1),
+            (Share::Percent(10), 5, 1, 0),
+            (Share::Percent(0), 5, 0, 0),
+            (Share::Percent(100), 5, 5, 5),
+            (Share::Count(9), 5, 5, 5),
+            (Share::Count(1), 0, 1, 0),
+        ];
+        for (share, of, up, down) in cases {
+            assert_eq!((share.up(of), share.down(of)), (up, down), "{share} of {of}");
+        }
+    }
+
+    fn mode(text: &str) -> Result<CapacityMode, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_wait_is_seconds_or_as_people_write_it() {
+        let cases = [
+            ("300", 300),
+            ("\"300\"", 300),
+            ("\"5m\"", 300),
+            ("\"90s\"", 90),
+            ("\"1h30m\"", 5400),
+            ("\"1d\"", 86_400),
+        ];
+        for (text, seconds) in cases {
+            let text = format!("{{\"fallback-after\":{text}}}");
+            assert_eq!(mode(&text), Ok(CapacityMode::FallbackAfter(seconds)), "{text}");
+        }
+        assert_eq!(mode("\"strict\""), Ok(CapacityMode::Strict));
+        assert_eq!(mode("\"prefer\""), Ok(CapacityMode::Prefer));
+    }
+
+    #[test]
+    fn what_is_no_wait_is_named_with_what_would_be_one() {
+        for text in ["soon", "", "5x", "m", "1h30", "99999999999s", "50000d"] {
+            let error = mode(&format!("{{\"fallback-after\":\"{text}\"}}")).expect_err(text);
+            assert!(error.contains("is not a time; accepted are 300"), "{text}: {error}");
+        }
+        assert!(mode("\"sometimes\"").is_err());
+    }
+
+    #[test]
+    fn a_rule_refuses_fields_that_it_does_not_know() {
+        let text = r#"{"max_on_demand":3,"max_ondemand":3}"#;
+        assert!(serde_json::from_str::<CapacityRule>(text).is_err());
+        let rule: CapacityRule = serde_json::from_str("{}").expect("all defaults");
+        assert_eq!(rule, CapacityRule::default());
+    }
+
+    #[test]
+    fn rules_that_can_never_be_followed_are_refused() {
+        let none = Share::Count(0);
+        let stuck = Rolling { strategy: Strategy::Rolling, max_surge: none, max_unavailable: none };
+        assert_eq!(stuck.validate(), Err(InvalidRule::Stuck));
+        let recreate = Rolling { strategy: Strategy::Recreate, ..stuck };
+        assert_eq!(recreate.validate(), Ok(()));
+        assert_eq!(Rolling::default().validate(), Ok(()));
+
+        let mode = CapacityMode::FallbackAfter(0);
+        let hasty = CapacityRule { mode, ..CapacityRule::default() };
+        assert_eq!(hasty.validate(), Err(InvalidRule::NoWait));
+        assert_eq!(CapacityRule::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn limits_that_round_to_nothing_let_one_be_missing() {
+        let (max_surge, max_unavailable) = (Share::Count(0), Share::Percent(10));
+        let rolling = Rolling { strategy: Strategy::Rolling, max_surge, max_unavailable };
+        assert_eq!(rolling.surge_and_unavailable(5), (0, 1));
+        assert_eq!(rolling.surge_and_unavailable(20), (0, 2));
+        assert_eq!(Rolling::default().surge_and_unavailable(5), (2, 0));
     }
 }

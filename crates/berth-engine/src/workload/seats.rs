@@ -46,3 +46,64 @@ pub const fn deletion_cost(class: CapacityType) -> u32 {
         CapacityType::Spot => 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(max_on_demand: Option<u32>, at_least_one_of_each: bool) -> CapacityRule {
+        CapacityRule { max_on_demand, at_least_one_of_each, ..CapacityRule::default() }
+    }
+
+    #[test]
+    fn the_lowest_seats_are_on_demand() {
+        let cases = [
+            // limit, one of each, replicas, on-demand seats
+            (Some(3), false, Some(5), 3),
+            (Some(7), false, Some(5), 7),
+            (Some(0), false, Some(5), 0),
+            (None, false, Some(5), u32::MAX),
+            (Some(3), false, None, 3),
+            (Some(0), true, Some(5), 1),
+            (Some(7), true, Some(5), 4),
+            (None, true, Some(2), 1),
+            // Of one there cannot be both: it is on-demand.
+            (Some(0), true, Some(1), 1),
+            (Some(0), true, Some(0), 1),
+            (Some(0), true, None, 0),
+        ];
+        for (limit, each, replicas, expected) in cases {
+            let seats = on_demand_seats(&rule(limit, each), replicas);
+            assert_eq!(seats, expected, "{limit:?} {each} {replicas:?}");
+        }
+    }
+
+    #[test]
+    fn a_seat_has_a_kind_only_while_the_rule_is_in_force() {
+        let rule = rule(Some(1), false);
+        assert_eq!(seat_class(&rule, Some(2), 0), Some(CapacityType::OnDemand));
+        assert_eq!(seat_class(&rule, Some(2), 1), Some(CapacityType::Spot));
+        let off = CapacityRule { enabled: false, ..rule };
+        assert_eq!(seat_class(&off, Some(2), 0), None);
+    }
+
+    #[test]
+    fn the_lowest_free_seat_is_the_first_gap() {
+        let cases: [(&[u32], u32); 6] = [
+            (&[], 0),
+            (&[0, 1, 2], 3),
+            (&[1, 2], 0),
+            (&[0, 2, 3], 1),
+            (&[0, 0, 1, 1], 2),
+            (&[0, u32::MAX], 1),
+        ];
+        for (taken, expected) in cases {
+            assert_eq!(lowest_free(taken.iter().copied()), expected, "{taken:?}");
+        }
+    }
+
+    #[test]
+    fn spot_members_are_cheaper_to_let_go() {
+        assert!(deletion_cost(CapacityType::Spot) < deletion_cost(CapacityType::OnDemand));
+    }
+}

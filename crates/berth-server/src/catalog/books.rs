@@ -7,8 +7,8 @@ use berth_engine::{
     Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
 };
 use berth_ledger::{
-    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Seat, SnapshotItem, Spec,
-    Text,
+    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Role, Seat, SnapshotItem,
+    Spec, Text,
 };
 use rustc_hash::FxHashMap;
 
@@ -47,6 +47,31 @@ impl ClaimEntry {
     pub fn workload(&self) -> Option<WorkloadKey> {
         let workload = self.request.workload.as_deref().filter(|_| self.seat.is_some())?;
         Some((Text::from(self.request.owner.as_str()), Text::from(workload)))
+    }
+}
+
+/// A member of a workload, as much of its claim as its workload is judged by: a hundred thousand of
+/// them are looked at in one pass.
+#[derive(Clone, Debug)]
+pub struct MemberEntry {
+    /// Its claim.
+    pub key: ClaimKey,
+    /// The node.
+    pub node: NodeId,
+    /// Its seat.
+    pub seat: Seat,
+    /// Its claim's fence.
+    pub fence: i64,
+    /// Its claim's state.
+    pub state: ClaimState,
+}
+
+impl MemberEntry {
+    /// An instance that moves has a second claim, which is no second member.
+    fn of(claim: &ClaimEntry) -> Option<Self> {
+        let seat = claim.seat.filter(|_| claim.key.role == Role::Primary)?;
+        let (key, node) = (claim.key, claim.node.clone());
+        Some(Self { key, node, seat, fence: claim.fence, state: claim.state })
     }
 }
 
@@ -102,7 +127,7 @@ pub struct Books {
     /// What should run, by tenant and name.
     pub workloads: BTreeMap<WorkloadKey, Arc<Definition>>,
     /// Claims with a seat, by the workload they are members of.
-    pub members: FxHashMap<WorkloadKey, BTreeSet<ClaimKey>>,
+    pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
     /// Members that ended without being told to.
     pub deaths: FxHashMap<WorkloadKey, Deaths>,
     /// The current version of each environment's secrets.
@@ -207,7 +232,7 @@ impl Books {
             node.claims.insert(entry.key);
         }
         if let Some(workload) = entry.workload() {
-            self.members.entry(workload).or_default().insert(entry.key);
+            self.members.entry(workload).or_default().extend(MemberEntry::of(&entry));
         }
         let owner = self.by_owner.entry(Text::from(entry.request.owner.as_str()));
         owner.or_default().insert(entry.key);
@@ -224,7 +249,7 @@ impl Books {
         if let Some(workload) = entry.workload()
             && let Some(members) = self.members.get_mut(&workload)
         {
-            members.remove(&key);
+            members.retain(|member| member.key != key);
             if members.is_empty() {
                 self.members.remove(&workload);
             }
@@ -241,7 +266,14 @@ impl Books {
 
     fn define(&mut self, row: &berth_ledger::Workload) {
         match Definition::read(row) {
-            Ok(found) => drop(self.workloads.insert(found.key.clone(), Arc::new(found))),
+            Ok(found) => {
+                let revision = found.body.revision;
+                let before = self.workloads.insert(found.key.clone(), Arc::new(found));
+                // What kept ending before need not end now.
+                if let Some(before) = before.filter(|before| before.body.revision != revision) {
+                    self.deaths.remove(&before.key);
+                }
+            }
             Err(error) => {
                 let (owner, name) = (&row.owner, &row.name);
                 tracing::error!(%error, owner, name, "a stored workload cannot be read");
@@ -327,6 +359,12 @@ impl Books {
         if let Some(claim) = self.claims.get_mut(&key) {
             edit(Arc::make_mut(claim));
             touched.claim(claim);
+            if let Some(workload) = claim.workload()
+                && let Some(members) = self.members.get_mut(&workload)
+                && let Some(member) = members.iter_mut().find(|member| member.key == key)
+            {
+                member.state = claim.state;
+            }
         }
     }
 

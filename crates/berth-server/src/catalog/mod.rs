@@ -16,7 +16,7 @@ use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{oneshot, watch};
 
-pub use books::{Books, ClaimEntry, NodeEntry};
+pub use books::{Books, ClaimEntry, MemberEntry, NodeEntry};
 
 use crate::workloads::WorkloadKey;
 pub use locality::LocalityKey;
@@ -138,6 +138,7 @@ impl Catalog {
                             if let Some(fresh) = fresh.take() {
                                 books.replace(fresh);
                             }
+                            touched.workloads.extend(books.workloads.keys().cloned());
                             room = true;
                         }
                         Note::Events(at, events) => {

@@ -48,8 +48,8 @@ struct Code {
 }
 
 /// Loops whose health is told.
-pub const LOOPS: [&str; 6] =
-    ["heartbeats", "liveness", "queue", "drains", "housekeeping", "planner"];
+pub const LOOPS: [&str; 7] =
+    ["heartbeats", "liveness", "queue", "workloads", "drains", "housekeeping", "planner"];
 
 /// What the server counts.
 pub struct Metrics {

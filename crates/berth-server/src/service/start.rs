@@ -21,7 +21,7 @@ use crate::http::Permissions;
 use crate::metrics::Metrics;
 use crate::placer::{Placer, PlacerOptions, StartError};
 use crate::queue::{self, Queue};
-use crate::workloads::Degradations;
+use crate::workloads::{self, Degradations};
 
 /// How a service is started.
 pub struct ServiceOptions {
@@ -115,6 +115,7 @@ impl Service {
         tokio::spawn(liveness::keep_watching(Arc::clone(&service)));
         tokio::spawn(queue::keep_granting(Arc::clone(&service)));
         tokio::spawn(drain::keep_emptying(Arc::clone(&service)));
+        tokio::spawn(workloads::keep_running(Arc::clone(&service)));
         tokio::spawn(follow_documents(Arc::clone(&service), documents));
         tokio::spawn(keep_house(Arc::clone(&service), housekeeper));
         Ok(service)

@@ -1,12 +1,13 @@
 //! A workload's members as the rules see them.
 
 use berth_engine::workload::{Desired, HostState, Member, MemberState};
-use berth_engine::{CapacityType, NodeState};
-use berth_ledger::{ClaimState, Role};
+use berth_engine::{CapacityType, NodeId, NodeState};
+use berth_ledger::ClaimState;
 use jiff::Timestamp;
+use rustc_hash::FxHashMap;
 
 use super::definition::Definition;
-use crate::catalog::{Books, ClaimEntry, NodeEntry};
+use crate::catalog::{Books, ClaimEntry, MemberEntry, NodeEntry};
 use crate::drain::Drains;
 
 /// What is needed to say how a member's node stands.
@@ -41,6 +42,53 @@ impl Outside<'_> {
     }
 }
 
+/// How the nodes stand that members were found on: asked once each, however many are there.
+pub struct Hosts<'a> {
+    books: &'a Books,
+    outside: Outside<'a>,
+    known: FxHashMap<&'a NodeId, (HostState, CapacityType)>,
+}
+
+impl<'a> Hosts<'a> {
+    /// Nothing asked yet.
+    #[must_use]
+    pub fn new(books: &'a Books, outside: Outside<'a>) -> Self {
+        Self { books, outside, known: FxHashMap::default() }
+    }
+
+    fn of(&mut self, node: &'a NodeId) -> (HostState, CapacityType) {
+        let (books, outside) = (self.books, self.outside);
+        *self.known.entry(node).or_insert_with(|| match books.nodes.get(node) {
+            Some(node) => (outside.host(node), node.facts.capacity_type),
+            // A node that is not there any more keeps nobody.
+            None => (HostState::Lost, CapacityType::OnDemand),
+        })
+    }
+
+    /// The members of a workload, in place of what `members` held.
+    pub fn collect(&mut self, definition: &Definition, members: &mut Vec<Member>) {
+        members.clear();
+        let entries: &'a [MemberEntry] =
+            self.books.members.get(&definition.key).map_or(&[], Vec::as_slice);
+        for entry in entries {
+            let (host, class) = self.of(&entry.node);
+            members.push(Member {
+                id: entry.key.instance,
+                revision: entry.seat.revision,
+                slot: u32::try_from(entry.seat.slot).unwrap_or(u32::MAX),
+                fence: entry.fence,
+                class,
+                state: match entry.state {
+                    ClaimState::Held | ClaimState::Binding => MemberState::Starting,
+                    ClaimState::Active => MemberState::Ready,
+                    ClaimState::Releasing => MemberState::Leaving,
+                },
+                host,
+            });
+        }
+    }
+}
+
 /// What is wanted, as the rules see it.
 #[must_use]
 pub fn desired(definition: &Definition) -> Desired<'_> {
@@ -55,44 +103,11 @@ pub fn desired(definition: &Definition) -> Desired<'_> {
     }
 }
 
-/// Whether a claim is where its instance runs: one that moves has a second claim.
-fn is_primary(claim: &ClaimEntry) -> bool {
-    claim.key.role == Role::Primary
-}
-
 /// Claims of a workload's members.
 pub fn claims<'a>(
     books: &'a Books,
     definition: &Definition,
 ) -> impl Iterator<Item = &'a ClaimEntry> {
-    let keys = books.members.get(&definition.key).into_iter().flatten();
-    keys.filter_map(|key| books.claims.get(key)).map(AsRef::as_ref).filter(|it| is_primary(it))
-}
-
-/// The members of a workload, in place of what `members` held.
-pub fn collect(
-    books: &Books,
-    definition: &Definition,
-    outside: &Outside<'_>,
-    members: &mut Vec<Member>,
-) {
-    members.clear();
-    for claim in claims(books, definition) {
-        let Some(seat) = claim.seat else { continue };
-        let node = books.nodes.get(&claim.node);
-        members.push(Member {
-            id: claim.key.instance,
-            revision: seat.revision,
-            slot: u32::try_from(seat.slot).unwrap_or(u32::MAX),
-            fence: claim.fence,
-            class: node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type),
-            state: match claim.state {
-                ClaimState::Held | ClaimState::Binding => MemberState::Starting,
-                ClaimState::Active => MemberState::Ready,
-                ClaimState::Releasing => MemberState::Leaving,
-            },
-            // A node that is not there any more keeps nobody.
-            host: node.map_or(HostState::Lost, |node| outside.host(node)),
-        });
-    }
+    let entries = books.members.get(&definition.key).into_iter().flatten();
+    entries.filter_map(|entry| books.claims.get(&entry.key)).map(AsRef::as_ref)
 }

@@ -7,14 +7,20 @@
 
 mod deaths;
 mod definition;
+mod keeper;
 mod members;
+mod placing;
 mod scheduling;
 pub mod status;
+mod turn;
+mod wrong;
 
 pub use deaths::Deaths;
 pub use definition::{Body, Definition, WorkloadKey};
-pub use members::{Outside, claims, collect, desired};
+pub use keeper::keep_running;
+pub use members::{Hosts, Outside, claims, desired};
 pub use scheduling::Degradations;
+pub use turn::look_at_all;
 
 /// Reasons that the loop gives when it lets a member go.
 const REASONS: [&str; 9] = [

@@ -84,7 +84,11 @@ fn key_of(id: &str) -> Option<WorkloadKey> {
 
 /// The operation that says what is wrong with a workload, or that nothing is.
 #[must_use]
-pub fn tell(key: &WorkloadKey, definition: Option<&Definition>, wrong: Option<&Degraded>) -> Op {
+pub(super) fn tell(
+    key: &WorkloadKey,
+    definition: Option<&Definition>,
+    wrong: Option<&Degraded>,
+) -> Op {
     let (owner, workload) = key.clone();
     let env = definition.and_then(Definition::env).map(Text::from);
     let failing = wrong.map(|wrong| Failing {

@@ -23,7 +23,7 @@ async fn a_workload_is_changed_by_whoever_read_it_last() {
         async move { server.send(Some(acme), "PUT", path, Some(body), &[("if-match", etag)]).await }
     };
     let changed = put("\"1\"").await.expect(200);
-    assert_eq!((changed.etag(), &changed.json()["replicas"]), (Some("\"2\""), &json!(3)));
+    assert_eq!((changed.etag(), &changed.json()["spec"]["replicas"]), (Some("\"2\""), &json!(3)));
     put("\"1\"").await.problem(412, "stale");
     put("1").await.problem(400, "invalid_request");
     let new = "/v1/workloads/acme/new";

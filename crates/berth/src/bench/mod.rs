@@ -4,6 +4,7 @@
 mod engine;
 mod http;
 mod ledger;
+mod reconcile;
 mod shapes;
 
 use clap::Subcommand;
@@ -23,6 +24,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
     Ledger(ledger::LedgerBench),
+    /// Keeping many workloads running: a pass with nothing to do, and how soon a change is acted on.
+    ///
+    /// Example: berth bench reconcile --workloads 10000 --instances 100000 --json
+    Reconcile(reconcile::ReconcileBench),
     /// SQL that a claim could be made of: which kinds sell too much, and how fast the others are.
     ///
     /// Example: berth bench shapes --backend postgres --clients 32
@@ -35,6 +40,7 @@ impl Bench {
             Self::Engine(bench) => bench.run(),
             Self::Http(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),
+            Self::Reconcile(bench) => bench.run(),
             Self::Shapes(bench) => bench.run(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use berth_api::{InstanceSpec, NewWorkload, Workload};
+use berth_api::{InstanceSpec, NewWorkload, Rolling, ScaleWorkload, Workload};
 use berth_client::escape;
 use clap::{Args, Subcommand};
 
@@ -128,19 +128,24 @@ impl Workloads {
                     }
                     None => set.instance.spec()?,
                 };
-                let new = NewWorkload { replicas: set.replicas, template };
+                let new = NewWorkload {
+                    replicas: Some(set.replicas),
+                    process: None,
+                    template,
+                    pools: Vec::new(),
+                    release: None,
+                    capacity: None,
+                    rolling: Rolling::default(),
+                    paused: false,
+                };
                 let raw: Raw = session.client.put(&path(&set.which)?, &new).await?;
                 print(session, &raw)
             }
             Self::Scale(scale) => {
                 let path = path(&scale.workload)?;
-                let found = session.client.get_tagged::<Workload>(&path, &[]).await?;
-                let new = NewWorkload { replicas: scale.replicas, template: found.value.template };
-                // Not over a change that somebody else made meanwhile.
-                let etag = found.etag.as_deref();
-                let method = http::Method::PUT;
-                let raw = session.client.send_json::<_, Raw>(method, &path, &new, etag).await?;
-                print(session, &raw.value)
+                let new = ScaleWorkload { replicas: scale.replicas };
+                let raw: Raw = session.client.post(&format!("{path}/scale"), &new).await?;
+                print(session, &raw)
             }
             Self::Remove(names) => {
                 for workload in &names.workloads {
@@ -154,8 +159,14 @@ impl Workloads {
 }
 
 fn running(workload: &Workload) -> Cell {
-    let tone = if workload.active >= workload.replicas { Tone::Good } else { Tone::Warn };
-    Cell::toned(format!("{} of {}", workload.active, workload.replicas), tone)
+    let active = workload.status.active;
+    match workload.spec.replicas {
+        Some(replicas) => {
+            let tone = if active >= replicas { Tone::Good } else { Tone::Warn };
+            Cell::toned(format!("{active} of {replicas}"), tone)
+        }
+        None => active.to_string().into(),
+    }
 }
 
 fn table(workloads: &[Workload]) -> Table {
@@ -164,8 +175,8 @@ fn table(workloads: &[Workload]) -> Table {
         table.row([
             format!("{}/{}", workload.owner, workload.name).into(),
             running(workload),
-            workload.placed.to_string().into(),
-            amounts(&workload.template.resources.amounts()).into(),
+            workload.status.placed.to_string().into(),
+            amounts(&workload.spec.template.resources.amounts()).into(),
             workload.revision.to_string().into(),
         ]);
     }
@@ -174,13 +185,13 @@ fn table(workloads: &[Workload]) -> Table {
 
 fn print(session: &Session, raw: &Raw) -> Done {
     session.out.answer(raw, |workload: Workload| {
-        let template = &workload.template;
+        let template = &workload.spec.template;
         let rules: Vec<&str> = template.affinity.iter().map(|rule| rule.as_str()).collect();
         session.out.line(pairs(&[
             ("workload", format!("{}/{}", workload.owner, workload.name)),
-            ("should run", workload.replicas.to_string()),
-            ("active", workload.active.to_string()),
-            ("placed", workload.placed.to_string()),
+            ("should run", workload.spec.replicas.map(|n| n.to_string()).unwrap_or_default()),
+            ("active", workload.status.active.to_string()),
+            ("placed", workload.status.placed.to_string()),
             ("each", amounts(&template.resources.amounts())),
             ("image", template.image.clone().unwrap_or_default()),
             ("tags", map(&template.tags)),

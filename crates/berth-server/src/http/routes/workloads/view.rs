@@ -4,14 +4,14 @@ use berth_api::{Degraded, Workload};
 
 use crate::placement::Audience;
 use crate::service::Service;
-use crate::workloads::{Definition, collect, status};
+use crate::workloads::{Definition, Hosts, status};
 
 /// How far a workload is, for whoever asks.
 pub(super) fn of(service: &Service, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
     let deaths = {
         let books = service.catalog.books();
-        collect(&books, found, &service.outside(), &mut members);
+        Hosts::new(&books, service.outside()).collect(found, &mut members);
         books.deaths.get(&found.key).copied()
     };
     let degraded = service.degraded.get(&found.key).map(|it| seen_by(&it, audience));

@@ -1,0 +1,97 @@
+//! Members by seat: who has it, who is on the way out, and what of it can be counted on.
+//!
+//! Only reads. It never decides who comes or goes.
+
+use super::reconcile::{Cause, HostState, Member, MemberState};
+
+impl Member {
+    /// Whether it is there and meant to stay so. One that is not still holds its seat.
+    pub(super) fn is_live(&self) -> bool {
+        self.state != MemberState::Leaving && self.host != HostState::Lost
+    }
+
+    /// Whether it runs and may go on running: an overdue node's members are let go at once, so
+    /// nothing that counts on them would come true.
+    pub(super) fn is_available(&self) -> bool {
+        self.state == MemberState::Ready
+            && !matches!(self.host, HostState::Lost | HostState::Overdue)
+    }
+
+    /// Why its node wants it gone, or else the given cause.
+    pub(super) fn cause_or(&self, otherwise: Cause) -> Cause {
+        match self.host {
+            HostState::Fine => otherwise,
+            HostState::Draining | HostState::Overdue => Cause::Drain,
+            HostState::Reclaimed => Cause::Reclaim,
+            HostState::Lost => Cause::NodeLost,
+        }
+    }
+}
+
+/// One seat and everyone in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seat<'a> {
+    /// Who has it: the highest fence.
+    pub(super) holder: &'a Member,
+    /// Who handed it over and is not gone yet; highest fence first.
+    pub(super) outgoing: &'a [Member],
+}
+
+impl<'a> Seat<'a> {
+    pub(super) fn members(self) -> impl Iterator<Item = &'a Member> {
+        std::iter::once(self.holder).chain(self.outgoing)
+    }
+
+    pub(super) fn is_live(self) -> bool {
+        self.holder.is_live()
+    }
+
+    /// Whether someone in it runs. A seat counts once, however many run in it: all but one of them
+    /// are about to go.
+    pub(super) fn is_available(self) -> bool {
+        self.members().any(Member::is_available)
+    }
+
+    /// Whether it was handed over and the new holder does not run yet.
+    pub(super) fn is_handing_over(self) -> bool {
+        !self.holder.is_available() && self.outgoing.iter().any(Member::is_live)
+    }
+
+    /// Why a member goes now, whatever else happens to the workload.
+    pub(super) fn goes_anyway(self, member: &Member) -> Option<Cause> {
+        match member.host {
+            HostState::Lost => Some(Cause::NodeLost),
+            HostState::Overdue => Some(Cause::Drain),
+            HostState::Fine | HostState::Draining | HostState::Reclaimed => {
+                let replaced = member.id != self.holder.id && self.holder.is_available();
+                replaced.then_some(Cause::Replaced)
+            }
+        }
+    }
+
+    /// Members about which there is still something to decide.
+    pub(super) fn staying(self) -> impl Iterator<Item = &'a Member> {
+        self.members().filter(move |member| {
+            member.state != MemberState::Leaving && self.goes_anyway(member).is_none()
+        })
+    }
+}
+
+/// Puts members in the order that `seats` needs: by revision and slot, the holder first.
+pub(super) fn sorted(members: &[Member]) -> Vec<Member> {
+    let mut sorted = members.to_vec();
+    sorted.sort_unstable_by_key(|it| (it.revision, it.slot, std::cmp::Reverse(it.fence), it.id));
+    sorted
+}
+
+/// The seats of members that are `sorted`.
+pub(super) fn seats(sorted: &[Member]) -> Vec<Seat<'_>> {
+    let same_seat = |a: &Member, b: &Member| (a.revision, a.slot) == (b.revision, b.slot);
+    let chunks = sorted.chunk_by(same_seat).filter_map(<[Member]>::split_first);
+    chunks.map(|(holder, outgoing)| Seat { holder, outgoing }).collect()
+}
+
+/// How many there are.
+pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    items.fold(0, |count, _| count + 1)
+}

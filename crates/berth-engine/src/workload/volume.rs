@@ -1,0 +1,67 @@
+//! Workloads with a volume, which one instance at a time may use.
+//!
+//! Nothing here ever creates a member while another one may still be writing, not even one whose
+//! node is lost: that it is silent does not mean that it stopped.
+
+use super::reconcile::{
+    Blocked, Blocker, Cause, Desired, HostState, Member, MemberState, Outlook, Step, is_misplaced,
+    seat_kind,
+};
+use super::rule::OnChange;
+use super::view::sorted;
+
+/// The next steps for a workload that may have one member at most.
+pub(super) fn one_at_a_time(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+    let mut outlook = Outlook::default();
+    if members.is_empty() {
+        if desired.replicas > 0 {
+            outlook.steps.push(Step::Create {
+                revision: desired.revision,
+                slot: 0,
+                class: seat_kind(desired, 0),
+                in_place_of: None,
+                cause: Cause::Missing,
+            });
+        }
+        return outlook;
+    }
+    let members = sorted(members);
+    let keeps = kept(desired, &members);
+    for member in members.iter().filter(|it| it.state != MemberState::Leaving) {
+        let stays = keeps.is_some_and(|it| it.id == member.id);
+        let blocked = |cause| Blocked { instance: member.id, cause, blocker: Blocker::Volume };
+        if member.host == HostState::Lost {
+            outlook.blocked.push(blocked(Cause::NodeLost));
+        } else if !stays {
+            let replaced = desired.replicas > 0 && member.revision != desired.revision;
+            let cause = if replaced { Cause::RollOut } else { Cause::ScaleDown };
+            outlook.steps.push(Step::Release { instance: member.id, cause });
+        } else if member.host != HostState::Fine {
+            outlook.blocked.push(blocked(member.cause_or(Cause::Drain)));
+        } else if wants_rebuild(desired, member) {
+            outlook.blocked.push(blocked(Cause::Rebuild));
+        }
+    }
+    outlook
+}
+
+/// The member that stays. One of another revision does only while roll-outs stand still.
+fn kept<'a>(desired: &Desired<'_>, members: &'a [Member]) -> Option<&'a Member> {
+    if desired.replicas == 0 {
+        return None;
+    }
+    let may_stay = |it: &&Member| {
+        it.state != MemberState::Leaving && (desired.paused || it.revision == desired.revision)
+    };
+    // Of several, which only a change of the template can have left: one that runs, then the
+    // newest, then the lowest seat.
+    members.iter().filter(may_stay).min_by_key(|it| {
+        let newest = std::cmp::Reverse((it.revision == desired.revision, it.revision));
+        (!it.is_live(), newest, it.slot, std::cmp::Reverse(it.fence))
+    })
+}
+
+fn wants_rebuild(desired: &Desired<'_>, member: &Member) -> bool {
+    let rebuilds = desired.capacity.is_some_and(|rule| rule.on_change == OnChange::Rebuild);
+    rebuilds && is_misplaced(desired, member)
+}

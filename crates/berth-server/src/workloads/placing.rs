@@ -1,0 +1,146 @@
+//! Placing members: through the one claim path, in a given seat.
+
+use std::sync::Arc;
+
+use berth_engine::{CapacityType, InstanceId, InstanceRequest, Refusal};
+use berth_ledger::{LedgerError, Text};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::definition::Definition;
+use super::turn::Creation;
+use crate::http::{ApiError, guard_in_words, refused, volumes_of};
+use crate::placement::request_of;
+use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, WantedSeat};
+use crate::service::Service;
+
+/// How long a member may stay unbound before its place is given up.
+const LEASE_S: u32 = 300;
+
+/// Why a member could not be placed.
+#[derive(Clone, Debug)]
+pub(super) struct Why {
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) refusal: Option<Box<Refusal>>,
+}
+
+/// What became of a member that was to be placed.
+#[derive(Clone, Debug)]
+pub(super) enum Made {
+    /// It has a place.
+    Placed,
+    /// Somebody else has the seat, or was faster: look again.
+    Again,
+    /// There is no room for it; why, if that was asked for.
+    Refused(Option<Why>),
+    /// The ledger does not know.
+    Unknown,
+}
+
+/// What the members of one revision ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    request: InstanceRequest,
+    pools: Vec<Text>,
+    release: Option<Text>,
+}
+
+/// What members of a revision ask for, with all sets of volumes looked up.
+///
+/// # Errors
+/// When the revision is not kept, or a set of volumes is not there.
+pub(super) async fn recipe(
+    service: &Service,
+    definition: &Definition,
+    revision: i64,
+) -> Result<Recipe, Why> {
+    let body = &definition.body;
+    let past = body.history.iter().find(|past| past.revision == revision);
+    let (template, pools, release) = match past.filter(|_| revision != body.revision) {
+        Some(past) => (&past.template, &past.pools, &past.release),
+        None => (&body.template, &body.pools, &body.release),
+    };
+    let mut request = request_of(definition.owner(), template);
+    request.workload = Some(definition.name().to_owned());
+    for set in &template.attachments {
+        let found = volumes_of(service, definition.owner(), set).await;
+        request.volumes.extend(found.map_err(why)?);
+    }
+    request.volumes.sort();
+    request.volumes.dedup();
+    let pools = pools.iter().map(|pool| Text::from(pool.as_str())).collect();
+    Ok(Recipe { request, pools, release: release.as_deref().map(Text::from) })
+}
+
+/// Hands a member over to be placed. Quiet: a refusal is not explained and leaves no record.
+pub(super) fn submit(
+    service: &Service,
+    recipe: &Recipe,
+    creation: &Creation,
+    class: Option<CapacityType>,
+    quiet: bool,
+) -> oneshot::Receiver<PlaceAnswer> {
+    let mut instance = recipe.request.clone();
+    instance.id = InstanceId::from_u128(Uuid::now_v7().as_u128());
+    instance.capacity_type = class.or(instance.capacity_type);
+    let request = PlaceRequest {
+        request_id: Text::from(format!("member-{}", instance.id)),
+        owner: Text::from(instance.owner.as_str()),
+        instances: vec![Arc::new(instance)],
+        lease_s: LEASE_S,
+        pools: recipe.pools.clone(),
+        quiet,
+        seats: vec![WantedSeat { seat: creation.seat, takes_over: creation.takes_over }],
+        release: recipe.release.clone(),
+        ..PlaceRequest::default()
+    };
+    let (sender, receiver) = oneshot::channel();
+    let reply = Box::new(move |answer| drop(sender.send(answer)));
+    service.placer.submit(PlaceJob { request, reply });
+    receiver
+}
+
+/// What an answer means for the member.
+pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
+    match answer.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed)) {
+        PlaceAnswer::Granted(_) => Made::Placed,
+        PlaceAnswer::Contended(conflict) => {
+            tracing::debug!(guard = guard_in_words(&conflict.guard), "a member was not placed yet");
+            Made::Again
+        }
+        PlaceAnswer::NoRoom(refusals) => Made::Refused(refusals.into_iter().next().map(explained)),
+        PlaceAnswer::Refused(by) => Made::Refused(Some(why(refused(&by)))),
+        PlaceAnswer::Invalid(invalid) => {
+            let code = match &invalid {
+                berth_engine::InvalidRequest::UnknownGroup { .. } => "unknown_group",
+                berth_engine::InvalidRequest::UnknownVolume { .. } => "unknown_volume",
+                _ => "invalid_request",
+            };
+            let (code, message) = (code.to_owned(), invalid.to_string());
+            Made::Refused(Some(Why { code, message, refusal: None }))
+        }
+        PlaceAnswer::Unknown(error) => {
+            tracing::warn!(%error, "a member could not be placed");
+            Made::Unknown
+        }
+    }
+}
+
+fn explained(refusal: Refusal) -> Why {
+    let (code, message) = (refusal.code.to_string(), refusal.headline());
+    Why { code, message, refusal: Some(Box::new(refusal)) }
+}
+
+fn why(error: ApiError) -> Why {
+    let problem = error.into_problem();
+    Why { code: problem.code, message: problem.detail, refusal: None }
+}
+
+/// The other kind of capacity.
+pub(super) const fn other(class: CapacityType) -> CapacityType {
+    match class {
+        CapacityType::OnDemand => CapacityType::Spot,
+        CapacityType::Spot => CapacityType::OnDemand,
+    }
+}

@@ -1,0 +1,8 @@
+//! Workloads, through the real server: seats, roll-outs, drains, and what is said when it cannot be.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod spot;
+mod world;
