@@ -48,8 +48,16 @@ struct Code {
 }
 
 /// Loops whose health is told.
-pub const LOOPS: [&str; 7] =
-    ["heartbeats", "liveness", "queue", "workloads", "drains", "housekeeping", "planner"];
+pub const LOOPS: [&str; 8] = [
+    "heartbeats",
+    "liveness",
+    "queue",
+    "workloads",
+    "drains",
+    "evacuation",
+    "housekeeping",
+    "planner",
+];
 
 /// What the server counts.
 pub struct Metrics {
