@@ -24,6 +24,7 @@ mod seats;
 pub mod serve;
 pub mod service;
 pub mod telemetry;
+pub mod volume_moves;
 pub mod workloads;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 pub use begin::{Wish, begin, forget};
 pub(crate) use empty::keep_emptying;
+pub(crate) use progress::is_kept_by_workload;
 pub use progress::{all, one};
 use refused::Refusals;
 

@@ -6,7 +6,7 @@ use berth_ledger::{ClaimState, Role};
 
 use super::refused::ways_out;
 use super::{DrainRecord, Drains};
-use crate::catalog::{Books, ClaimEntry, NodeEntry};
+use crate::catalog::{Books, ClaimEntry, MemberEntry, NodeEntry};
 use crate::service::Service;
 
 /// A node that is being emptied; absent when it is not.
@@ -31,9 +31,9 @@ pub(super) fn is_draining(entry: &NodeEntry) -> bool {
 
 /// Whether the workloads' own loop moves a claim. Members that their owner creates itself are moved
 /// like any other instance, and keep their seats.
-pub(super) fn is_kept_by_workload(books: &Books, claim: &ClaimEntry) -> bool {
+pub(crate) fn is_kept_by_workload(books: &Books, claim: &ClaimEntry) -> bool {
     let definition = claim.workload().and_then(|key| books.workloads.get(&key));
-    definition.is_some_and(|definition| definition.replicas.is_some())
+    definition.is_some_and(|it| it.replicas.is_some() || it.body.deleting)
 }
 
 fn view(service: &Service, books: &Books, entry: &NodeEntry) -> Drain {
@@ -100,7 +100,7 @@ fn standing(service: &Service, books: &Books, claim: &ClaimEntry) -> DrainMove {
         return member(service, books, claim, leaving);
     }
     if !claim.request.volumes.is_empty() {
-        return with_volumes(claim, leaving);
+        return with_volumes(service, claim, leaving);
     }
     standalone(&service.drains, claim, leaving)
 }
@@ -118,8 +118,18 @@ fn standalone(drains: &Drains, claim: &ClaimEntry, leaving: DrainMove) -> DrainM
     }
 }
 
-fn with_volumes(claim: &ClaimEntry, leaving: DrainMove) -> DrainMove {
+fn with_volumes(service: &Service, claim: &ClaimEntry, leaving: DrainMove) -> DrainMove {
     let volumes = &claim.request.volumes;
+    let moves = |volume: &String| {
+        let known = service.volume_moves.get(volume)?;
+        known.0.is_open().then(|| (volume.clone(), known.0.to.clone()))
+    };
+    let moving: Vec<(String, NodeId)> = volumes.iter().filter_map(moves).collect();
+    if let (Some((volume, to)), true) = (moving.first(), moving.len() == volumes.len()) {
+        let message = format!("its volume {volume} is being moved to {to}");
+        let code = Some("volume_moving".to_owned());
+        return DrainMove { to: Some(to.clone()), code, message, ..leaving };
+    }
     let commands = volumes.iter().map(|volume| format!("berth volumes move {volume} --to NODE"));
     let (what, live) = if volumes.len() == 1 { ("volume", "lives") } else { ("volumes", "live") };
     DrainMove {
@@ -139,12 +149,9 @@ fn member(
     leaving: DrainMove,
 ) -> DrainMove {
     let Some(key) = claim.workload() else { return leaving };
-    let members = books.members.get(&key).into_iter().flatten();
-    let members = members.filter_map(|key| books.claims.get(key));
-    let mut replacements = members.filter(|other| {
-        other.key.role == Role::Primary && other.seat == claim.seat && other.fence > claim.fence
-    });
-    if let Some(other) = replacements.next() {
+    let mut members = books.members.get(&key).into_iter().flatten();
+    let replaces = |other: &&MemberEntry| Some(other.seat) == claim.seat && other.fence > claim.fence;
+    if let Some(other) = members.find(replaces) {
         let to = Some(other.node.clone());
         let (state, message) = if other.state == ClaimState::Active {
             (MoveState::Leaving, "its replacement runs; it goes next")
@@ -154,7 +161,7 @@ fn member(
         return DrainMove { to, state, message: message.to_owned(), ..leaving };
     }
     if !claim.request.volumes.is_empty() {
-        return with_volumes(claim, leaving);
+        return with_volumes(service, claim, leaving);
     }
     let Some(degraded) = service.degraded.get(&key) else {
         let message = "others of its workload go first, as its max_surge and max_unavailable say";

@@ -48,12 +48,13 @@ struct Code {
 }
 
 /// Loops whose health is told.
-pub const LOOPS: [&str; 8] = [
+pub const LOOPS: [&str; 9] = [
     "heartbeats",
     "liveness",
     "queue",
     "workloads",
     "drains",
+    "volume_moves",
     "evacuation",
     "housekeeping",
     "planner",

@@ -7,3 +7,4 @@ mod common;
 mod moves;
 mod notices;
 mod stage;
+mod volumes;

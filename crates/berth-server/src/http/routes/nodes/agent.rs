@@ -76,6 +76,7 @@ pub(super) async fn heartbeat(
         next_s: u32::try_from(next_s).unwrap_or(u32::MAX),
         reported,
         assignments: list(&service, &node)?.assignments,
+        volume_moves: service.volume_moves.tasks(&node),
     }))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use berth_api::{Drain, DrainNode, Node, Page, ReclaimNotice};
+use berth_api::{Drain, DrainNode, DrainState, Node, Page, ReclaimNotice};
 use berth_engine::NodeId;
 use jiff::{SignedDuration, Timestamp};
 
@@ -72,10 +72,23 @@ pub(super) async fn begin(
 ) -> Answer<axum::Json<Drain>> {
     check(&asked)?;
     read(&service, &node).await?;
+    if asked.dry_run {
+        return rehearse(&service, node, asked.reason).await.map(axum::Json);
+    }
     let deadline = asked.deadline_s.and_then(|seconds| ends(&service, seconds));
     let wish = Wish { reason: asked.reason, deadline, reclaimed: false };
     drain::begin(&service, &caller, &node, &wish, if_match.number()?).await?;
     standing(&service, &node).await.map(axum::Json)
+}
+
+/// Every move that a drain would make, with its destination or its refusal.
+async fn rehearse(service: &Service, node: NodeId, reason: Option<String>) -> Answer<Drain> {
+    let found = crate::evacuation::check(service, vec![node.clone()]).await?;
+    let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
+    let (total, left) = (found.instances, found.instances);
+    let (message, moves) = (found.message, found.moves);
+    let (since, deadline, reclaimed) = (None, None, false);
+    Ok(Drain { node, state, message, reason, since, deadline, reclaimed, total, left, moves })
 }
 
 /// Read how far a drain is
