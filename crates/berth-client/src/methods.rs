@@ -2,8 +2,8 @@
 
 use berth_api::engine::{InstanceId, NodeFacts, NodeId};
 use berth_api::{
-    AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard, Heartbeat, Node, NodeStateChange, Page, PlaceRequest,
-    Placed, ReleaseClaim, RenewClaim, Standing, Ticket,
+    AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard, Heartbeat, Node, NodeStateChange,
+    Page, PlaceRequest, Placed, ReleaseClaim, RenewClaim, Standing, Ticket,
 };
 use reqwest::Method;
 use serde::Deserialize;

@@ -312,7 +312,8 @@ impl Work {
         planned.key = source.key;
         planned.slot = source.ties.as_deref().and_then(|ties| ties.slot.clone());
         planned.release_id = planned.release_id.or_else(|| source.release_id.clone());
-        planned.secrets_version = planned.secrets_version.or_else(|| source.secrets_version.clone());
+        planned.secrets_version =
+            planned.secrets_version.or_else(|| source.secrets_version.clone());
         let charged = self.charge(&planned, &source.owner, Mode::Guarded).map_err(rejected)?;
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);

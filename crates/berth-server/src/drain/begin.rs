@@ -151,7 +151,8 @@ mod tests {
         let first = Wish { reason: Some("kernel".to_owned()), ..Wish::default() };
         let first = first.over(None, 5, at(10));
         assert_eq!((first.since, first.total), (at(10), 5));
-        let later = Wish { deadline: Some(at(99)), ..Wish::default() }.over(Some(&first), 3, at(20));
+        let later =
+            Wish { deadline: Some(at(99)), ..Wish::default() }.over(Some(&first), 3, at(20));
         let expected = DrainRecord { deadline: Some(at(99)), ..first };
         assert_eq!(later, expected);
         assert_eq!(Wish::default().over(Some(&later), 1, at(30)), later);
@@ -160,8 +161,11 @@ mod tests {
     #[test]
     fn a_notice_hastens_a_drain_once_and_changes_nothing_the_second_time() {
         let slow = Wish { deadline: Some(at(1000)), ..Wish::default() }.over(None, 5, at(10));
-        let notice =
-            |end| Wish { reason: Some("spot_reclaim".to_owned()), deadline: Some(at(end)), reclaimed: true };
+        let notice = |end| Wish {
+            reason: Some("spot_reclaim".to_owned()),
+            deadline: Some(at(end)),
+            reclaimed: true,
+        };
         let taken = notice(130).over(Some(&slow), 5, at(10));
         assert_eq!((taken.deadline, taken.reclaimed), (Some(at(130)), true));
         assert_eq!(notice(140).over(Some(&taken), 4, at(20)), taken);

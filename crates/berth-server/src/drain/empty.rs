@@ -164,10 +164,10 @@ async fn relocate(service: &Service, leaver: &Leaver, room: u64) {
     };
     let refused = |code: &str, message: String, unblock: Vec<String>| {
         let (code, at) = (code.to_owned(), service.now());
-        service.drains.refused.put(
-            instance,
-            RefusedMove { fence, code, message, unblock, at, room },
-        );
+        service
+            .drains
+            .refused
+            .put(instance, RefusedMove { fence, code, message, unblock, at, room });
     };
     match service.placer.relocate(request).await {
         MoveAnswer::Moved(standing) => {

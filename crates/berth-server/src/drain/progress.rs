@@ -142,15 +142,11 @@ fn with_volumes(service: &Service, claim: &ClaimEntry, leaving: DrainMove) -> Dr
 }
 
 /// A member of a workload: its own loop places another in its seat first.
-fn member(
-    service: &Service,
-    books: &Books,
-    claim: &ClaimEntry,
-    leaving: DrainMove,
-) -> DrainMove {
+fn member(service: &Service, books: &Books, claim: &ClaimEntry, leaving: DrainMove) -> DrainMove {
     let Some(key) = claim.workload() else { return leaving };
     let mut members = books.members.get(&key).into_iter().flatten();
-    let replaces = |other: &&MemberEntry| Some(other.seat) == claim.seat && other.fence > claim.fence;
+    let replaces =
+        |other: &&MemberEntry| Some(other.seat) == claim.seat && other.fence > claim.fence;
     if let Some(other) = members.find(replaces) {
         let to = Some(other.node.clone());
         let (state, message) = if other.state == ClaimState::Active {

@@ -19,8 +19,8 @@ use berth_engine::{
     BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
 };
 use berth_ledger::{
-    Answer, Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy, Seat,
-    Text, Verdict,
+    Answer, Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy,
+    Seat, Text, Verdict,
 };
 use thiserror::Error;
 

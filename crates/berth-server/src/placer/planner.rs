@@ -301,11 +301,7 @@ impl Planner {
         Planned::Plan(self.plan_of(in_flight, claims), claimed)
     }
 
-    pub(super) fn claim(
-        &mut self,
-        instance: &Arc<InstanceRequest>,
-        node: NodeId,
-    ) -> PlannedClaim {
+    pub(super) fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
         let spec = self.spec(instance);
         let seen = self.mirror.seen(&node);
         let neighbours = self.mirror.neighbours(instance, &node);

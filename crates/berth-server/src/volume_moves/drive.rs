@@ -65,7 +65,8 @@ async fn drive(service: &Arc<Service>, volume: &str, known: &Known) -> Answer<()
     let found = service.catalog.books().volumes.get(volume).cloned();
     let Some(found) = found else {
         // With the volume goes what was known of its moves.
-        let (kind, id, expect) = (Text::from(KIND), Text::from(volume), Expect::Revision(*revision));
+        let (kind, id, expect) =
+            (Text::from(KIND), Text::from(volume), Expect::Revision(*revision));
         service.submit(Op::RemoveDocument { kind, id, expect }).await?;
         take_in(service, volume).await;
         return Ok(());
@@ -132,8 +133,7 @@ impl Turn<'_> {
         let subject = format!("{instance} for volume {}", self.volume);
         let caller = Caller::local(ACTOR);
         // One that is not what it was is looked at in the next pass.
-        let _ =
-            self.service.step(&caller, "claim.release", subject, Op::Release(release)).await?;
+        let _ = self.service.step(&caller, "claim.release", subject, Op::Release(release)).await?;
         Ok(())
     }
 

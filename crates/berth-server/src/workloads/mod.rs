@@ -23,7 +23,7 @@ pub use scheduling::Degradations;
 pub use turn::look_at_all;
 
 /// Reasons that the loop gives when it lets a member go.
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 11] = [
     "moved",
     "scale_down",
     "roll_out",
@@ -33,6 +33,8 @@ const REASONS: [&str; 9] = [
     "node_lost",
     "replaced",
     "deleted",
+    "volume_move",
+    "drain_deadline",
 ];
 
 /// Whether a claim with this reason was let go by us, and did not die.

@@ -143,9 +143,8 @@ async fn past_its_deadline_what_cannot_move_is_stopped_and_what_has_volumes_stay
     let kept = stage.place(json!({"resources": small, "volumes": ["data"]})).await;
     stage.report("n1", std::slice::from_ref(&kept), "running").await;
     stage.begin("n1", json!({"deadline_s": 1})).await;
-    let leaving = |drain: &berth_api::Drain| {
-        drain.moves.iter().any(|one| one.state == MoveState::Leaving)
-    };
+    let leaving =
+        |drain: &berth_api::Drain| drain.moves.iter().any(|one| one.state == MoveState::Leaving);
     stage.until("n1", leaving).await;
     assert_eq!(stage.claim(&big).await["state"], "releasing");
     assert_eq!(stage.claim(&kept).await["state"], "active");
@@ -183,7 +182,12 @@ async fn of_nodes_that_are_emptied_together_nothing_goes_round_in_circles() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_is_not_in_its_own_way() {
     let stage = Stage::new(&["n1", "n2"]).await;
-    let group = json!({"owner": "acme", "kind": "apart", "topology": "zone", "max_per_domain": 1});
+    for node in ["n1", "n2"] {
+        let (path, body) = (format!("/v1/nodes/{node}"), json!({"zone": "z1"}));
+        let operator = Some(stage.operator.as_str());
+        stage.server.send(operator, "PATCH", &path, Some(&body), &[]).await.expect(200);
+    }
+    let group = json!({"owner": "acme", "kind": "apart", "strength": "hard", "topology": "zone", "max_per_domain": 1});
     let reply = stage.server.put(&stage.operator, "/v1/groups/lonely", &group).await;
     assert!(reply.status.is_success(), "{}", reply.text);
     let spec = json!({
@@ -191,8 +195,12 @@ async fn an_instance_is_not_in_its_own_way() {
         "groups": ["lonely"],
     });
     stage.only("n1", "cordon").await;
-    let id = stage.place(spec).await;
+    let id = stage.place(spec.clone()).await;
     stage.only("n1", "uncordon").await;
+    // The rule holds: the zone takes one, and no other.
+    let second = json!({"owner": "acme", "instances": [spec]});
+    let refused = stage.server.post(&stage.operator, "/v1/placements", &second).await;
+    refused.problem(409, "group_no_node");
     stage.report("n1", std::slice::from_ref(&id), "running").await;
     stage.begin("n1", json!({})).await;
     stage.until("n1", |drain| drain.state == DrainState::Done).await;

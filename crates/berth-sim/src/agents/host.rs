@@ -190,6 +190,7 @@ mod tests {
             next_s: 10,
             reported: Vec::new(),
             assignments: assignments.collect(),
+            volume_moves: Vec::new(),
         }
     }
 

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::crew::Order;
 use super::pace::Pace;
-use super::shapes::{impossible, patient, request};
+use super::shapes::{impossible, patient};
 use super::tenants::is_answer;
 use crate::fleet::Numbers;
 

@@ -16,7 +16,7 @@ use super::bulk::{self, Target};
 use super::did_you_mean;
 use crate::cli::args::duration;
 use crate::cli::failure::{Done, Exit, Failure};
-use crate::cli::session::{Raw, Session, read_as};
+use crate::cli::session::{Raw, Session, read_as, typed};
 use crate::cli::table::{Cell, Table, Tone};
 use crate::cli::words::{many, or_dash};
 
@@ -190,7 +190,9 @@ fn print_moves(session: &Session, moves: &[DrainMove]) {
             None => one.owner.clone(),
         };
         let why = match &one.code {
-            Some(code) if !one.message.contains(code.as_str()) => format!("{code}: {}", one.message),
+            Some(code) if !one.message.contains(code.as_str()) => {
+                format!("{code}: {}", one.message)
+            }
             _ => one.message.clone(),
         };
         let to = or_dash(one.to.as_ref().map(|to| to.as_str()));
@@ -244,7 +246,7 @@ async fn follow(session: &Session, names: &[String], limit: Option<Instant>) -> 
     let mut watch = Watch::new(session, names);
     loop {
         let raws = look(session, names).await?;
-        let drains = raws.iter().map(read_as::<Drain>).collect::<Done<Vec<Drain>>>()?;
+        let drains = typed::<Drain>(&raws)?;
         drains.iter().for_each(|drain| watch.tell(session, drain));
         if drains.iter().all(|drain| drain.state == DrainState::Done) {
             watch.end();

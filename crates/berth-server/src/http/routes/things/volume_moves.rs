@@ -16,10 +16,7 @@ use crate::service::Service;
 use crate::volume_moves;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new()
-        .routes(routes!(begin, get))
-        .routes(routes!(cancel))
-        .routes(routes!(report))
+    OpenApiRouter::new().routes(routes!(begin, get)).routes(routes!(cancel)).routes(routes!(report))
 }
 
 /// Move a volume
