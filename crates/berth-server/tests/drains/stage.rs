@@ -1,10 +1,11 @@
 //! A fleet to be emptied: nodes, instances on them, agents that say what they should.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::{Drain, Role};
 use berth_ledger::Backend;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::common::Server;
 

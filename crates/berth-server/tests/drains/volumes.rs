@@ -1,7 +1,8 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::{DrainState, Role};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::stage::Stage;
 
@@ -41,6 +42,15 @@ async fn until(stage: &Stage, state: &str) -> Value {
     }
 }
 
+/// Waits until the instance is told to stop.
+async fn told_to_stop(stage: &Stage, id: &str) {
+    let began = Instant::now();
+    while stage.claim(id).await["state"] != "releasing" {
+        assert!(began.elapsed() < Duration::from_secs(10), "{id} was not told to stop");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Waits until the instance is placed on a node, and has it run there.
 async fn runs_on(stage: &Stage, id: &str, node: &str) {
     let began = Instant::now();
@@ -76,11 +86,7 @@ async fn a_volume_moves_and_the_instance_that_uses_it_follows() {
     assert_eq!(stage.claim(&id).await["state"], "active", "it is used while it is copied");
 
     say(&stage, "n2", "copied").await;
-    let began = Instant::now();
-    while stage.claim(&id).await["state"] != "releasing" {
-        assert!(began.elapsed() < Duration::from_secs(10));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    told_to_stop(&stage, &id).await;
     assert!(stage.server.service.volume_moves.is_stopping("data"));
     stage.report("n1", std::slice::from_ref(&id), "stopped").await;
     until(&stage, "syncing").await;
@@ -107,11 +113,7 @@ async fn a_move_that_fails_or_is_called_off_leaves_everything_where_it_was() {
     // Called off when the instance was stopped already: it is started again where it was.
     begin(&stage, "n2").await;
     say(&stage, "n1", "copied").await;
-    let began = Instant::now();
-    while stage.claim(&id).await["state"] != "releasing" {
-        assert!(began.elapsed() < Duration::from_secs(10));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    told_to_stop(&stage, &id).await;
     stage.report("n1", std::slice::from_ref(&id), "stopped").await;
     until(&stage, "syncing").await;
     let path = "/v1/volumes/data/move/cancel";
@@ -130,11 +132,7 @@ async fn a_move_survives_restarts_at_every_step() {
     until(&stage, "copying").await;
     say(&stage, "n2", "copied").await;
     let stage = stage.restarted().await;
-    let began = Instant::now();
-    while stage.claim(&id).await["state"] != "releasing" {
-        assert!(began.elapsed() < Duration::from_secs(10));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    told_to_stop(&stage, &id).await;
     let stage = stage.restarted().await;
     stage.report("n1", std::slice::from_ref(&id), "stopped").await;
     until(&stage, "syncing").await;
@@ -183,11 +181,7 @@ async fn a_drain_is_unblocked_by_moving_the_volume() {
     let going = stage.until("n1", |drain| drain.state == DrainState::Running).await;
     assert_eq!(going.moves[0].code.as_deref(), Some("volume_moving"));
     say(&stage, "n2", "copied").await;
-    let began = Instant::now();
-    while stage.claim(&id).await["state"] != "releasing" {
-        assert!(began.elapsed() < Duration::from_secs(10));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    told_to_stop(&stage, &id).await;
     stage.report("n1", std::slice::from_ref(&id), "stopped").await;
     until(&stage, "syncing").await;
     say(&stage, "n2", "synced").await;
