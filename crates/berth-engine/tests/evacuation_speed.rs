@@ -66,15 +66,17 @@ fn check_all(engine: &mut Engine, requests: &Requests) -> (usize, Duration) {
 fn every_node_by_itself() {
     for (nodes, each, classes) in [(1000, 20, 50), (1000, 20, 1000), (10_000, 10, 1000)] {
         for spare in [8192, 100] {
+            let start = Instant::now();
             let (engine, requests) = fleet(nodes, each, spare, classes);
+            let built = start.elapsed();
             let start = Instant::now();
             let copy = engine.fleet().clone();
             let cloned = start.elapsed();
             let mut scratch = Engine::with_fleet(copy, engine.policy().clone());
             let (possible, took) = check_all(&mut scratch, &requests);
             println!(
-                "{nodes} nodes, {} instances, {classes} classes, {spare} MiB spare each: copied \
-                 in {cloned:?}; {possible} can be emptied, checked in {took:?}",
+                "{nodes} nodes, {} instances, {classes} classes, {spare} MiB spare each: built \
+                 in {built:?}, copied in {cloned:?}; {possible} can be emptied, checked in {took:?}",
                 nodes * each
             );
         }

@@ -176,6 +176,5 @@ pub(crate) async fn keep_checking(service: Arc<Service>) {
         });
         let round = Round { at, nodes: nodes.collect() };
         service.evacuations.0.store(Some(Arc::new(round)));
-        service.metrics.loop_ran("evacuation");
     }
 }

@@ -40,7 +40,7 @@ impl Snapshot {
         let nodes = books.nodes.values().map(|node| (Arc::clone(&node.facts), node.heard_at));
         let may_lack = books.workloads.values().filter(|workload| {
             let wanted = workload.replicas.unwrap_or(0);
-            workload.body.rolling.max_unavailable.down(wanted) > 0
+            workload.body.rolling.surge_and_unavailable(wanted).1 > 0
         });
         Some(Self {
             nodes: nodes.collect(),

@@ -108,6 +108,7 @@ impl Service {
             evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::load(&ledger)?,
             listening_since: now().as_second(),
+            mostly_silent: std::sync::atomic::AtomicBool::new(false),
             locality,
             no_sign_in: options.no_sign_in,
             draining: CancellationToken::new(),

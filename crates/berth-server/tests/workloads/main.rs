@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod auditor;
 #[path = "../common/mod.rs"]
 mod common;
+mod model;
 mod spot;
 mod world;
