@@ -230,3 +230,23 @@ async fn a_generation_that_was_not_read_begins_nothing() {
     stage.server.post(&viewer, path, &json!({})).await.problem(403, "not_allowed");
     stage.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_says_where_everything_would_go_and_changes_nothing() {
+    let stage = Stage::new(&["n1", "n2"]).await;
+    stage.run_on("n1", 2, 256).await;
+    let planned = stage.begin("n1", json!({"dry_run": true})).await;
+    assert_eq!((planned.state, planned.total), (DrainState::Planned, 2));
+    let goes = |one: &berth_api::DrainMove| {
+        one.state == MoveState::Planned && one.to.as_ref().is_some_and(|to| to.as_str() == "n2")
+    };
+    assert!(planned.moves.iter().all(goes), "{planned:#?}");
+    stage.run_on("n1", 1, 40_000).await;
+    stage.run_on("n2", 1, 40_000).await;
+    let blocked = stage.begin("n1", json!({"dry_run": true})).await;
+    assert_eq!(blocked.state, DrainState::Blocked);
+    let read = stage.server.get(&stage.operator, "/v1/nodes/n1/drain").await;
+    read.problem(409, "not_draining");
+    assert!(stage.server.service.drains.nodes().is_empty());
+    stage.server.stop().await;
+}
