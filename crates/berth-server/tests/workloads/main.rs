@@ -2,7 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod acceptance;
 #[path = "../common/mod.rs"]
 mod common;
+mod fairness;
+mod gates;
+mod limits;
+mod lost;
+mod rollout;
+mod seats;
+mod simultaneous;
 mod spot;
+mod status;
 mod world;
