@@ -60,7 +60,9 @@ impl Server {
         let backend = Backend::Sqlite(folder.path().join("ledger.db"));
         let mut options = ServiceOptions::new(backend, Policy::builtin("balanced").unwrap());
         change(&mut options);
-        let service = Service::start(options).unwrap();
+        // It waits for the database, which only a thread for that may.
+        let started = tokio::task::spawn_blocking(move || Service::start(options));
+        let service = started.await.unwrap().unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = router(Arc::clone(&service), HttpLimits::default());

@@ -292,10 +292,11 @@ impl World {
         in_short(&self.create(workload).await["seat"])
     }
 
-    /// Says that an instance is gone, as its agent would.
+    /// Says that an instance is gone because its machine was taken away, as its agent would. That is
+    /// no crash, so nothing backs off.
     pub(crate) async fn lose(&self, instance: &Value) {
         let path = format!("/v1/claims/{}/release", instance.as_str().unwrap());
-        self.post(&path, &json!({ "confirmed": true, "reason": "lost" })).await.expect(200);
+        self.post(&path, &json!({ "confirmed": true, "reason": "reclaim" })).await.expect(200);
         self.servers[0].service.settled().await;
     }
 
