@@ -1,5 +1,8 @@
 //! Seats: S14, S15 and S18 to S22 of the research, on the real server.
 
+use std::time::Duration;
+
+use berth_server::service::ServiceOptions;
 use serde_json::{Value, json};
 
 use crate::world::{Store, World, creation, in_short, merge};
@@ -13,6 +16,11 @@ async fn created_by_callers(max_on_demand: u32) -> World {
     world
 }
 
+/// Leases that ran out are ended soon.
+fn reaping(options: &mut ServiceOptions) {
+    options.chores.reap_every = Duration::from_millis(200);
+}
+
 /// The agents of the fleet start nothing.
 fn nobody_starts(world: &World) {
     world.agents(|manners| {
@@ -23,7 +31,7 @@ fn nobody_starts(world: &World) {
 #[tokio::test(flavor = "multi_thread")]
 async fn s14_a_seat_reserved_and_never_used_is_given_again_when_its_lease_ends() {
     for store in [Store::Sqlite, Store::Postgres] {
-        let world = World::with(store, 1, |_| {}).await;
+        let world = World::with(store, 1, reaping).await;
         world.fleet(2, 2).await;
         nobody_starts(&world);
         world.apply("web", json!({ "capacity": { "max_on_demand": 1 } })).await.expect(201);
