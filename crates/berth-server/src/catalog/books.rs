@@ -232,11 +232,19 @@ impl Books {
             node.claims.insert(entry.key);
         }
         if let Some(workload) = entry.workload() {
-            self.members.entry(workload).or_default().extend(MemberEntry::of(&entry));
+            self.seat(workload, &entry);
         }
         let owner = self.by_owner.entry(Text::from(entry.request.owner.as_str()));
         owner.or_default().insert(entry.key);
         self.claims.insert(entry.key, Arc::new(entry));
+    }
+
+    /// Members are kept in order of their seats, in which they are judged fastest.
+    fn seat(&mut self, workload: WorkloadKey, claim: &ClaimEntry) {
+        let Some(member) = MemberEntry::of(claim) else { return };
+        let members = self.members.entry(workload).or_default();
+        let at = members.partition_point(|other| other.seat <= member.seat);
+        members.insert(at, member);
     }
 
     fn drop_claim(&mut self, key: ClaimKey) -> Option<Arc<ClaimEntry>> {

@@ -41,6 +41,7 @@ pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64
     fleet(service, &mut lines);
     ledger(service, &mut lines);
     queue(service, &mut lines);
+    workloads(service, &mut lines);
     lines.head("loop_last_round_seconds", "gauge", "When each loop last did its round, Unix time");
     let mut names: Vec<&&str> = rounds.keys().collect();
     names.sort_unstable();
@@ -51,6 +52,17 @@ pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64
         }
     }
     lines.0
+}
+
+fn workloads(service: &Service, lines: &mut Lines) {
+    let (workloads, members) = {
+        let books = service.catalog.books();
+        (books.workloads.len(), books.members.values().map(Vec::len).sum::<usize>())
+    };
+    lines.gauge("workloads", "Workloads that are stored", workloads);
+    lines.gauge("workload_members", "Members of workloads that hold a place", members);
+    let degraded = service.degraded.count();
+    lines.gauge("workloads_degraded", "Workloads that cannot be as they should be", degraded);
 }
 
 const STATES: [NodeState; 6] = [

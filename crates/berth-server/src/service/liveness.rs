@@ -29,6 +29,7 @@ pub(super) async fn keep_watching(service: Arc<Service>) {
         if at < since {
             since = at;
         }
+        service.note_silence(mostly_silent(&service, at, lost_after, since));
         for (node, generation, state) in turned(&service, at, lost_after, since) {
             let op = Op::SetNodeState { node: node.clone(), state, expect: Some(generation) };
             match service.submit(op).await {
@@ -41,6 +42,15 @@ pub(super) async fn keep_watching(service: Arc<Service>) {
         }
         service.metrics.loop_ran("liveness");
     }
+}
+
+/// Whether most nodes are silent: then the fault is likelier on this side, and what runs on them is
+/// left alone.
+fn mostly_silent(service: &Service, at: i64, lost_after: i64, since: i64) -> bool {
+    let books = service.catalog.books();
+    let is_silent = |node: &&crate::catalog::NodeEntry| at - node.heard_at.max(since) > lost_after;
+    let silent = books.nodes.values().filter(is_silent).count();
+    books.nodes.len() >= 3 && silent * 2 > books.nodes.len()
 }
 
 /// Nodes whose state no longer agrees with their silence.

@@ -6,6 +6,8 @@ mod settings;
 mod start;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_api::Role;
@@ -60,6 +62,8 @@ pub struct Service {
     pub degraded: Degradations,
     /// When it began to listen to agents, in whole seconds.
     pub listening_since: i64,
+    /// Whether most nodes are silent, so that none of them counts as gone.
+    mostly_silent: AtomicBool,
     /// Makes marks of places for tenants.
     pub locality: LocalityKey,
     /// Whether callers on this machine need no token.
@@ -167,12 +171,23 @@ impl Service {
     #[must_use]
     pub fn outside(&self) -> Outside<'_> {
         let settings = self.settings.load();
-        let gone_after = settings.lost_after.saturating_add(settings.lost_grace);
+        let gone_after = if self.mostly_silent.load(Ordering::Relaxed) {
+            Duration::MAX
+        } else {
+            settings.lost_after.saturating_add(settings.lost_grace)
+        };
         Outside {
             drains: &self.drains,
             now: self.now(),
             gone_after_s: i64::try_from(gone_after.as_secs()).unwrap_or(i64::MAX),
             listening_since: self.listening_since,
+        }
+    }
+
+    /// Notes whether most nodes are silent.
+    fn note_silence(&self, mostly: bool) {
+        if self.mostly_silent.swap(mostly, Ordering::Relaxed) != mostly {
+            tracing::warn!(mostly, "most nodes fell silent, or were heard again");
         }
     }
 

@@ -105,6 +105,7 @@ impl Service {
             drains: Drains::load(&ledger)?,
             degraded: Degradations::load(&ledger)?,
             listening_since: now().as_second(),
+            mostly_silent: std::sync::atomic::AtomicBool::new(false),
             locality,
             no_sign_in: options.no_sign_in,
             draining: CancellationToken::new(),

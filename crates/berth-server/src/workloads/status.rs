@@ -4,11 +4,14 @@ use berth_api::{
     Degraded, Env, EnvWorkload, RolloutStatus, Workload, WorkloadState, WorkloadStatus,
 };
 use berth_engine::CapacityType;
-use berth_engine::workload::{HostState, Member, MemberState};
+use berth_engine::workload::{
+    Blocker, CapacityMode, Cause, HostState, Member, MemberState, Step, reconcile,
+};
 use jiff::Timestamp;
 
 use super::deaths::Deaths;
 use super::definition::Definition;
+use super::members::desired;
 
 /// What a status is made of.
 pub struct Seen<'a> {
@@ -52,12 +55,14 @@ fn runs(member: &Member) -> bool {
 fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
     let Seen { members, degraded, deaths, now } = seen;
     let rollout = rollout(definition, members);
+    let pending = pending(definition, members);
     let on = |class| count(members, |member| is_live(member) && member.class == class);
     let backs_off_until = deaths
         .and_then(|deaths| deaths.wait_until())
         .map(crate::service::moment)
         .filter(|until| *until > now && !rollout.complete);
-    let state = state(definition, &rollout, degraded.is_some() || backs_off_until.is_some());
+    let wrong = degraded.is_some() || backs_off_until.is_some();
+    let state = state(definition, &rollout, wrong, pending.is_some());
     let mut status = WorkloadStatus {
         state,
         message: String::new(),
@@ -71,6 +76,11 @@ fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
         backs_off_until,
     };
     status.message = message(definition, &status, deaths, now);
+    if let (true, WorkloadState::Progressing, Some(pending)) =
+        (status.rollout.complete, status.state, pending)
+    {
+        status.message = pending;
+    }
     status
 }
 
@@ -102,12 +112,45 @@ fn rollout(definition: &Definition, members: &[Member]) -> RolloutStatus {
     RolloutStatus { revision, updated, updated_active, old, complete, message }
 }
 
-fn state(definition: &Definition, rollout: &RolloutStatus, wrong: bool) -> WorkloadState {
+/// What is still to be done though as many run as should: in one sentence.
+fn pending(definition: &Definition, members: &[Member]) -> Option<String> {
+    definition.replicas?;
+    let outlook = reconcile(&desired(definition), members);
+    let mode = definition.body.capacity.map_or(CapacityMode::Strict, |rule| rule.mode);
+    let counts = |cause: Cause| cause != Cause::Rebuild || mode == CapacityMode::Strict;
+    let steps = outlook.steps.iter().map(|step| match step {
+        Step::Create { cause, .. } | Step::Release { cause, .. } => *cause,
+    });
+    // A volume keeps its member where it is until somebody moves it.
+    let blocked = outlook.blocked.iter().filter(|it| it.blocker != Blocker::Volume);
+    let mut causes: Vec<Cause> =
+        steps.chain(blocked.map(|it| it.cause)).filter(|cause| counts(*cause)).collect();
+    let number = causes.len();
+    causes.sort_unstable();
+    Some(match causes.first()? {
+        Cause::Rebuild => {
+            format!(
+                "{number} members are on the other kind of capacity and are replaced one by one"
+            )
+        }
+        Cause::Drain | Cause::Reclaim => {
+            format!("{number} members leave nodes that are being emptied")
+        }
+        _ => format!("{number} members come or go"),
+    })
+}
+
+fn state(
+    definition: &Definition,
+    rollout: &RolloutStatus,
+    wrong: bool,
+    pending: bool,
+) -> WorkloadState {
     if definition.body.deleting {
         WorkloadState::Deleting
     } else if wrong {
         WorkloadState::Degraded
-    } else if rollout.complete {
+    } else if rollout.complete && !pending {
         WorkloadState::Ready
     } else if definition.body.paused && rollout.old > 0 {
         WorkloadState::Paused

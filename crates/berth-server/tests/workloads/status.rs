@@ -28,8 +28,9 @@ async fn what_has_no_room_is_explained_with_numbers_and_recovers() {
     assert_eq!((&reason["members"], &found["status"]["placed"]), (&json!(1), &json!(2)));
     let refusal = &reason["refusal"];
     assert_eq!((&refusal["code"], &refusal["nodes"]), (&json!("no_capacity_memory"), &json!(2)));
-    let nearest = refusal["nearest"][0].to_string();
-    assert!(nearest.contains("3064") && nearest.contains("1032"), "{nearest}");
+    let evidence = &refusal["nearest"][0]["evidence"];
+    let numbers = (&evidence["wanted"], &evidence["overhead"], &evidence["free"]);
+    assert_eq!(numbers, (&json!(3000), &json!(64), &json!(1032)), "{refusal}");
     let message = found["status"]["message"].as_str().unwrap();
     assert!(message.starts_with("1 member waits: no_capacity_memory"), "{message}");
     assert_eq!(world.env("prod").await["state"], "degraded");
@@ -104,7 +105,7 @@ async fn a_tenant_reads_why_without_the_names_of_nodes_if_the_policy_says_so() {
     let seen = server.get(&tenant, &path("web")).await.expect(200).json();
     let reason = &seen["status"]["reason"];
     assert_eq!(reason["code"], "no_capacity_memory");
-    assert!(reason["message"].as_str().unwrap().contains("3064"), "{reason}");
+    assert!(reason["message"].as_str().unwrap().contains("needs 3000 MiB"), "{reason}");
     // Who runs the place sees it.
     let seen = world.workload("web").await;
     assert!(seen["status"]["reason"]["refusal"].to_string().contains("hidden-1"), "{seen}");
