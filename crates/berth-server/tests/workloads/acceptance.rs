@@ -31,7 +31,10 @@ async fn criterion_1_instances_are_placed_only_on_nodes_with_sufficient_memory()
     world.apply("web", fields).await.expect(201);
     // One fits beside the middle one, two on the large one, none on the small one.
     let found = world.degraded("web", "no_capacity_memory").await;
-    assert_eq!((&found["status"]["placed"], &found["status"]["reason"]["members"]), (&json!(3), &json!(1)));
+    assert_eq!(
+        (&found["status"]["placed"], &found["status"]["reason"]["members"]),
+        (&json!(3), &json!(1))
+    );
     let mut used: BTreeMap<String, u64> = BTreeMap::new();
     for claim in claims(&world).await {
         let memory = claim["resources"]["memory_mib"].as_u64().unwrap();
@@ -53,7 +56,9 @@ async fn criterion_2_instances_requiring_volumes_are_placed_only_on_the_volumes_
         sized(&world, id, 4096).await;
     }
     for (volume, home) in [("a", "n1"), ("b", "n2"), ("c", "n3"), ("d", "n2")] {
-        world.put(&format!("/v1/volumes/{volume}"), &json!({ "owner": "acme", "home": home })).await;
+        world
+            .put(&format!("/v1/volumes/{volume}"), &json!({ "owner": "acme", "home": home }))
+            .await;
         let resources = json!({ "cpu_milli": 100, "memory_mib": 2500 });
         let template = json!({ "volumes": [volume], "resources": resources });
         world.apply(volume, json!({ "replicas": 1, "template": template })).await.expect(201);
@@ -192,7 +197,8 @@ async fn criterion_7_placement_algorithm_completes_within_100ms_for_100_instance
     world.fleet(10, 0).await;
     let began = Instant::now();
     let resources = json!({ "cpu_milli": 100, "memory_mib": 512 });
-    let request = json!({ "owner": "acme", "instances": [{ "resources": resources, "count": 100 }] });
+    let request =
+        json!({ "owner": "acme", "instances": [{ "resources": resources, "count": 100 }] });
     let placed = world.post("/v1/placements", &request).await.expect(201).json();
     let took = began.elapsed();
     assert_eq!(placed["instances"].as_array().unwrap().len(), 100);

@@ -82,7 +82,8 @@ async fn room_that_comes_one_at_a_time_goes_to_each_tenant_in_turn() {
     let world = World::new().await;
     room_for(&world, "n1", 9).await;
     let resources = json!({ "cpu_milli": 100, "memory_mib": 1024 });
-    let filler = json!({ "owner": "filler", "instances": [{ "resources": resources, "count": 9 }] });
+    let filler =
+        json!({ "owner": "filler", "instances": [{ "resources": resources, "count": 9 }] });
     let filler = world.post("/v1/placements", &filler).await.expect(201).json();
     // Not the same number: the one that wants most must not get most.
     for (tenant, replicas) in TENANTS.into_iter().zip([30, 20, 10]) {

@@ -21,7 +21,10 @@ async fn without_secrets_nothing_is_placed_and_it_is_told_once() {
     let template = json!({ "env": "prod", "needs_secrets": true });
     world.apply("web", json!({ "replicas": 3, "template": template })).await.expect(201);
     let found = world.degraded("web", "secrets_missing").await;
-    assert_eq!((&found["status"]["placed"], &found["status"]["state"]), (&json!(0), &json!("degraded")));
+    assert_eq!(
+        (&found["status"]["placed"], &found["status"]["state"]),
+        (&json!(0), &json!("degraded"))
+    );
     assert_eq!(found["status"]["reason"]["members"], 3);
     let env = world.env("prod").await;
     assert_eq!(env["state"], "degraded");
@@ -40,13 +43,19 @@ async fn without_secrets_nothing_is_placed_and_it_is_told_once() {
     assert_eq!(told(&world, "env.scheduling_failed").await, once);
     assert_eq!(told(&world, "env.scheduling_recovered").await, once);
     let failed = world.events("env.scheduling_failed").await;
-    assert_eq!((&failed[0]["body"]["owner"], &failed[0]["body"]["env"]), (&json!("acme"), &json!("prod")));
+    assert_eq!(
+        (&failed[0]["body"]["owner"], &failed[0]["body"]["env"]),
+        (&json!("acme"), &json!("prod"))
+    );
 
     // Secrets that go disturb nobody who runs; who comes later waits.
     secrets(&world, None).await;
     world.scale("web", 4).await.expect(200);
     let found = world.degraded("web", "secrets_missing").await;
-    assert_eq!((&found["status"]["active"], &found["status"]["reason"]["members"]), (&json!(3), &json!(1)));
+    assert_eq!(
+        (&found["status"]["active"], &found["status"]["reason"]["members"]),
+        (&json!(3), &json!(1))
+    );
     // What is no longer wanted is no longer missed.
     world.scale("web", 3).await.expect(200);
     world.ready("web").await;
@@ -104,7 +113,7 @@ async fn volumes_groups_and_pools_that_are_not_there_are_named_and_waited_for() 
         assert_eq!(found["status"]["placed"], 0, "{found}");
     }
     world.put("/v1/volumes/nothing", &json!({ "owner": "acme", "home": "o1" })).await;
-    let apart = json!({ "kind": "apart", "strength": "required", "topology": "node" });
+    let apart = json!({ "kind": "apart", "strength": "hard", "topology": "node" });
     world.put("/v1/groups/apart", &apart).await;
     world.put("/v1/pools/overlay", &json!({ "range": "fd00::/64" })).await;
     for name in ["db", "group", "pool"] {
@@ -119,7 +128,10 @@ async fn a_quota_holds_back_what_is_beyond_it_and_says_so() {
     world.put("/v1/quotas/acme", &json!({ "instances": 2 })).await;
     world.apply("web", json!({ "replicas": 4 })).await.expect(201);
     let found = world.degraded("web", "quota_exceeded").await;
-    assert_eq!((&found["status"]["placed"], &found["status"]["reason"]["members"]), (&json!(2), &json!(2)));
+    assert_eq!(
+        (&found["status"]["placed"], &found["status"]["reason"]["members"]),
+        (&json!(2), &json!(2))
+    );
     let message = found["status"]["reason"]["message"].as_str().unwrap();
     assert!(message.contains("2 of 2 instances"), "{message}");
     // Another tenant is not held back.

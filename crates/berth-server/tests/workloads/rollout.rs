@@ -32,8 +32,7 @@ async fn peak_on_demand(surge: u32) -> usize {
     let world = World::new().await;
     world.fleet(4, 4).await;
     let rolling = json!({ "strategy": "rolling", "max_surge": surge, "max_unavailable": 0 });
-    let fields =
-        json!({ "replicas": 5, "capacity": { "max_on_demand": 3 }, "rolling": rolling });
+    let fields = json!({ "replicas": 5, "capacity": { "max_on_demand": 3 }, "rolling": rolling });
     world.apply("web", revision(1, fields.clone())).await.expect(201);
     world.ready("web").await;
     // First nothing new starts, so that the most of what may be there at once is seen.
@@ -192,9 +191,10 @@ async fn a_roll_out_is_paused_halfway_and_every_revision_keeps_what_it_has() {
     roll(&world, "pause").await;
     world.agents(|manners| manners.slow.clear());
     world
-        .until("five run", |world| async move {
-            world.workload("web").await["status"]["active"] == 5
-        })
+        .until(
+            "five run",
+            |world| async move { world.workload("web").await["status"]["active"] == 5 },
+        )
         .await;
     let found = world.workload("web").await;
     assert_eq!(found["status"]["state"], "paused", "{found}");
@@ -246,7 +246,10 @@ async fn restart_replaces_all_members_by_new_ones_of_the_same_kind() {
     world.ready("web").await;
     let before = ids(&world, "web").await;
     let found = roll(&world, "restart").await;
-    assert_eq!((&found["revision"], &found["spec"]["template"]["image"]), (&json!(2), &json!("web:1")));
+    assert_eq!(
+        (&found["revision"], &found["spec"]["template"]["image"]),
+        (&json!(2), &json!("web:1"))
+    );
     world.ready("web").await;
     let after = ids(&world, "web").await;
     assert_eq!(after.len(), 3);

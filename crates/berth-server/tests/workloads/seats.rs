@@ -247,3 +247,73 @@ async fn a_caller_that_asks_for_a_kind_itself_gets_it_and_is_counted_there() {
     assert_eq!(world.next_seat("web").await, "1O");
     assert_eq!(world.next_seat("web").await, "3S");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_callers_made_keep_their_seats_when_berth_takes_over() {
+    let world = created_by_callers(2).await;
+    for expected in ["0O", "1O", "2S"] {
+        assert_eq!(world.next_seat("web").await, expected);
+    }
+    world.lose(&world.holder("web", 1).await["instance"]).await;
+    let before = ids(&world).await;
+    world.scale("web", 4).await.expect(200);
+    world.ready("web").await;
+    assert_eq!(world.seats("web").await, "0O 1O 2S 3S");
+    let after = ids(&world).await;
+    assert_eq!((&after[0], &after[2]), (&before[0], &before[1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_revision_of_a_workload_that_callers_fill_has_seats_of_its_own() {
+    let world = created_by_callers(1).await;
+    assert_eq!(world.next_seat("web").await, "0O");
+    assert_eq!(world.next_seat("web").await, "1S");
+    let next = json!({ "capacity": { "max_on_demand": 1 }, "template": { "image": "web:2" } });
+    world.apply("web", next).await.expect(200);
+    for expected in ["0O", "1S"] {
+        let made = world.create("web").await;
+        assert_eq!(
+            (in_short(&made["seat"]), &made["seat"]["revision"]),
+            (expected.to_owned(), &json!(2))
+        );
+    }
+    // The callers let the old ones go, too; nobody else does.
+    assert_eq!(world.seats("web").await, "0O 1S 0O 1S");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_waits_for_room_gets_its_seat_when_there_is_some() {
+    let world = World::new().await;
+    world.fleet(1, 0).await;
+    world.apply("web", json!({ "capacity": { "max_on_demand": 1 } })).await.expect(201);
+    assert_eq!(world.next_seat("web").await, "0O");
+    let mut request = creation("web", &json!({}));
+    merge(&mut request, json!({ "mode": "wait", "wait_s": 300 }));
+    let ticket = world.post("/v1/placements", &request).await.expect(202).json();
+    let path = format!("/v1/queue/{}", ticket["id"].as_str().unwrap());
+    assert_eq!(world.seats("web").await, "0O");
+    world.node("s1", berth_engine::CapacityType::Spot).await;
+    world
+        .until("it is granted", |world| {
+            let path = &path;
+            async move {
+                let ticket = world.servers[0].get(&world.token, path).await.expect(200).json();
+                ticket["state"] == "granted"
+            }
+        })
+        .await;
+    let ticket = world.servers[0].get(&world.token, &path).await.expect(200).json();
+    assert_eq!(in_short(&ticket["placed"]["instances"][0]["seat"]), "1S", "{ticket}");
+    assert_eq!(world.seats("web").await, "0O 1S");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_asks_for_a_kind_itself_is_not_overruled() {
+    let world = World::new().await;
+    world.fleet(2, 2).await;
+    let template = json!({ "capacity_type": "spot" });
+    let fields = json!({ "replicas": 3, "capacity": { "max_on_demand": 2 }, "template": template });
+    world.apply("web", fields).await.expect(201);
+    world.ready("web").await;
+    assert_eq!(world.seats("web").await, "0S 1S 2S");
+}

@@ -135,9 +135,10 @@ async fn members_that_keep_ending_are_tried_ever_more_rarely_until_something_cha
     assert!(message.contains("ended in a row"), "{message}");
     // All that were placed before it backed off end; then nothing comes for a while.
     world
-        .until("nothing is left of it", |world| async move {
-            world.members("web").await.is_empty()
-        })
+        .until(
+            "nothing is left of it",
+            |world| async move { world.members("web").await.is_empty() },
+        )
         .await;
     let placed = world.events("instance.allocated").await.len();
     assert!(placed <= 6, "{placed} members were placed within moments");
