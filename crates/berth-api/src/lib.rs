@@ -33,7 +33,8 @@ pub use drain::{
 pub use event::Event;
 pub use node::{
     Assignment, AssignmentList, Found, Heard, Heartbeat, ImportLine, ImportReport, Node,
-    NodeExplanation, NodeGuest, NodeStateChange, Reported, RunState, RunningInstance,
+    NodeEvacuation, NodeExplanation, NodeGuest, NodeStateChange, Reported, RunState,
+    RunningInstance,
 };
 pub use place::{
     ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSeat,

@@ -25,6 +25,20 @@ pub struct Node {
     pub used: Amounts,
     /// How many instances it holds.
     pub instances: u32,
+    /// Whether it could be emptied by itself, as found out lately; absent: not yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evacuation: Option<NodeEvacuation>,
+}
+
+/// Whether a node could be emptied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeEvacuation {
+    /// Whether all its instances would find a place elsewhere, under every rule.
+    pub can_be_emptied: bool,
+    /// Why, in one sentence.
+    pub message: String,
+    /// When it was found out.
+    pub checked_at: Timestamp,
 }
 
 /// Changes a node's state.

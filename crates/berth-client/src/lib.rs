@@ -201,6 +201,14 @@ impl Client {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
+    /// Removes something and reads what is left of it: `Option<T>` where that may be nothing.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete_as<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        Ok(tagged(self.send(self.request(Method::DELETE, path)).await?).await?.value)
+    }
+
     /// Opens a stream of events, from after `last_event_id` when given.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub use filter::Evidence;
 pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
-    Batch, BatchMode, BatchOutcome, Engine, NotHere, Notice, PlaceError, Placement, Preemption,
-    Reuse, SearchEnd,
+    Batch, BatchMode, BatchOutcome, Effort, Engine, EvacuationPlan, Guest, MoveOutcome, NotHere,
+    Notice, PlaceError, Placement, PlannedMove, Preemption, Reuse, SearchEnd,
 };
 pub use policy::Policy;

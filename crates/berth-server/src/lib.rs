@@ -9,6 +9,7 @@ pub mod access;
 pub mod catalog;
 pub mod config;
 pub mod drain;
+pub mod evacuation;
 pub mod feed;
 mod housekeeping;
 pub mod http;

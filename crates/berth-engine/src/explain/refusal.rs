@@ -34,6 +34,12 @@ impl Engine {
         refusal.fixes = self.fixes(request, &diagnosis, now);
         refusal
     }
+
+    /// The same without fixes, which cost the most to find.
+    pub(crate) fn diagnosis(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+        let ask = Ask::new(request, self.policy(), self.fleet(), now);
+        describe(&ask, &diagnose(&ask))
+    }
 }
 
 fn diagnose(ask: &Ask<'_>) -> Diagnosis {

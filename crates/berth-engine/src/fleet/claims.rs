@@ -31,6 +31,11 @@ pub enum ClaimError {
     },
 }
 
+/// An instance that is off its node for a while. It must be set down again.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Lifted(InstanceRow);
+
 impl Fleet {
     /// Records that an instance holds its resources on a node.
     ///
@@ -46,7 +51,18 @@ impl Fleet {
     }
 
     pub(crate) fn claim_at(&mut self, request: &InstanceRequest, slot: Slot) {
+        if self.row(slot).is_none() {
+            return;
+        }
         let instance = self.instance_row(request, slot);
+        self.attach_volumes(&instance);
+        let whose = Whose::new(&request.owner, request.workload.as_deref());
+        self.put_down(instance, slot, whose);
+    }
+
+    /// Records a row on its node, everywhere but in its volumes and texts.
+    fn put_down(&mut self, instance: InstanceRow, slot: Slot, whose: Whose) {
+        let Some(place) = self.place(slot) else { return };
         let number = match self.free_instances.pop() {
             Some(number) => number,
             None => {
@@ -54,13 +70,9 @@ impl Fleet {
                 u32::try_from(self.instances.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        let Some(place) = self.place(slot) else {
-            return;
-        };
         self.free_addresses = self.free_addresses.map(|free| free.saturating_sub(1));
         self.index.add(&instance, self.tag_sets.tags(instance.tags), place);
         self.join_groups(&instance, place);
-        self.attach_volumes(&instance);
         if let Some(row) = self.rows[slot.index()].as_mut() {
             charge(row, &instance, 1);
             row.instances.push(number);
@@ -69,7 +81,6 @@ impl Fleet {
         self.instances[number as usize] = Some(instance);
         self.instances_by_id.insert(id, number, &self.instances);
         self.refresh(slot);
-        let whose = Whose::new(&request.owner, request.workload.as_deref());
         self.changes.push(Change::new(slot, What::Claim(whose)));
     }
 
@@ -93,6 +104,14 @@ impl Fleet {
 
     /// Takes an instance off its node. Returns the node it was on.
     pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
+        let instance = self.pick_up(id)?;
+        self.detach_volumes(&instance);
+        self.free_texts(&instance);
+        self.row(Slot(instance.node)).map(|row| row.id.clone())
+    }
+
+    /// Takes a row off its node, everywhere but in its volumes and texts.
+    fn pick_up(&mut self, id: InstanceId) -> Option<InstanceRow> {
         let number = self.instances_by_id.remove(id, &self.instances)?;
         let instance = self.instances[number as usize].take()?;
         let slot = Slot(instance.node);
@@ -100,21 +119,37 @@ impl Fleet {
         self.free_addresses = self.free_addresses.map(|free| free.saturating_add(1));
         self.index.remove(&instance, self.tag_sets.tags(instance.tags), place);
         self.leave_groups(&instance, place);
-        self.detach_volumes(&instance);
         let row = self.rows[slot.index()].as_mut()?;
         charge(row, &instance, -1);
         if let Some(at) = row.instances.iter().position(|&other| other == number) {
             row.instances.swap_remove(at);
         }
-        let node = row.id.clone();
         self.refresh(slot);
         self.drop_unused_classes(slot);
         let workload = instance.workload.map(|workload| self.texts.text(workload));
         let whose = Whose::new(self.texts.text(instance.owner), workload);
         self.changes.push(Change::new(slot, What::Claim(whose)));
-        self.free_texts(&instance);
         self.free_instances.push(number);
-        Some(node)
+        Some(instance)
+    }
+
+    /// Takes an instance off its node for a while: for plans, which put it down again, here or
+    /// elsewhere. It keeps its volumes meanwhile. Unlike a release and a new claim this needs no
+    /// request, so what comes back is what was there, whatever anybody believes it to be.
+    pub(crate) fn lift(&mut self, id: InstanceId) -> Option<Lifted> {
+        self.pick_up(id).map(Lifted)
+    }
+
+    /// Puts a lifted instance on a node.
+    pub(crate) fn set_down(&mut self, lifted: Lifted, slot: Slot) {
+        let Lifted(mut instance) = lifted;
+        instance.node = slot.0;
+        if let Some(rare) = &instance.rare {
+            self.hold_extra_classes(rare, slot);
+        }
+        let workload = instance.workload.map(|workload| self.texts.text(workload));
+        let whose = Whose::new(self.texts.text(instance.owner), workload);
+        self.put_down(instance, slot, whose);
     }
 
     fn place(&self, slot: Slot) -> Option<Place> {

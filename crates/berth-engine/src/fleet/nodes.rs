@@ -224,6 +224,15 @@ impl Fleet {
         true
     }
 
+    /// Closes a node to newcomers for a plan, or opens it again with what the first call returned.
+    pub(crate) fn swap_state(&mut self, slot: Slot, to: (NodeState, u64)) -> (NodeState, u64) {
+        let Some(row) = self.rows.get_mut(slot.index()).and_then(Option::as_mut) else { return to };
+        let was = (row.state, row.constraint_gen);
+        (row.state, row.constraint_gen) = to;
+        self.note_facts(slot);
+        was
+    }
+
     /// Puts every node's position in the order of ids into its column, if ids came or went.
     pub(crate) fn settle_ranks(&mut self) {
         if !self.ranks_stale {

@@ -52,6 +52,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("queue", "Requests that wait for room."),
     ("retention", "What the ledger remembers, and for how long."),
     ("loops", "How often a server does what is not asked for by anybody."),
+    ("evacuation", "Whether nodes could be emptied."),
     ("telemetry", "Logs, traces and metrics."),
     ("policy", "How nodes are chosen."),
 ];
@@ -361,6 +362,14 @@ pub static KEYS: &[Key] = &[
         start,
         "How often events of other servers are looked for.",
         |config, value| config.follow_every = value.duration()
+    ),
+    key!(
+        "evacuation.check_every",
+        Kind::Duration(0, DAY),
+        "60s",
+        live,
+        "How often it is found out whether each node can be emptied, for `berth nodes show` and the metrics. 0s: never.",
+        |config, value| config.settings.evacuation_every = value.duration()
     ),
     key!(
         "telemetry.log_format",

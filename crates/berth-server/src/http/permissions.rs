@@ -69,6 +69,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/v1/nodes/{node}/assignments", NODE_READ),
     ("GET", "/v1/nodes/{node}/assignments/stream", NODE_READ),
     ("GET", "/v1/nodes/{node}/explain", READ),
+    ("POST", "/v1/evacuations/check", READ),
     ("GET", "/v1/groups", READ_OWN),
     ("GET", "/v1/groups/{id}", READ_OWN),
     ("PUT", "/v1/groups/{id}", PLACE),

@@ -42,6 +42,7 @@ pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64
     ledger(service, &mut lines);
     queue(service, &mut lines);
     workloads(service, &mut lines);
+    evacuations(service, &mut lines);
     lines.head("loop_last_round_seconds", "gauge", "When each loop last did its round, Unix time");
     let mut names: Vec<&&str> = rounds.keys().collect();
     names.sort_unstable();
@@ -118,6 +119,15 @@ fn fleet(service: &Service, lines: &mut Lines) {
     for (state, count) in CLAIM_STATES.iter().zip(claims) {
         lines.value("claims", &format!("state=\"{}\"", state.name()), count);
     }
+}
+
+fn evacuations(service: &Service, lines: &mut Lines) {
+    // Before the first round nothing is known, and 0 would say something else.
+    let Some(counts) = service.evacuations.counts() else { return };
+    lines.gauge("nodes_evacuable", "Nodes that could be emptied by themselves", counts.can);
+    lines.gauge("nodes_not_evacuable", "Nodes that could not", counts.cannot);
+    let age = (service.now().as_second() - counts.at.as_second()).max(0);
+    lines.gauge("evacuation_check_age_seconds", "How long ago that was found out", age);
 }
 
 fn ledger(service: &Service, lines: &mut Lines) {

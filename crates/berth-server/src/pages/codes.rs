@@ -43,6 +43,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Look in the server's log, and report what it says.",
     ),
     (
+        "deleting",
+        "The workload is being removed; its members are let go first.",
+        "Wait until it is gone, then store it anew.",
+    ),
+    (
         "impossible",
         "The present state forbids the change; the detail says why.",
         "Do what the detail names first.",
@@ -80,6 +85,11 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     ("name_taken", "Something else has that name.", "Choose another name."),
     ("no_claim", "There is no such claim, or it is gone.", "Nothing: what it held is free."),
+    (
+        "no_earlier_revision",
+        "The workload has no earlier revision to go back to.",
+        "Store the template that should run.",
+    ),
     ("no_policy", "No policy is in force.", "Store and activate one."),
     (
         "no_policy_before",
@@ -95,6 +105,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "node_changed",
         "The node's facts or state changed since the plan was made.",
         "Send the request again: it is planned anew.",
+    ),
+    (
+        "node_lost",
+        "A member with a volume is on a node that is lost.",
+        "Bring the node back, or restore the volume elsewhere and release the instance.",
     ),
     ("not_allowed", "The role of this token may not do this.", "Use a token of another role."),
     (
@@ -173,6 +188,16 @@ const CODES: &[(&str, &str, &str)] = &[
         "unsupported_media_type",
         "The body is of a kind that the server does not read.",
         "Send application/json.",
+    ),
+    (
+        "volume_homes_differ",
+        "The volumes of a workload live on different nodes, and a member must be beside all of them.",
+        "Move one of them with berth volumes move.",
+    ),
+    (
+        "volume_single_writer",
+        "A workload with a volume can have one replica: one instance at a time may write.",
+        "Ask for one replica, or take the volumes out of the template.",
     ),
     (
         "wrong_state",

@@ -11,6 +11,7 @@ use super::grid::Grid;
 use super::recent::{Grants, Refusals};
 use super::totals::Totals;
 use super::waiting::Waiting;
+use super::workloads::Workloads;
 use crate::access::Caller;
 use crate::http::{Answer, recent_decisions};
 use crate::service::Service;
@@ -28,6 +29,7 @@ struct FleetPage {
     grid: Grid,
     totals: Totals,
     waiting: Waiting,
+    workloads: Workloads,
     grants: Grants,
     refusals: Refusals,
     looked_at: usize,
@@ -50,6 +52,7 @@ pub(crate) async fn fleet_page(service: &Arc<Service>, caller: &Caller) -> Answe
         grid,
         totals,
         waiting: Waiting::of(&tickets, now),
+        workloads: Workloads::of(service, now),
         grants: Grants::of(&decisions, now),
         refusals: Refusals::of(&decisions, now),
         looked_at: LOOKED_AT,

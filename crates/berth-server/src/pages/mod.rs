@@ -13,6 +13,7 @@ mod grid;
 mod recent;
 mod totals;
 mod waiting;
+mod workloads;
 
 pub(crate) use codes::ProblemPage;
 pub(crate) use decision::DecisionPage;

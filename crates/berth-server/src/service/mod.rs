@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Caller, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
 use crate::drain::Drains;
+use crate::evacuation::Evacuations;
 use crate::feed::Feed;
 use crate::housekeeping::Chores;
 use crate::http::{ApiError, Permissions};
@@ -58,6 +59,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// Nodes that are being emptied.
     pub drains: Drains,
+    /// Whether each node could be emptied.
+    pub evacuations: Evacuations,
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
     /// When it began to listen to agents, in whole seconds.

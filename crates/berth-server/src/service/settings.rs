@@ -15,6 +15,8 @@ pub struct Settings {
     pub queue_patience: Duration,
     /// Most requests that may wait at once, of one tenant.
     pub queue_limit: usize,
+    /// How often it is found out whether each node can be emptied; zero: never.
+    pub evacuation_every: Duration,
     /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
 }
@@ -27,6 +29,7 @@ impl Default for Settings {
             lost_grace: Duration::from_secs(120),
             queue_patience: Duration::from_secs(60),
             queue_limit: 10_000,
+            evacuation_every: Duration::from_secs(60),
             open_metrics: false,
         }
     }

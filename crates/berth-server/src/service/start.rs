@@ -103,6 +103,7 @@ impl Service {
             chores,
             metrics,
             drains: Drains::load(&ledger)?,
+            evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::load(&ledger)?,
             listening_since: now().as_second(),
             mostly_silent: std::sync::atomic::AtomicBool::new(false),
@@ -116,6 +117,7 @@ impl Service {
         tokio::spawn(liveness::keep_watching(Arc::clone(&service)));
         tokio::spawn(queue::keep_granting(Arc::clone(&service)));
         tokio::spawn(workloads::keep_running(Arc::clone(&service)));
+        tokio::spawn(crate::evacuation::keep_checking(Arc::clone(&service)));
         tokio::spawn(follow_documents(Arc::clone(&service), documents));
         tokio::spawn(keep_house(Arc::clone(&service), housekeeper));
         Ok(service)

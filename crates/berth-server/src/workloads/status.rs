@@ -75,6 +75,10 @@ fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
         reason: degraded,
         backs_off_until,
     };
+    if let Some(reason) = &status.reason {
+        let told = format!("; {} ({})", reason.message, reason.code);
+        status.rollout.message.push_str(&told);
+    }
     status.message = message(definition, &status, deaths, now);
     if let (true, WorkloadState::Progressing, Some(pending)) =
         (status.rollout.complete, status.state, pending)

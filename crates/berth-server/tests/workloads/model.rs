@@ -166,7 +166,7 @@ impl Model {
                 let members = self.world.members(WORKLOADS[at]).await;
                 if let Some(member) = members.first() {
                     let id = member["instance"].as_str().unwrap().to_owned();
-                    self.world.agents(|agents| drop(agents.to_die.insert(id)));
+                    self.world.agents(|agents| agents.to_die.extend([id]));
                 }
                 format!("a member of {} died", WORKLOADS[at])
             }

@@ -80,6 +80,12 @@ impl Failure {
         self
     }
 
+    /// The same with where it went wrong before its line.
+    pub(crate) fn within(mut self, place: &str) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
     /// The same shown as a picture.
     pub(crate) fn picture(mut self, picture: String) -> Self {
         self.picture = Some(picture);

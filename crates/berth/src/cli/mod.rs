@@ -9,6 +9,8 @@ mod claims;
 pub(crate) mod context;
 mod decisions;
 mod document;
+mod environments;
+mod evacuate;
 mod events;
 mod explain;
 mod failure;
@@ -53,6 +55,8 @@ pub(crate) enum Client {
     #[command(subcommand)]
     Nodes(nodes::Nodes),
     #[command(subcommand)]
+    Evacuate(evacuate::Evacuate),
+    #[command(subcommand)]
     Instances(instances::Instances),
     #[command(subcommand)]
     Claims(claims::Claims),
@@ -66,6 +70,8 @@ pub(crate) enum Client {
     Policy(policy::Policy),
     #[command(subcommand)]
     Workloads(workloads::Workloads),
+    #[command(subcommand)]
+    Environments(environments::Environments),
     #[command(subcommand)]
     Groups(groups::Groups),
     #[command(subcommand)]
@@ -115,6 +121,7 @@ impl Client {
             Self::Place(place) => place.run(&session()?).await,
             Self::Explain(explain) => explain.run(&session()?).await,
             Self::Nodes(nodes) => nodes.run(&session()?).await,
+            Self::Evacuate(evacuate) => evacuate.run(&session()?).await,
             Self::Instances(instances) => instances.run(&session()?).await,
             Self::Claims(claims) => claims.run(&session()?).await,
             Self::Queue(queue) => queue.run(&session()?).await,
@@ -123,6 +130,7 @@ impl Client {
             Self::Top(top) => top.run(&session()?).await,
             Self::Policy(policy) => policy.run(global).await,
             Self::Workloads(workloads) => workloads.run(&session()?).await,
+            Self::Environments(environments) => environments.run(&session()?).await,
             Self::Groups(groups) => groups.run(&session()?).await,
             Self::Volumes(volumes) => volumes.run(&session()?).await,
             Self::Pools(pools) => pools.run(&session()?).await,

@@ -1,9 +1,10 @@
 //! Amounts, times and states in words and tones.
 
 use berth_api::engine::{Amounts, CapacityType, NodeState, TraitValue, Unit};
-use berth_api::{ClaimState, TicketState, units};
+use berth_api::{ClaimState, TicketState, WorkloadState, units};
 use jiff::Timestamp;
 
+use super::output::style;
 use super::table::{Cell, Tone};
 
 /// The time.
@@ -110,6 +111,38 @@ pub(crate) fn ticket_state(state: TicketState) -> Cell {
         TicketState::Cancelled => Cell::toned("cancelled", Tone::Dim),
         TicketState::Refused => Cell::toned("refused", Tone::Bad),
     }
+}
+
+/// A workload's state in a word.
+pub(crate) const fn workload_state_name(state: WorkloadState) -> &'static str {
+    match state {
+        WorkloadState::Ready => "ready",
+        WorkloadState::Progressing => "progressing",
+        WorkloadState::Paused => "paused",
+        WorkloadState::Degraded => "degraded",
+        WorkloadState::Deleting => "deleting",
+    }
+}
+
+/// The style of a workload's state.
+pub(crate) const fn workload_state_style(state: WorkloadState) -> anstyle::Style {
+    match state {
+        WorkloadState::Ready => style::GOOD,
+        WorkloadState::Progressing | WorkloadState::Paused => style::WARN,
+        WorkloadState::Degraded => style::BAD,
+        WorkloadState::Deleting => style::DIM,
+    }
+}
+
+/// A workload's state in its tone.
+pub(crate) fn workload_state(state: WorkloadState) -> Cell {
+    let tone = match state {
+        WorkloadState::Ready => Tone::Good,
+        WorkloadState::Progressing | WorkloadState::Paused => Tone::Warn,
+        WorkloadState::Degraded => Tone::Bad,
+        WorkloadState::Deleting => Tone::Dim,
+    };
+    Cell::toned(workload_state_name(state), tone)
 }
 
 /// A text or a dash.

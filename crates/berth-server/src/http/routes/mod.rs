@@ -3,6 +3,7 @@
 mod audit;
 mod claims;
 mod decisions;
+mod evacuations;
 mod events;
 mod health;
 mod instances;
@@ -38,6 +39,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(claims::routes())
         .merge(instances::routes())
         .merge(nodes::routes(limits))
+        .merge(evacuations::routes())
         .merge(decisions::routes())
         .merge(events::routes())
         .merge(things::routes())

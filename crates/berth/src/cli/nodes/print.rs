@@ -142,6 +142,7 @@ pub(crate) fn node(out: &Output, node: &Node) {
         ("to give", amounts(&node.limits)),
         ("used", amounts(&node.used)),
         ("instances", format!("{} of at most {}", node.instances, facts.instance_limit)),
+        ("can be emptied", emptied(node)),
         ("further classes", words::map(&facts.extra)),
         ("kind", facts.capacity_type.name().to_owned()),
         ("platform", platform(facts).unwrap_or_default()),
@@ -154,6 +155,13 @@ pub(crate) fn node(out: &Output, node: &Node) {
         ("generation", node.generation.to_string()),
     ];
     out.line(pairs(&lines));
+}
+
+/// Whether it could be emptied, and how old that knowledge is.
+fn emptied(node: &Node) -> String {
+    let Some(found) = &node.evacuation else { return String::new() };
+    let answer = if found.can_be_emptied { "yes:" } else { "no, because" };
+    format!("{answer} {} ({})", found.message, age(found.checked_at))
 }
 
 fn networks(facts: &NodeFacts) -> String {

@@ -7,14 +7,19 @@ use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::amounts;
 use crate::cli::failure::{Done, Failure};
 
 /// A request in a file: a whole one, or one instance.
 pub(crate) fn request(path: &Path) -> Done<PlaceRequest> {
-    let value = value(path)?;
-    if value.get("instances").is_some() {
+    let mut value = value(path)?;
+    if let Some(instances) = value.get_mut("instances") {
+        for instance in instances.as_array_mut().into_iter().flatten() {
+            numbers(path, instance)?;
+        }
         return typed(path, value, "a placement request");
     }
+    numbers(path, &mut value)?;
     let spec: InstanceSpec = typed(path, value, "an instance, or a request with instances")?;
     Ok(PlaceRequest {
         request_id: None,
@@ -28,6 +33,18 @@ pub(crate) fn request(path: &Path) -> Done<PlaceRequest> {
         dry_run: false,
         explain: ExplainLevel::default(),
     })
+}
+
+/// An instance in a file.
+pub(crate) fn instance(path: &Path) -> Done<InstanceSpec> {
+    let mut value = value(path)?;
+    numbers(path, &mut value)?;
+    typed(path, value, "an instance")
+}
+
+fn numbers(path: &Path, instance: &mut Value) -> Done {
+    let wrong = |error: String| Failure::usage(format!("{}: {error}", path.display()));
+    amounts::as_numbers(instance).map_err(wrong)
 }
 
 /// Something in a file, in its type.
@@ -98,6 +115,9 @@ mod tests {
     fn an_instance_alone_is_a_request_for_it() {
         let (_folder, path) = written("a.yaml", "resources: {memory_mib: 64}\n");
         assert_eq!(request(&path).unwrap().instances.len(), 1);
+        let (_folder, path) = written("a.yaml", "resources: {cpu: 500m, memory: 1GiB}\n");
+        let typed = request(&path).unwrap().instances.remove(0).resources;
+        assert_eq!((typed.cpu_milli, typed.memory_mib), (500, 1024));
     }
 
     #[test]

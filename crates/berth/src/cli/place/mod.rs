@@ -1,5 +1,6 @@
 //! `berth place`: instances onto nodes, or the reasons why not.
 
+pub(crate) mod amounts;
 pub(crate) mod file;
 pub(crate) mod flags;
 mod print;

@@ -61,7 +61,7 @@ fn used(entry: &NodeEntry) -> Amounts {
 }
 
 /// A node of the catalogue as callers see it.
-pub(super) fn view(entry: &NodeEntry) -> Node {
+pub(super) fn view(service: &Service, entry: &NodeEntry) -> Node {
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
     facts.heartbeat_at = Timestamp(entry.heard_at);
@@ -73,6 +73,7 @@ pub(super) fn view(entry: &NodeEntry) -> Node {
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
         used: used(entry),
         instances: entry.room.used.instances,
+        evacuation: service.evacuations.of(&entry.facts.id),
     }
 }
 
@@ -123,7 +124,10 @@ async fn list(
         })
     };
     let found = rest.filter(|(_, entry)| selected(entry));
-    Ok(axum::Json(part(found.map(|(id, entry)| (id.as_str().to_owned(), view(entry))), most)))
+    Ok(axum::Json(part(
+        found.map(|(id, entry)| (id.as_str().to_owned(), view(&service, entry))),
+        most,
+    )))
 }
 
 /// A node and its version.
@@ -137,7 +141,9 @@ async fn read(service: &Service, node: &NodeId) -> Answer<Node> {
     service.settled().await;
     let books = service.catalog.books();
     let entry = books.nodes.get(node);
-    entry.map(view).ok_or_else(|| ApiError::not_found("node", node.as_str()))
+    entry
+        .map(|entry| view(service, entry))
+        .ok_or_else(|| ApiError::not_found("node", node.as_str()))
 }
 
 /// Read a node

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod workloads;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -292,4 +294,34 @@ fn what_needs_no_server_needs_none() {
     said(&["man", "--out", pages.to_str().unwrap()]);
     assert!(pages.join("berth-nodes-list.1").exists());
     assert!(said(&["policy", "reference"]).contains("no_capacity_memory"));
+}
+
+#[test]
+fn a_node_says_whether_it_can_be_emptied_and_the_command_ends_accordingly() {
+    let server = Server::start().with_nodes();
+    let place = ["place", "--memory", "20GiB", "--owner", "acme", "--trait", "hdd"];
+    server.said(&[&place[..], &["--name", "large"]].concat());
+    let on = server.json(&["instances", "show", "large"])["node"].as_str().unwrap().to_owned();
+    let said = server.said(&["evacuate", "check", "--node", &on]);
+    assert!(said.starts_with(&format!("{on} can be emptied: yes: its one instance")), "{said}");
+    assert!(said.contains("INSTANCE") && said.contains("acme"), "{said}");
+    let found = server.json(&["evacuate", "check", "--node", &on]);
+    assert_eq!(found["items"][0]["moves"][0]["state"], "planned");
+    let others = ["node-1", "node-2", "node-3"].into_iter().filter(|node| *node != on);
+    let others: Vec<&str> = others.collect();
+    server.said(&["nodes", "cordon", others[0], others[1], "--yes"]);
+    let output = server.run(&["evacuate", "check", "--node", &on]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("can be emptied: no, because 1 of 1 instance"), "{said}");
+    assert!(said.contains("no_nodes_active") && said.contains("nowhere"), "{said}");
+    let output = server.run(&["evacuate", "check", "--all", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(3));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["items"].as_array().unwrap().len(), 3);
+    let rack = server.run(&["evacuate", "check", "--rack", "r1"]);
+    assert!(text(&rack.stdout).contains("2 nodes together can be emptied"), "{rack:?}");
+    assert!(server.fails(2, &["evacuate", "check", "--rack", "r9"]).contains("r9"));
+    assert!(server.fails(2, &["evacuate", "check"]).contains("--node"));
+    assert!(server.fails(2, &["evacuate", "check", "--all", "--rack", "r1"]).contains("--rack"));
 }

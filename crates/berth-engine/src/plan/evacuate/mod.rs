@@ -1,0 +1,176 @@
+//! Emptying nodes: where every instance of theirs would go, or why it cannot.
+//!
+//! A plan is made as a drain acts: the nodes take nothing any more, a replacement is placed by the
+//! same choice as any other instance while the old one still counts, and then the old one goes. It
+//! is tried in the fleet and taken back, so that one engine can be asked about node after node. A
+//! yes is proven by the moves themselves. A no means that neither the planner's own order nor a
+//! bounded search found a way.
+
+mod steps;
+
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::engine::Engine;
+use crate::explain::Refusal;
+use crate::fleet::Slot;
+use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, NodeState, Timestamp};
+use steps::Moving;
+
+/// How much a plan may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Refusals that are explained; instances of one class share one. To explain costs far more
+    /// than to plan.
+    pub explained: usize,
+    /// Whether explanations look for fixes.
+    pub fixes: bool,
+    /// How many steps the search may take when the first try leaves somebody behind: see
+    /// [`Batch::search_budget`].
+    pub search_budget: u32,
+}
+
+impl Effort {
+    /// For whoever asks about a few nodes and wants to know everything.
+    pub const FULL: Self =
+        Self { explained: 64, fixes: true, search_budget: Batch::DEFAULT_BUDGET };
+
+    /// For whoever asks about thousands of nodes and wants a yes, or a no with one reason.
+    pub const VERDICT: Self = Self { explained: 1, fixes: false, search_budget: 256 };
+}
+
+/// What is known of an instance on a node that is to be emptied.
+#[derive(Clone, Debug)]
+pub enum Guest {
+    /// It must move; this is what it asked for.
+    Asks(Arc<InstanceRequest>),
+    /// It is on its way out already: it counts until it is gone, and needs no other place.
+    Leaves,
+    /// Nobody knows what it asked for.
+    Unknown,
+}
+
+/// What becomes of one instance when its node is emptied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MoveOutcome {
+    /// A replacement fits there while the instance still runs.
+    Moves {
+        /// Where.
+        to: NodeId,
+    },
+    /// No node can take a replacement while the instance still runs.
+    Refused {
+        /// Why; absent where the plan's effort was spent on others.
+        refusal: Option<Box<Refusal>>,
+        /// Where it could go if it were released first: it stands in its own way.
+        after_release: Option<NodeId>,
+    },
+    /// It is beside local volumes, which somebody must move first.
+    VolumeNeedsMove {
+        /// Its volumes.
+        volumes: Vec<String>,
+        /// Where it could go if they were there.
+        to: Option<NodeId>,
+        /// Why it could go nowhere even then, if so.
+        refusal: Option<Box<Refusal>>,
+    },
+    /// It could not be asked for again as things are.
+    Invalid(InvalidRequest),
+    /// Nobody knows what it asked for.
+    RequestUnknown,
+}
+
+impl MoveOutcome {
+    /// The reason code of [`MoveOutcome::VolumeNeedsMove`].
+    pub const VOLUME_CODE: &'static str = "volume_needs_move";
+
+    /// Whether it moves without anybody's help.
+    #[must_use]
+    pub const fn is_possible(&self) -> bool {
+        matches!(self, Self::Moves { .. })
+    }
+
+    /// Whether it could move if it were released before its replacement is placed.
+    #[must_use]
+    pub const fn only_after_release(&self) -> bool {
+        matches!(self, Self::Refused { after_release: Some(_), .. })
+    }
+
+    /// The stable code of what stands in the way; absent when nothing does, or nobody asked.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Moves { .. } => None,
+            Self::Refused { refusal, .. } => refusal.as_ref().map(|refusal| &*refusal.code),
+            Self::VolumeNeedsMove { .. } => Some(Self::VOLUME_CODE),
+            Self::Invalid(_) => Some("invalid_request"),
+            Self::RequestUnknown => Some("request_unknown"),
+        }
+    }
+}
+
+/// One instance of a node that is to be emptied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedMove {
+    /// Which.
+    pub instance: InstanceId,
+    /// Where it is.
+    pub from: NodeId,
+    /// What becomes of it.
+    pub outcome: MoveOutcome,
+}
+
+/// What emptying some nodes together would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvacuationPlan {
+    /// Every instance of theirs: those that move in the order in which they can, then the others.
+    pub moves: Vec<PlannedMove>,
+}
+
+impl EvacuationPlan {
+    /// Whether every instance moves without anybody's help.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.moves.iter().all(|planned| planned.outcome.is_possible())
+    }
+}
+
+impl Engine {
+    /// Plans to empty some nodes together. `guest` says what an instance asked for; what it is
+    /// charged now is taken from the fleet. The fleet is as before when this returns.
+    pub fn plan_evacuation(
+        &mut self,
+        nodes: &[NodeId],
+        guest: impl Fn(InstanceId) -> Guest,
+        effort: Effort,
+        now: Timestamp,
+    ) -> EvacuationPlan {
+        let mut slots: Vec<Slot> =
+            nodes.iter().filter_map(|node| self.fleet.slot_of(node)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        // An empty node needs no plan; in a large fleet there are many.
+        if slots.iter().all(|slot| self.fleet.row(*slot).is_none_or(|row| row.instances.is_empty()))
+        {
+            return EvacuationPlan::default();
+        }
+        let closed: Vec<(Slot, (NodeState, u64))> =
+            slots.iter().map(|&slot| (slot, self.close(slot))).collect();
+        let mut moving = Moving::new(self, &slots, &guest, effort, now);
+        moving.run();
+        let plan = moving.finish();
+        for (slot, was) in closed {
+            self.fleet.swap_state(slot, was);
+        }
+        plan
+    }
+
+    /// Makes a node take nothing more. Its facts count as unchanged: a plan is no event.
+    fn close(&mut self, slot: Slot) -> (NodeState, u64) {
+        let constraint_gen = self.fleet.row(slot).map_or(0, |row| row.constraint_gen);
+        self.fleet.swap_state(slot, (NodeState::Draining, constraint_gen))
+    }
+}
+
+#[cfg(test)]
+mod tests;

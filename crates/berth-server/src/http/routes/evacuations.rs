@@ -1,0 +1,101 @@
+//! `/v1/evacuations`: whether nodes could be emptied now, under every rule.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{Evacuation, EvacuationQuery, Page};
+use berth_engine::NodeId;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::evacuation;
+use crate::http::extract::Json;
+use crate::http::problem::{Answer, ApiError};
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(check))
+}
+
+/// Check whether nodes can be emptied
+///
+/// Plans every move with the function that places, claims nothing and changes nothing. Nodes, or
+/// all nodes of a rack, are emptied together; with `all`, each node by itself, without its moves.
+#[utoipa::path(post, path = "/v1/evacuations/check", tag = "nodes",
+    request_body = EvacuationQuery,
+    responses((status = 200, description = "One entry for what is emptied together.", body = Page<Evacuation>)))]
+async fn check(
+    State(service): State<Arc<Service>>,
+    Json(asked): Json<EvacuationQuery>,
+) -> Answer<axum::Json<Page<Evacuation>>> {
+    let items = match which(&service, asked).await? {
+        Some(nodes) => vec![evacuation::check(&service, nodes).await?],
+        None => evacuation::check_all(&service).await?,
+    };
+    Ok(axum::Json(Page { items, next: None }))
+}
+
+/// The nodes that are meant; absent: each by itself.
+async fn which(service: &Service, asked: EvacuationQuery) -> Answer<Option<Vec<NodeId>>> {
+    let EvacuationQuery { nodes, rack, zone, all } = asked;
+    let given = [!nodes.is_empty(), rack.is_some(), all];
+    let names = ["nodes", "rack", "all"];
+    let given: Vec<&str> =
+        names.into_iter().zip(given).filter(|(_, given)| *given).map(|(name, _)| name).collect();
+    if given.len() != 1 {
+        let value = (!given.is_empty()).then(|| format!("given with {}", given[1..].join(", ")));
+        let accepted = "one of `nodes`, `rack` and `all`";
+        return Err(ApiError::field(given.first().unwrap_or(&"nodes"), value, accepted));
+    }
+    if let (Some(zone), None) = (&zone, &rack) {
+        let accepted = "nothing, unless `rack` is given: it says which zone's rack is meant";
+        return Err(ApiError::field("zone", Some(format!("{zone:?}")), accepted));
+    }
+    if all {
+        return Ok(None);
+    }
+    service.settled().await;
+    match rack {
+        Some(rack) => of_rack(service, &rack, zone.as_deref()).map(Some),
+        None => known(service, nodes).map(Some),
+    }
+}
+
+fn known(service: &Service, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> {
+    nodes.sort();
+    nodes.dedup();
+    let books = service.catalog.books();
+    match nodes.iter().find(|node| !books.nodes.contains_key(*node)) {
+        Some(unknown) => {
+            let value = Some(format!("{:?}", unknown.as_str()));
+            Err(ApiError::field("nodes", value, "nodes that are registered"))
+        }
+        None => Ok(nodes),
+    }
+}
+
+fn of_rack(service: &Service, rack: &str, zone: Option<&str>) -> Answer<Vec<NodeId>> {
+    let books = service.catalog.books();
+    let here = books.nodes.values().filter(|node| node.facts.rack.as_deref() == Some(rack));
+    let mut zones: Vec<Option<&str>> =
+        here.clone().map(|node| node.facts.zone.as_deref()).collect();
+    zones.sort_unstable();
+    zones.dedup();
+    let value = |text: &str| Some(format!("{text:?}"));
+    if zones.is_empty() {
+        return Err(ApiError::field("rack", value(rack), "a rack that a node is in"));
+    }
+    if zone.is_none() && zones.len() > 1 {
+        let names: Vec<&str> = zones.iter().map(|zone| zone.unwrap_or("none")).collect();
+        let accepted = format!("the zone of rack {rack:?}: {}", names.join(", "));
+        return Err(ApiError::field("zone", None, &accepted));
+    }
+    let meant = here.filter(|node| zone.is_none() || node.facts.zone.as_deref() == zone);
+    let nodes: Vec<NodeId> = meant.map(|node| node.facts.id.clone()).collect();
+    if nodes.is_empty() {
+        let accepted = format!("a zone with a rack {rack:?}");
+        return Err(ApiError::field("zone", zone.and_then(value), &accepted));
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,185 @@
+//! What a change of a workload is, in a word and field by field.
+
+use berth_api::{NewWorkload, Workload, units};
+use serde_json::Value;
+
+/// What a change makes of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is new.
+    Created,
+    /// Its members are other ones: a new revision.
+    Revision(i64),
+    /// Only how many should run is another number.
+    Scaled(u32, u32),
+    /// Something else is.
+    Changed,
+    /// Nothing is.
+    Unchanged,
+}
+
+impl Change {
+    /// What becomes of what is there when something is asked for.
+    pub(crate) fn of(before: Option<&Workload>, new: &NewWorkload) -> Self {
+        let Some(before) = before else { return Self::Created };
+        let spec = &before.spec;
+        if spec == new {
+            return Self::Unchanged;
+        }
+        let same = (&spec.template, &spec.pools, &spec.release)
+            == (&new.template, &new.pools, &new.release);
+        if !same {
+            return Self::Revision(before.revision + 1);
+        }
+        let scaled = NewWorkload { replicas: new.replicas, ..spec.clone() };
+        match (spec.replicas, new.replicas) {
+            (Some(from), Some(to)) if scaled == *new => Self::Scaled(from, to),
+            _ => Self::Changed,
+        }
+    }
+
+    /// In a word, for scripts.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Revision(_) => "new_revision",
+            Self::Scaled(..) => "scaled",
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Created => f.write_str("created"),
+            Self::Revision(revision) => write!(f, "changed (revision {revision})"),
+            Self::Scaled(from, to) => write!(f, "scaled {from} → {to}"),
+            Self::Changed => f.write_str("changed"),
+            Self::Unchanged => f.write_str("unchanged"),
+        }
+    }
+}
+
+/// One field that differs: its name, what it was, what it will be.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Field {
+    /// Its name: `template.image`.
+    pub(crate) field: String,
+    /// What it was; nothing when it was not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<String>,
+    /// What it will be; nothing when it goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) to: Option<String>,
+}
+
+impl std::fmt::Display for Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dash = || "-".to_owned();
+        let (from, to) = (self.from.clone(), self.to.clone());
+        let (from, to) = (from.unwrap_or_else(dash), to.unwrap_or_else(dash));
+        write!(f, "{}: {from} → {to}", self.field)
+    }
+}
+
+/// The fields that differ between two things of the same kind, in order of name.
+pub(crate) fn fields<T: serde::Serialize>(before: &T, after: &T) -> Vec<Field> {
+    let value = |it: &T| serde_json::to_value(it).unwrap_or(Value::Null);
+    let mut found = Vec::new();
+    compare(String::new(), Some(&value(before)), Some(&value(after)), &mut found);
+    found
+}
+
+fn compare(name: String, before: Option<&Value>, after: Option<&Value>, found: &mut Vec<Field>) {
+    if before == after {
+        return;
+    }
+    let below = |value: Option<&Value>| match value {
+        Some(Value::Object(map)) => Some(map.clone()),
+        // What is not there is compared field by field with what is.
+        None => Some(serde_json::Map::new()),
+        Some(_) => None,
+    };
+    let is_map = [before, after].into_iter().flatten().all(Value::is_object);
+    match (below(before), below(after)) {
+        (Some(old), Some(new)) if is_map => {
+            let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
+            keys.sort();
+            keys.dedup();
+            for key in keys {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                compare(name, old.get(key), new.get(key), found);
+            }
+        }
+        _ => {
+            let (name, text) = words(&name);
+            let (from, to) = (before.map(text), after.map(text));
+            found.push(Field { field: name, from, to });
+        }
+    }
+}
+
+/// A field's name and how its values read: amounts as people type them.
+fn words(name: &str) -> (String, fn(&Value) -> String) {
+    type Text = fn(&Value) -> String;
+    const AMOUNTS: [(&str, &str, Text); 4] = [
+        ("cpu_milli", "cpu", |value| amount(value, units::cpu_exact)),
+        ("memory_mib", "memory", |value| amount(value, units::size_exact)),
+        ("disk_mib", "disk", |value| amount(value, units::size_exact)),
+        ("bandwidth_mbps", "bandwidth", |value| amount(value, units::bandwidth_exact)),
+    ];
+    for (exact, typed, text) in AMOUNTS {
+        if let Some(above) = name.strip_suffix(exact) {
+            return (format!("{above}{typed}"), text);
+        }
+    }
+    (name.to_owned(), plain)
+}
+
+fn amount(value: &Value, text: fn(i64) -> String) -> String {
+    value.as_i64().map_or_else(|| plain(value), text)
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(text: &str) -> NewWorkload {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn fields_that_differ_are_named_with_amounts_as_people_type_them() {
+        let before =
+            new(r#"{"replicas":3,"template":{"image":"a","resources":{"memory_mib":1024}}}"#);
+        let after = new(
+            r#"{"replicas":5,"template":{"resources":{"memory_mib":2048},"tags":{"role":"web"}},
+                "capacity":{"max_on_demand":3}}"#,
+        );
+        let said: Vec<String> = fields(&before, &after).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "capacity.at_least_one_of_each: - → false",
+                "capacity.enabled: - → true",
+                "capacity.max_on_demand: - → 3",
+                "capacity.mode: - → strict",
+                "capacity.on_change: - → rebuild",
+                "replicas: 3 → 5",
+                "template.image: a → -",
+                "template.resources.memory: 1GiB → 2GiB",
+                "template.tags.role: - → web",
+            ]
+        );
+        assert!(fields(&before, &before).is_empty());
+    }
+}

@@ -1,0 +1,276 @@
+//! Workloads in files: TOML, YAML or JSON, one or several in each.
+
+use std::path::Path;
+
+use berth_api::NewWorkload;
+use serde_json::{Map, Value};
+
+use crate::cli::failure::{Done, Failure};
+use crate::cli::place::{amounts, file};
+
+/// A workload as a file has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Document {
+    /// The file, and which of its documents.
+    pub(crate) place: String,
+    /// The tenant, if it is said.
+    pub(crate) owner: Option<String>,
+    /// Its name.
+    pub(crate) name: String,
+    /// What is asked for.
+    pub(crate) new: NewWorkload,
+}
+
+/// All workloads of a file; what is wrong with each of those that cannot be read.
+pub(crate) fn read(path: &Path) -> Done<Vec<Done<Document>>> {
+    let name = if path.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
+    };
+    let values = values(path, &file::text(path)?)
+        .map_err(|error| cannot_be_read(&error).within(&name))?
+        .into_iter()
+        .flat_map(several)
+        .filter(|value| !value.is_null())
+        .collect::<Vec<_>>();
+    if values.is_empty() {
+        return Err(Failure::usage(format!("{name} holds no workload"))
+            .accepted("owner, name, replicas and template; see berth workloads apply --help"));
+    }
+    let alone = values.len() == 1;
+    let documents = values.into_iter().enumerate().map(|(index, value)| {
+        let place = if alone { name.clone() } else { format!("{name}, document {}", index + 1) };
+        document(place.clone(), value).map_err(|failure| failure.within(&place))
+    });
+    Ok(documents.collect())
+}
+
+fn cannot_be_read(error: &str) -> Failure {
+    let line = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    Failure::usage(format!("it cannot be read: {line}"))
+        .accepted("JSON in .json, TOML in .toml, YAML in .yaml or .yml; any of them in others")
+}
+
+/// The values of a text, in the language that the file's name says, else in the one that fits.
+fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => json(text),
+        Some("toml") => toml(text),
+        Some("yaml" | "yml") => yaml(text),
+        _ => {
+            let is_structured = |values: &Vec<Value>| {
+                values.iter().all(|it| it.is_object() || it.is_array() || it.is_null())
+            };
+            // Most TOML is no YAML, and what is, is one long text to it.
+            match yaml(text) {
+                Ok(values) if is_structured(&values) => Ok(values),
+                wrong => toml(text).map_err(|error| wrong.err().unwrap_or(error)),
+            }
+        }
+    }
+}
+
+fn json(text: &str) -> Result<Vec<Value>, String> {
+    let values = serde_json::Deserializer::from_str(text).into_iter();
+    values.collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
+fn yaml(text: &str) -> Result<Vec<Value>, String> {
+    serde_saphyr::from_multiple(text).map_err(|error| error.to_string())
+}
+
+fn toml(text: &str) -> Result<Vec<Value>, String> {
+    // The first line of its errors is only where; what is wrong comes last.
+    ::toml::from_str(text).map(|value| vec![value]).map_err(|error| {
+        let what = error.message().to_owned();
+        match error.span().and_then(|span| text.get(..span.start)) {
+            Some(before) => format!("line {}: {what}", before.lines().count().max(1)),
+            None => what,
+        }
+    })
+}
+
+/// The workloads of a value: itself, the items of a list, or what is below `workload` or `items`.
+fn several(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(values) => values,
+        Value::Object(mut map) if map.len() == 1 => {
+            for key in ["workload", "workloads", "items"] {
+                if let Some(Value::Array(values)) = map.get_mut(key) {
+                    return std::mem::take(values);
+                }
+            }
+            vec![Value::Object(map)]
+        }
+        // A list as the API answers it.
+        Value::Object(map) if map.contains_key("items") && map.contains_key("next") => {
+            map.get("items").cloned().map_or_else(Vec::new, several)
+        }
+        other => vec![other],
+    }
+}
+
+fn document(place: String, value: Value) -> Done<Document> {
+    let Value::Object(mut map) = value else {
+        return Err(Failure::usage(format!("{} is no workload", kind(&value)))
+            .accepted("a document with owner, name, replicas and template"));
+    };
+    let owner = text(&mut map, "owner")?;
+    let Some(name) = text(&mut map, "name")? else {
+        return Err(Failure::usage("name is missing").accepted("the workload's name, such as web"));
+    };
+    // What `berth workloads show -o yaml` prints can be changed and applied.
+    if let Some(Value::Object(spec)) = map.get_mut("spec") {
+        map = std::mem::take(spec);
+    }
+    let new = new(Value::Object(map)).map_err(|wrong| Failure::usage(wrong).within(&name))?;
+    Ok(Document { place, owner, name, new })
+}
+
+fn new(mut value: Value) -> Result<NewWorkload, String> {
+    if let Some(template) = value.get_mut("template") {
+        amounts::as_numbers(template).map_err(|wrong| format!("template.{wrong}"))?;
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let (path, inner) = (error.path().to_string(), error.inner().to_string());
+        if path == "." { inner } else { format!("{path}: {inner}") }
+    })
+}
+
+fn text(map: &mut Map<String, Value>, field: &str) -> Done<Option<String>> {
+    match map.remove(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
+        Some(other) => Err(Failure::usage(format!("{field} is {other}")).accepted("a name")),
+    }
+}
+
+const fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a switch",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "this",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{CapacityMode, Share, Strategy};
+
+    use super::*;
+
+    const TOML: &str = r#"
+owner = "acme"
+name = "web"
+replicas = 5
+pools = ["ip"]
+[template]
+image = "web:7"
+resources = { cpu = "500m", memory = "2GiB" }
+[capacity]
+max_on_demand = 3
+mode = { fallback-after = "5m" }
+[rolling]
+strategy = "rolling"
+max_surge = "25%"
+max_unavailable = 1
+"#;
+
+    const YAML: &str = "
+owner: acme
+name: web
+replicas: 5
+pools: [ip]
+template:
+  image: web:7
+  resources: {cpu: 500m, memory: 2GiB}
+capacity:
+  max_on_demand: 3
+  mode: {fallback-after: 5m}
+rolling:
+  strategy: rolling
+  max_surge: 25%
+  max_unavailable: 1
+";
+
+    fn written(name: &str, text: &str) -> Done<Vec<Done<Document>>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    fn all(name: &str, text: &str) -> Vec<Document> {
+        written(name, text).unwrap().into_iter().map(Result::unwrap).collect()
+    }
+
+    fn wrong(name: &str, text: &str) -> String {
+        let failure = match written(name, text) {
+            Ok(documents) => documents.into_iter().find_map(Result::err).unwrap(),
+            Err(failure) => failure,
+        };
+        anstream::adapter::strip_str(&failure.text()).to_string()
+    }
+
+    #[test]
+    fn one_workload_reads_the_same_in_three_languages() {
+        let toml = all("a.toml", TOML).remove(0);
+        assert_eq!(toml.owner.as_deref(), Some("acme"));
+        assert_eq!(toml.new.template.resources.cpu_milli, 500);
+        assert_eq!(toml.new.template.resources.memory_mib, 2048);
+        assert_eq!(toml.new.capacity.unwrap().mode, CapacityMode::FallbackAfter(300));
+        assert_eq!(toml.new.rolling.strategy, Strategy::Rolling);
+        assert_eq!(toml.new.rolling.max_surge, Share::Percent(25));
+        assert_eq!(all("a.yaml", YAML)[0].new, toml.new);
+        let value: Value = ::toml::from_str(TOML).unwrap();
+        assert_eq!(all("a.json", &value.to_string())[0].new, toml.new);
+        // Where the name says nothing, the text does.
+        assert_eq!(all("a", TOML)[0].new, toml.new);
+        assert_eq!(all("a", YAML)[0].new, toml.new);
+    }
+
+    #[test]
+    fn a_file_may_hold_several() {
+        let one = |name: &str| format!("name: {name}\ntemplate: {{resources: {{memory: 1}}}}\n");
+        let names = |documents: Vec<Document>| {
+            documents.into_iter().map(|document| document.name).collect::<Vec<_>>()
+        };
+        let yaml = format!("---\n{}---\n{}---\n", one("a"), one("b"));
+        assert_eq!(names(all("a.yaml", &yaml)), ["a", "b"]);
+        let toml = "[[workload]]\nname = 'a'\ntemplate.resources.memory = 1\n\
+                    [[workload]]\nname = 'b'\ntemplate.resources.memory = 2\n";
+        assert_eq!(names(all("a.toml", toml)), ["a", "b"]);
+        assert_eq!(names(all("-stdin", toml)), ["a", "b"]);
+        let json = r#"[{"name":"a","template":{"resources":{"memory":1}}}]"#;
+        assert_eq!(names(all("a.json", json)), ["a"]);
+    }
+
+    #[test]
+    fn what_is_wrong_names_file_document_and_field() {
+        let two = "name: a\ntemplate: {resources: {memory: 1}}\n---\nname: b\nreplicas: many\n\
+                   template: {resources: {memory: 1}}\n";
+        let text = wrong("a.yaml", two);
+        assert!(text.contains("a.yaml, document 2") && text.contains("replicas"), "{text}");
+        let text = wrong("a.toml", "name = 'a'\n[template.resources]\nmemory = '2 apples'\n");
+        assert!(text.contains("a.toml: a: template.resources.memory"), "{text}");
+        let text =
+            wrong("a.toml", "name = 'a'\ncolour = 'red'\n[template]\nresources.memory = 1\n");
+        assert!(text.contains("colour"), "{text}");
+        let text = wrong("a.yaml", "replicas: 1\n");
+        assert!(text.contains("name is missing"), "{text}");
+        let text = wrong("a.toml", "name = 'a'\nreplicas = = 2\n");
+        assert!(text.contains("line 2"), "{text}");
+        assert!(wrong("a.yaml", "").contains("holds no workload"));
+    }
+
+    #[test]
+    fn what_is_shown_can_be_applied() {
+        let shown = r#"{"owner":"acme","name":"web","version":3,"revision":2,"env":"prod",
+            "spec":{"replicas":2,"template":{"resources":{"memory_mib":64}}},"status":{}}"#;
+        assert_eq!(all("a.json", shown)[0].new.replicas, Some(2));
+    }
+}
