@@ -35,7 +35,7 @@ async fn a_member_of_a_lost_node_is_replaced_in_its_own_seat() {
     let lost = world.holder("web", 1).await;
     let node = lost["node"].as_str().unwrap().to_owned();
     let other = world.holder("web", 0).await["instance"].clone();
-    world.agents(|manners| drop(manners.silent.insert(node.clone())));
+    world.agents(|manners| manners.silent.insert(node.clone()));
     world
         .until("seat 1 has another member that runs", |world| {
             let lost = &lost;
@@ -75,7 +75,7 @@ async fn a_member_with_a_volume_on_a_lost_node_is_reported_and_not_replaced() {
     world.apply("db", json!({ "replicas": 1, "template": template })).await.expect(201);
     world.ready("db").await;
     let before = world.holder("db", 0).await;
-    world.agents(|manners| drop(manners.silent.insert("o1".to_owned())));
+    world.agents(|manners| manners.silent.insert("o1".to_owned()));
     let found = world.degraded("db", "node_lost").await;
     let message = found["status"]["reason"]["message"].as_str().unwrap();
     assert!(message.contains(before["instance"].as_str().unwrap()), "{message}");
@@ -101,7 +101,7 @@ async fn when_nothing_else_has_room_a_lost_member_waits_and_takes_its_seat_later
     let fields = json!({ "replicas": 2, "capacity": { "max_on_demand": 1 } });
     world.apply("web", fields).await.expect(201);
     world.ready("web").await;
-    world.agents(|manners| drop(manners.silent.insert("s1".to_owned())));
+    world.agents(|manners| manners.silent.insert("s1".to_owned()));
     world
         .until("it is said that a member waits", |world| async move {
             world.workload("web").await["status"]["reason"]["members"] == 1

@@ -79,7 +79,7 @@ async fn by_default_all_old_members_stay_until_all_new_ones_run() {
     world.apply("web", revision(1, json!({ "replicas": 4 }))).await.expect(201);
     world.ready("web").await;
     // One node's agent starts nothing, so some of the new ones do not run.
-    world.agents(|manners| drop(manners.slow.insert("o1".to_owned())));
+    world.agents(|manners| manners.slow.insert("o1".to_owned()));
     world.apply("web", revision(2, json!({ "replicas": 4 }))).await.expect(200);
     let look = |members: &[Value]| {
         let old = count(members, |it| it["revision"] == 1 && is_active(it));
@@ -284,7 +284,7 @@ async fn what_is_removed_is_gone_when_its_members_are() {
     world.apply("web", json!({ "replicas": 2 })).await.expect(201);
     world.ready("web").await;
     // The agent does not say that they stopped.
-    world.agents(|manners| drop(manners.stuck.insert("o1".to_owned())));
+    world.agents(|manners| manners.stuck.insert("o1".to_owned()));
     let reply = world.servers[0].delete(&world.token, &path("web")).await.expect(202);
     assert_eq!(reply.json()["deleting"], true);
     world

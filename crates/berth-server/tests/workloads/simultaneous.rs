@@ -31,7 +31,7 @@ async fn roomy(store: Store, servers: usize) -> World {
     let world = World::with(store, servers, |_| {}).await;
     for (id, kind) in [("o1", CapacityType::OnDemand), ("s1", CapacityType::Spot)] {
         let big = Amounts::new(4_000_000, 1 << 22).with_disk(1 << 26);
-        world.agents(|manners| drop(manners.slow.insert(id.to_owned())));
+        world.agents(|manners| manners.slow.insert(id.to_owned()));
         world
             .node_with(id, |facts| {
                 facts.capacity_type = kind;

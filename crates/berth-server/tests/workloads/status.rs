@@ -121,7 +121,7 @@ async fn a_tenant_reads_why_without_the_names_of_nodes_if_the_policy_says_so() {
 async fn members_that_keep_ending_are_tried_ever_more_rarely_until_something_changes() {
     let world = World::new().await;
     world.fleet(2, 0).await;
-    world.agents(|manners| drop(manners.doomed_images.insert("web:bad".to_owned())));
+    world.agents(|manners| manners.doomed_images.insert("web:bad".to_owned()));
     let of = |image: &str| json!({ "replicas": 2, "template": { "image": image } });
     world.apply("web", of("web:bad")).await.expect(201);
     world
@@ -183,7 +183,7 @@ async fn a_node_on_which_nothing_boots_is_avoided_by_those_who_come_next() {
     let first = world.post("/v1/placements", &asked).await.expect(200).json();
     let broken = first["instances"][0]["node"].as_str().unwrap().to_owned();
     assert_eq!(failure_score(&world, &broken).await, failure_score(&world, "o3").await);
-    world.agents(|manners| drop(manners.broken.insert(broken.clone())));
+    world.agents(|manners| manners.broken.insert(broken.clone()));
     world.apply("web", json!({ "replicas": 1 })).await.expect(201);
     world.ready("web").await;
     assert_ne!(world.holder("web", 0).await["node"], json!(broken));

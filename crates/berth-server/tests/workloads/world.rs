@@ -177,8 +177,8 @@ impl World {
     }
 
     /// Changes how agents behave.
-    pub(crate) fn agents(&self, change: impl FnOnce(&mut Manners)) {
-        change(&mut self.manners.lock().unwrap());
+    pub(crate) fn agents<T>(&self, change: impl FnOnce(&mut Manners) -> T) -> T {
+        change(&mut self.manners.lock().unwrap())
     }
 
     /// Stores a workload of the test's tenant: fields beside `template` are given, each member
