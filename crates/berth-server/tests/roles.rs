@@ -120,6 +120,8 @@ fn body(method: &str, path: &str, tenant: Option<&str>) -> Option<Value> {
         }
         "attachments" => json!({"owner": owner, "volumes": [tenant]}),
         "volumes" => json!({"owner": owner, "home": NODE}),
+        "workloads" if path.ends_with("/scale") => json!({"replicas": 1}),
+        "workloads" if path.ends_with("/rollout") => json!({"action": "pause"}),
         "workloads" => json!({"replicas": 1, "template": template}),
         "claims" => json!({"fence": 1}),
         "placements" => {

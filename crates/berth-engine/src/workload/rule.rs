@@ -229,7 +229,7 @@ pub struct Rolling {
     pub strategy: Strategy,
     /// With `rolling`: how many more than wanted there may be meanwhile.
     pub max_surge: Share,
-    /// How many fewer than wanted may run meanwhile, also while nodes are drained.
+    /// How many fewer than wanted may run meanwhile.
     pub max_unavailable: Share,
 }
 

@@ -27,7 +27,7 @@ use crate::http::{ApiError, Permissions};
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::queue::Queue;
-use crate::workloads::{Degradations, Outside, WorkloadKey};
+use crate::workloads::{self, Degradations, Outside, WorkloadKey};
 
 pub use heartbeats::Heartbeats;
 pub use settings::Settings;
@@ -213,7 +213,12 @@ impl Service {
     pub async fn forget_workload(&self, key: &WorkloadKey) -> Result<bool, LedgerError> {
         let (owner, name) = key.clone();
         let answer = self.submit(Op::RemoveWorkload { owner, name }).await?;
-        Ok(matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged)))
+        let gone = matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged));
+        if gone && self.degraded.get(key).is_some() {
+            // What is not there lacks nothing.
+            self.submit(workloads::tell(key, None, None)).await?;
+        }
+        Ok(gone)
     }
 
     /// Waits until what this server has committed is in the catalogue.

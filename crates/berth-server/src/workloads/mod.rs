@@ -20,6 +20,7 @@ pub use definition::{Body, Definition, WorkloadKey};
 pub use keeper::keep_running;
 pub use members::{Hosts, Outside, claims, desired};
 pub use scheduling::Degradations;
+pub(crate) use scheduling::tell;
 pub use turn::look_at_all;
 
 /// Reasons that the loop gives when it lets a member go.

@@ -84,7 +84,7 @@ fn key_of(id: &str) -> Option<WorkloadKey> {
 
 /// The operation that says what is wrong with a workload, or that nothing is.
 #[must_use]
-pub(super) fn tell(
+pub(crate) fn tell(
     key: &WorkloadKey,
     definition: Option<&Definition>,
     wrong: Option<&Degraded>,

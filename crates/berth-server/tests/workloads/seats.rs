@@ -316,4 +316,6 @@ async fn a_template_that_asks_for_a_kind_itself_is_not_overruled() {
     world.apply("web", fields).await.expect(201);
     world.ready("web").await;
     assert_eq!(world.seats("web").await, "0S 1S 2S");
+    let members = world.members("web").await;
+    assert!(members.iter().all(|member| member.get("wants").is_none()), "{members:?}");
 }

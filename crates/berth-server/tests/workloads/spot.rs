@@ -189,6 +189,9 @@ async fn s12_with_the_lazy_policy_misplaced_members_stay_and_go_first() {
     let world = world_of(5, 3).await;
     assert!(change_limit(&world, 1, "lazy").await.is_empty());
     assert_eq!(world.seats("web").await, "0O 1O 2O 3S 4S");
+    let members = world.members("web").await;
+    let costs: Vec<&Value> = members.iter().map(|member| &member["deletion_cost"]).collect();
+    assert_eq!(costs, [100, 0, 0, 1, 1]);
     // One that is refilled is of the new kind.
     world.lose(&world.holder("web", 2).await["instance"]).await;
     world.seated("web", "0O 1O 2S 3S 4S").await;

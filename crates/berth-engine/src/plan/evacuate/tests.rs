@@ -1,3 +1,5 @@
+//! What becomes of each instance, in fleets of a few nodes.
+
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::collections::BTreeMap;

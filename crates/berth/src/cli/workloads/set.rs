@@ -156,7 +156,7 @@ impl RollingFlags {
 
 impl Set {
     /// What is asked for, given what is there.
-    fn new(&self, before: Option<&NewWorkload>) -> Done<NewWorkload> {
+    fn asked(&self, before: Option<&NewWorkload>) -> Done<NewWorkload> {
         let template = match (&self.file, before) {
             (Some(path), _) => Some(file::instance(path)?),
             (None, Some(before)) => Some(before.template.clone()),
@@ -217,7 +217,7 @@ impl Set {
             }
         };
         let before = found.as_ref().map(|found| &found.value);
-        let new = self.new(before.map(|before| &before.spec))?;
+        let new = self.asked(before.map(|before| &before.spec))?;
         // Not over a change that somebody else made meanwhile.
         let etag = found.as_ref().and_then(|found| found.etag.as_deref());
         let method = http::Method::PUT;
@@ -273,25 +273,25 @@ mod tests {
             "acme/web --replicas 3 --memory 1GiB --group g --pool ip --max-on-demand 2 \
              --capacity-mode fallback-after=5m --strategy rolling --max-surge 50%",
         );
-        let new = made.new(None).unwrap();
+        let new = made.asked(None).unwrap();
         assert_eq!(new.replicas, Some(3));
         let rule = new.capacity.unwrap();
         assert_eq!((rule.max_on_demand, rule.mode), (Some(2), CapacityMode::FallbackAfter(300)));
         assert_eq!(new.rolling.max_surge, Share::Percent(50));
         // The same again changes nothing; another flag changes what it names.
-        assert_eq!(made.new(Some(&new)).unwrap(), new);
-        let other = parse("acme/web --max-on-demand 1").new(Some(&new)).unwrap();
+        assert_eq!(made.asked(Some(&new)).unwrap(), new);
+        let other = parse("acme/web --max-on-demand 1").asked(Some(&new)).unwrap();
         assert_eq!(other.capacity.unwrap().max_on_demand, Some(1));
         assert_eq!((other.replicas, other.template), (Some(3), new.template.clone()));
-        let off = parse("acme/web --capacity-rule off").new(Some(&new)).unwrap();
+        let off = parse("acme/web --capacity-rule off").asked(Some(&new)).unwrap();
         assert!(!off.capacity.unwrap().enabled);
-        let own = parse("acme/web --caller-managed").new(Some(&new)).unwrap();
+        let own = parse("acme/web --caller-managed").asked(Some(&new)).unwrap();
         assert_eq!(own.replicas, None);
     }
 
     #[test]
     fn how_many_must_be_said_once() {
-        let text = parse("acme/web --memory 1GiB").new(None).unwrap_err().text();
+        let text = parse("acme/web --memory 1GiB").asked(None).unwrap_err().text();
         assert!(text.contains("--caller-managed"), "{text}");
     }
 }

@@ -37,7 +37,7 @@ pub(super) enum Changed {
     /// It is new.
     Stored,
     /// It is another than before.
-    Replaced,
+    Edited,
     /// It was so already.
     Unchanged,
 }
@@ -71,7 +71,7 @@ pub(super) async fn change(
         match service.call(caller, "workload.put", subject, None, op).await? {
             LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 let is_new = current.is_none();
-                return Ok(if is_new { Changed::Stored } else { Changed::Replaced });
+                return Ok(if is_new { Changed::Stored } else { Changed::Edited });
             }
             LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
                 return Err(ApiError::conflict("impossible", why));

@@ -182,7 +182,7 @@ async fn put(
     });
     let status = match changed.await? {
         change::Changed::Stored => StatusCode::CREATED,
-        change::Changed::Replaced | change::Changed::Unchanged => StatusCode::OK,
+        change::Changed::Edited | change::Changed::Unchanged => StatusCode::OK,
     };
     Ok(tagged(status, &read(&service, &caller, &owner, &name).await?))
 }
