@@ -131,9 +131,10 @@ mod tests {
     #[test]
     fn the_lowest_free_seat_is_given_and_its_kind_is_by_its_number() {
         let mut seats = web(2);
-        for (slot, kind) in [(0, CapacityType::OnDemand), (1, CapacityType::OnDemand)] {
-            assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(slot), Some(kind))));
-            seats.take(InstanceId::from_u128(slot as u128 + 1), key(), seat(slot));
+        for (slot, id) in [(0, 1), (1, 2)] {
+            let on_demand = Some(CapacityType::OnDemand);
+            assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(slot), on_demand)));
+            seats.take(InstanceId::from_u128(id), key(), seat(slot));
         }
         assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(2), Some(CapacityType::Spot))));
         seats.free(InstanceId::from_u128(1));

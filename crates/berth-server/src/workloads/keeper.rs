@@ -87,7 +87,8 @@ struct Keeper {
     waiting: FxHashMap<WorkloadKey, Waiting>,
     /// Workloads to be looked at again at some time.
     later: BTreeMap<Instant, FxHashSet<WorkloadKey>>,
-    /// When each tenant last got its turn.
+    /// When each tenant last got a place. To be asked and refused is no turn: else whoever asks for
+    /// least would always be first, and room that comes one at a time would be its alone.
     served: FxHashMap<Text, u64>,
     turns: u64,
 }
@@ -229,10 +230,8 @@ impl Keeper {
         tenants.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         let mut order = Vec::new();
         while order.len() < AT_ONCE && !tenants.is_empty() {
-            tenants.retain_mut(|(_, tenant, list)| {
+            tenants.retain_mut(|(_, _, list)| {
                 let Some(next) = list.next() else { return false };
-                self.turns += 1;
-                self.served.insert(tenant.clone(), self.turns);
                 order.push(next);
                 true
             });
@@ -266,7 +265,7 @@ impl Keeper {
         for (wanted, answer) in asked {
             let turn = &turns[wanted.turn];
             match placing::outcome(answer).await {
-                Made::Placed => {}
+                Made::Placed => self.serve(turn),
                 Made::Again => self.look_again(Instant::now() + PAUSE, &turn.definition.key),
                 Made::Unknown => {
                     found[wanted.turn].untried = true;
@@ -294,7 +293,17 @@ impl Keeper {
         }
         let class = Some(placing::other(class));
         let answer = placing::submit(service, &wanted.recipe, &wanted.creation, class, true);
-        matches!(placing::outcome(answer).await, Made::Placed)
+        let placed = matches!(placing::outcome(answer).await, Made::Placed);
+        if placed {
+            self.serve(turn);
+        }
+        placed
+    }
+
+    /// Remembers that a tenant got a place.
+    fn serve(&mut self, turn: &Turn) {
+        self.turns += 1;
+        self.served.insert(turn.definition.key.0.clone(), self.turns);
     }
 
     fn may_fall_back(&self, turn: &Turn) -> bool {
@@ -353,7 +362,10 @@ impl Keeper {
             let answer = placing::submit(service, &wanted.recipe, &wanted.creation, class, false);
             match placing::outcome(answer).await {
                 Made::Refused(why) => found[wanted.turn].why = why,
-                Made::Placed => found[wanted.turn].waiting -= 1,
+                Made::Placed => {
+                    found[wanted.turn].waiting -= 1;
+                    self.serve(turn);
+                }
                 Made::Again | Made::Unknown => {
                     self.look_again(now + Duration::from_secs(1), &turn.definition.key);
                 }

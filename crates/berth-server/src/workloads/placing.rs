@@ -114,7 +114,11 @@ pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
             Made::Again
         }
         PlaceAnswer::NoRoom(refusals) => Made::Refused(refusals.into_iter().next().map(explained)),
-        PlaceAnswer::Refused(by) => Made::Refused(Some(why(refused(&by)))),
+        PlaceAnswer::Refused(by) => {
+            // The answer to a caller is named after its request; here there is none.
+            let code = by.code().to_owned();
+            Made::Refused(Some(Why { code, ..why(refused(&by)) }))
+        }
         PlaceAnswer::Invalid(invalid) => {
             let code = match &invalid {
                 berth_engine::InvalidRequest::UnknownGroup { .. } => "unknown_group",

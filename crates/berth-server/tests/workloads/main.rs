@@ -2,9 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod acceptance;
 mod auditor;
 #[path = "../common/mod.rs"]
 mod common;
+mod fairness;
+mod gates;
+mod limits;
+mod lost;
 mod model;
+mod rollout;
+mod seats;
+mod simultaneous;
 mod spot;
+mod status;
 mod world;

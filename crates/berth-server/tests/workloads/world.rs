@@ -177,8 +177,8 @@ impl World {
     }
 
     /// Changes how agents behave.
-    pub(crate) fn agents(&self, change: impl FnOnce(&mut Manners)) {
-        change(&mut self.manners.lock().unwrap());
+    pub(crate) fn agents<T>(&self, change: impl FnOnce(&mut Manners) -> T) -> T {
+        change(&mut self.manners.lock().unwrap())
     }
 
     /// Stores a workload of the test's tenant: fields beside `template` are given, each member
@@ -279,6 +279,92 @@ impl World {
         let reply = self.servers[0].get(&self.token, &path).await.expect(200);
         reply.json()["items"].as_array().unwrap().clone()
     }
+
+    /// Creates one member of a workload whose caller creates them, as the first server answers it.
+    pub(crate) async fn create(&self, workload: &str) -> Value {
+        let body = creation(workload, &json!({}));
+        let reply = self.post("/v1/placements", &body).await.expect(201);
+        reply.json()["instances"][0].clone()
+    }
+
+    /// The same, in short: its seat and the kind of node it is on, such as `3S`.
+    pub(crate) async fn next_seat(&self, workload: &str) -> String {
+        in_short(&self.create(workload).await["seat"])
+    }
+
+    /// Says that an instance is gone because its machine was taken away, as its agent would. That is
+    /// no crash, so nothing backs off.
+    pub(crate) async fn lose(&self, instance: &Value) {
+        let path = format!("/v1/claims/{}/release", instance.as_str().unwrap());
+        self.post(&path, &json!({ "confirmed": true, "reason": "reclaim" })).await.expect(200);
+        self.servers[0].service.settled().await;
+    }
+
+    /// The one that has a seat of the newest revision.
+    pub(crate) async fn holder(&self, workload: &str, slot: u32) -> Value {
+        let members = self.members(workload).await;
+        let mut held = members.into_iter().rev().filter(|member| member["slot"] == slot);
+        held.find(|member| member["handed_over"] != true).unwrap()
+    }
+
+    /// Looks at a workload's members again and again until `done` says so of its status; whatever
+    /// is seen on the way is shown to `see`.
+    pub(crate) async fn watch(
+        &self,
+        name: &str,
+        mut see: impl FnMut(&[Value]),
+        done: impl Fn(&Value) -> bool,
+    ) {
+        let began = Instant::now();
+        loop {
+            let members = self.members(name).await;
+            see(&members);
+            let found = self.workload(name).await;
+            if done(&found) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{name} never got there: {}", found["status"]);
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    }
+
+    /// An environment of the test's tenant.
+    pub(crate) async fn env(&self, name: &str) -> Value {
+        let path = format!("/v1/environments/{name}?owner={TENANT}");
+        self.servers[0].get(&self.token, &path).await.expect(200).json()
+    }
+
+    /// Stores something that must be taken.
+    pub(crate) async fn put(&self, path: &str, body: &Value) {
+        let reply = self.servers[0].put(&self.token, path, body).await;
+        assert!(reply.status.is_success(), "{path}: {}", reply.text);
+    }
+}
+
+/// A request for one member of a workload, with fields put over its instance.
+pub(crate) fn creation(workload: &str, fields: &Value) -> Value {
+    let mut instance = json!({
+        "workload": workload,
+        "resources": { "cpu_milli": 1000, "memory_mib": 1024 },
+    });
+    merge(&mut instance, fields.clone());
+    json!({ "owner": TENANT, "instances": [instance] })
+}
+
+/// A seat in short, such as `0O` or `3S`.
+pub(crate) fn in_short(seat: &Value) -> String {
+    let kind = if seat["on"] == "spot" { 'S' } else { 'O' };
+    format!("{}{kind}", seat["slot"])
+}
+
+/// Whether a workload is as it should be, and nobody is on the way out.
+pub(crate) fn is_ready(workload: &Value) -> bool {
+    workload["status"]["state"] == "ready" && workload["status"]["leaving"] == 0
+}
+
+/// How many of these are so.
+pub(crate) fn count(members: &[Value], is_so: impl Fn(&Value) -> bool) -> usize {
+    members.iter().filter(|member| is_so(member)).count()
 }
 
 impl Drop for World {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use berth_api::{ClaimState, Member, Page};
 use berth_engine::CapacityType;
-use berth_engine::workload::{deletion_cost, seat_class};
+use berth_engine::workload::{OnChange, deletion_cost, seat_class};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -64,13 +64,21 @@ fn member(
     let slot = u32::try_from(seat.slot).unwrap_or(u32::MAX);
     let node = books.nodes.get(&claim.node);
     let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);
+    // A template that asks for a kind itself is not overruled.
+    let rule = found.body.capacity.filter(|_| found.body.template.capacity_type.is_none());
+    let wants = rule.and_then(|rule| seat_class(&rule, found.replicas, slot));
+    let is_current = seat.revision == found.body.revision;
+    let stays_misplaced = is_current
+        && rule.is_some_and(|rule| rule.on_change == OnChange::Lazy)
+        && wants.is_some_and(|wants| wants != on);
     Some(Member {
         instance: claim.key.instance,
         revision: seat.revision,
         slot,
-        wants: found.body.capacity.and_then(|rule| seat_class(&rule, found.replicas, slot)),
+        wants,
         on,
-        deletion_cost: deletion_cost(on),
+        // What is not rebuilt goes before all others.
+        deletion_cost: if stays_misplaced { 0 } else { deletion_cost(on) },
         state: match claim.state {
             berth_ledger::ClaimState::Held => ClaimState::Held,
             berth_ledger::ClaimState::Binding => ClaimState::Binding,
