@@ -244,6 +244,9 @@ async fn an_agent_meets_no_node_but_its_own() {
         let target = world.path("GET", path, &world.other, "n2");
         let body = match (*method, *path) {
             ("PUT", "/v1/nodes/{node}") => Some(facts["facts"].clone()),
+            ("POST", "/v1/nodes/{node}/volume-moves") => {
+                Some(json!({"volume": "zebra", "step": "copied"}))
+            }
             (_, path) if path.starts_with("/v1/claims/") && *method != "GET" => {
                 Some(json!({"fence": world.other.fence}))
             }
