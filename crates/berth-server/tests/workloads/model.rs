@@ -124,7 +124,7 @@ impl Model {
     /// One change or mishap.
     async fn disturb(&mut self) {
         let at = usize::try_from(self.dice.roll(WORKLOADS.len() as u64)).unwrap();
-        let kind = self.dice.roll(11);
+        let kind = self.dice.roll(12);
         let what = match kind {
             0 | 1 => {
                 self.wanted[at].0 = self.dice.roll(6);
@@ -171,6 +171,11 @@ impl Model {
                 format!("a member of {} died", WORKLOADS[at])
             }
             9 => {
+                let node = self.dice.pick(&["s1", "s2"]);
+                self.world.post(&format!("/v1/nodes/{node}/reclaim"), &json!({})).await.expect(200);
+                format!("{node} will be taken away")
+            }
+            10 => {
                 let action = if self.dice.roll(2) == 0 { "pause" } else { "resume" };
                 let to = format!("{}/rollout", path(WORKLOADS[at]));
                 self.world.post(&to, &json!({ "action": action })).await.expect(200);
