@@ -3,11 +3,14 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{World, count, is_ready};
+use crate::world::{Store, World, count, is_ready};
 
 /// A workload of so many replicas, of which so many are on-demand, on three nodes of each kind.
 async fn world_of(replicas: u32, max_on_demand: u32) -> World {
-    let world = World::new().await;
+    settled(World::new().await, replicas, max_on_demand).await
+}
+
+async fn settled(world: World, replicas: u32, max_on_demand: u32) -> World {
     world.fleet(3, 3).await;
     apply(&world, replicas, max_on_demand, "rebuild").await;
     world.ready("web").await;
@@ -181,6 +184,14 @@ async fn s11_raising_the_limit_by_one_rebuilds_only_that_seat() {
 async fn s12_lowering_the_limit_rebuilds_exactly_the_misplaced_members() {
     let world = world_of(5, 3).await;
     assert_eq!(change_limit(&world, 1, "rebuild").await, [1, 2]);
+    assert_eq!(world.seats("web").await, "0O 1S 2S 3S 4S");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s11_and_s12_two_servers_rebuild_no_more_than_one_would() {
+    let world = settled(World::with(Store::Postgres, 2, |_| {}).await, 5, 3).await;
+    assert_eq!(change_limit(&world, 5, "rebuild").await, [3, 4]);
+    assert_eq!(change_limit(&world, 1, "rebuild").await, [1, 2, 3, 4]);
     assert_eq!(world.seats("web").await, "0O 1S 2S 3S 4S");
 }
 
