@@ -113,7 +113,7 @@ pub struct Drain {
 }
 
 /// An agent's notice that its node will be taken away.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReclaimNotice {
     /// In how many seconds; absent: soon.
@@ -174,6 +174,8 @@ pub struct MoveVolume {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeMoveState {
+    /// A dry run: it could be done.
+    Planned,
     /// Agents copy it while it is in use.
     Copying,
     /// It was copied; the instance that uses it is told to stop.
@@ -209,6 +211,30 @@ pub struct VolumeMove {
     pub since: Timestamp,
     /// When it last went on.
     pub changed_at: Timestamp,
+}
+
+/// What an agent has to do for the move of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeMoveAction {
+    /// Copy all there is, while it is in use; then report `copied`.
+    Copy,
+    /// Copy what changed since; nobody uses it. Then report `synced`.
+    Sync,
+}
+
+/// An agent's part in the move of a volume. Source and target are told the same and agree on who
+/// does the work; Berth's own agent does it on the target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeMoveTask {
+    /// The volume.
+    pub volume: String,
+    /// Where it is.
+    pub from: NodeId,
+    /// Where it goes.
+    pub to: NodeId,
+    /// What to do.
+    pub action: VolumeMoveAction,
 }
 
 /// What an agent reports of the move of a volume.

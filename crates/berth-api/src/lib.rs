@@ -28,7 +28,8 @@ pub use claim::{
 pub use decision::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
 pub use drain::{
     Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, MoveVolume,
-    ReclaimNotice, VolumeMove, VolumeMoveReport, VolumeMoveState, VolumeMoveStep,
+    ReclaimNotice, VolumeMove, VolumeMoveAction, VolumeMoveReport, VolumeMoveState, VolumeMoveStep,
+    VolumeMoveTask,
 };
 pub use event::Event;
 pub use node::{

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Claim, ClaimState, HeldValue};
+use crate::{Claim, ClaimState, HeldValue, ReclaimNotice, VolumeMoveTask};
 
 /// A node: what is known of it, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -111,6 +111,9 @@ pub struct Heartbeat {
     /// All instances on the node; absent: nothing is said of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningInstance>>,
+    /// That the node will be taken away; may be said with every sign of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim: Option<ReclaimNotice>,
 }
 
 /// What became of one instance that an agent reported.
@@ -143,6 +146,9 @@ pub struct Heard {
     pub reported: Vec<Reported>,
     /// Everything that should be on the node.
     pub assignments: Vec<Assignment>,
+    /// What is to be done for volumes that move from or to the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volume_moves: Vec<VolumeMoveTask>,
 }
 
 /// An instance that should be on a node.

@@ -2,8 +2,8 @@
 
 use berth_api::engine::{InstanceId, NodeFacts, NodeId};
 use berth_api::{
-    AssignmentList, Claim, FenceOnly, Heard, Heartbeat, Node, NodeStateChange, Page, PlaceRequest,
-    Placed, ReleaseClaim, RenewClaim, Standing, Ticket,
+    AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard, Heartbeat, Node, NodeStateChange,
+    Page, PlaceRequest, Placed, ReleaseClaim, RenewClaim, Standing, Ticket,
 };
 use reqwest::Method;
 use serde::Deserialize;
@@ -76,7 +76,7 @@ impl Client {
         self.get(&format!("/v1/nodes/{}/assignments", escape(node.as_str())), &[]).await
     }
 
-    /// Changes a node's state: `cordon`, `uncordon` or `drain`.
+    /// Changes a node's state: `cordon` or `uncordon`.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -88,6 +88,14 @@ impl Client {
     ) -> Result<Node, ClientError> {
         let body = NodeStateChange { reason: reason.map(str::to_owned) };
         self.post(&format!("/v1/nodes/{}/{verb}", escape(node.as_str())), &body).await
+    }
+
+    /// Begins to empty a node, or changes how.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn drain(&self, node: &NodeId, how: &DrainNode) -> Result<Drain, ClientError> {
+        self.post(&format!("/v1/nodes/{}/drain", escape(node.as_str())), how).await
     }
 
     /// One claim.

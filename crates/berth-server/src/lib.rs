@@ -24,6 +24,7 @@ mod seats;
 pub mod serve;
 pub mod service;
 pub mod telemetry;
+pub mod volume_moves;
 pub mod workloads;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};
@@ -31,6 +32,7 @@ pub use housekeeping::{Chores, Housekeeper};
 pub use http::{Access, ApiError, HttpLimits, ROUTES, openapi, router};
 pub use mirror::Mirror;
 pub use placer::{
-    Actor, Clock, Granted, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, WantedSeat,
+    Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
+    PlacerOptions, WantedSeat,
 };
 pub use replay::replay;

@@ -368,6 +368,24 @@ impl Mirror {
         claimed
     }
 
+    /// Whether an instance is where a plan of our own put it, and the ledger has not said so yet.
+    #[must_use]
+    pub fn is_planned(&self, id: InstanceId) -> bool {
+        self.planned.contains(&id)
+    }
+
+    /// Takes in a claim as the ledger has it, of an instance that was taken off its node in memory.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn relearn(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        let is_newer = |known: &i64| *known > claim.fence;
+        if self.fences.get(&engine_id(claim.key)).is_some_and(is_newer) {
+            return Ok(());
+        }
+        self.load_claim(claim)
+    }
+
     /// Expects that a claim with a hard rule raises the rules of these nodes; or, with -1, that it
     /// does not after all.
     pub fn expect_rules<'a>(&mut self, nodes: impl Iterator<Item = &'a NodeId>, by: i64) {

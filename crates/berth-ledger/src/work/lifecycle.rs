@@ -237,6 +237,11 @@ impl Work {
         if source.state == ClaimState::Held {
             unexpired(&source, self.rows.now)?;
         }
+        if to.restart && source.state == ClaimState::Releasing {
+            // Nobody wants it started anywhere.
+            let (found, wanted) = (source.state, "held, binding or active");
+            return Err(Rejected::WrongState { key, found, wanted });
+        }
         self.require_node(&source.node);
         let target = self.rows.claims.get(&ClaimKey::target(instance)).cloned();
         let events = self.events.len();
@@ -306,6 +311,9 @@ impl Work {
         planned.pools.clear();
         planned.key = source.key;
         planned.slot = source.ties.as_deref().and_then(|ties| ties.slot.clone());
+        planned.release_id = planned.release_id.or_else(|| source.release_id.clone());
+        planned.secrets_version =
+            planned.secrets_version.or_else(|| source.secrets_version.clone());
         let charged = self.charge(&planned, &source.owner, Mode::Guarded).map_err(rejected)?;
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);

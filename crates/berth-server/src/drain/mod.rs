@@ -3,6 +3,15 @@
 //! A drain is a document of the ledger beside the node's state, so it survives restarts and every
 //! server knows of it. Members of workloads are moved by the workloads' own loop, which asks here
 //! how urgent it is; what is not a member is moved by the loop here.
+//!
+//! The node's state is the truth: a node is being emptied while it is `draining`. The document adds
+//! since when, why and by when. A server that was killed between the two writes leaves either a
+//! state without a document or a document without the state, and the loop mends both.
+
+mod begin;
+mod empty;
+mod progress;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -12,6 +21,13 @@ use berth_engine::workload::HostState;
 use berth_ledger::{Ledger, LedgerError};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+pub use begin::{Wish, begin, forget};
+pub(crate) use empty::keep_emptying;
+pub(crate) use progress::is_kept_by_workload;
+pub use progress::{all, one};
+use refused::Refusals;
 
 /// The kind of document that a drain is stored as; its id is the node.
 pub const KIND: &str = "drain";
@@ -38,6 +54,10 @@ pub struct DrainRecord {
 #[derive(Default)]
 pub struct Drains {
     records: RwLock<BTreeMap<NodeId, (DrainRecord, i64)>>,
+    /// Why instances could not be moved, the last time it was tried here.
+    refused: Refusals,
+    /// Told whenever a drain was begun, changed or ended.
+    wake: Notify,
 }
 
 impl Drains {
@@ -84,6 +104,11 @@ impl Drains {
     #[must_use]
     pub fn get(&self, node: &NodeId) -> Option<(DrainRecord, i64)> {
         self.records.read().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    }
+
+    /// Has nodes that are being emptied looked at now.
+    pub fn wake(&self) {
+        self.wake.notify_one();
     }
 
     /// Nodes that have one.

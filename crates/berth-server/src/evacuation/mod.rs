@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use berth_api::{DrainMove, Evacuation, NodeEvacuation};
-use berth_engine::{Effort, NodeId};
+use berth_engine::{Effort, NodeId, Refusal};
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
+use crate::catalog::ClaimEntry;
 use crate::http::ApiError;
 use crate::service::{Service, now};
 use scratch::{Scratch, Snapshot};
@@ -85,6 +86,20 @@ pub async fn plan(service: &Service, nodes: &[NodeId]) -> Result<Vec<DrainMove>,
         words::moves(scratch, plan)
     })
     .await
+}
+
+/// Why an instance could not run on a node if its volumes lived there; absent: it could.
+///
+/// # Errors
+/// When the server is stopping, or what the instance asked for cannot be asked for again.
+pub async fn beside(
+    service: &Service,
+    user: &ClaimEntry,
+    node: &NodeId,
+) -> Result<Option<Refusal>, ApiError> {
+    let (id, node) = (user.key.instance, node.clone());
+    let found = on_scratch(service, move |scratch| scratch.beside(id, &node)).await?;
+    found.map_err(|invalid| ApiError::invalid(invalid.to_string()))
 }
 
 /// Whether these nodes can be emptied together.

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use berth_engine::{
-    Effort, Engine, EvacuationPlan, Group, Guest, InstanceId, InstanceRequest, NodeFacts, NodeId,
-    Policy, Timestamp, Volume,
+    Effort, Engine, EvacuationPlan, Group, Guest, InstanceId, InstanceRequest, InvalidRequest,
+    NodeFacts, NodeId, PlaceError, Policy, Refusal, Timestamp, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -108,14 +108,42 @@ impl Scratch {
         self.engine.plan_evacuation(nodes, guest, effort, self.now)
     }
 
+    /// Why an instance could not run on a node if all its volumes lived there; absent: it could.
+    pub(super) fn beside(
+        &mut self,
+        id: InstanceId,
+        node: &NodeId,
+    ) -> Result<Option<Refusal>, InvalidRequest> {
+        let Some(claim) = self.claims.get(&id).cloned() else { return Ok(None) };
+        let fleet = self.engine.fleet_mut();
+        fleet.release(id);
+        for volume in &claim.request.volumes {
+            let owner = Some(claim.request.owner.clone());
+            let (id, home) = (volume.clone(), node.clone());
+            fleet.put_volume(Volume { id, owner, home, attached_to: None });
+        }
+        let request = InstanceRequest {
+            id,
+            name: claim.name.as_deref().map(str::to_owned),
+            resources: claim.amounts,
+            ..InstanceRequest::clone(&claim.request)
+        };
+        match self.engine.place(&request, self.now) {
+            Ok(_) => Ok(None),
+            Err(PlaceError::Refused(refusal)) => Ok(Some(*refusal)),
+            Err(PlaceError::Invalid(invalid)) => Err(invalid),
+        }
+    }
+
     /// The claim of an instance of a plan.
     pub(super) fn claim(&self, id: InstanceId) -> Option<&ClaimEntry> {
         self.claims.get(&id).map(|claim| &**claim)
     }
 
-    /// Whether an instance's workload may be without it for a while.
+    /// Whether an instance's workload may be without it for a while. One of no workload is moved in
+    /// one step, and so is never in its own way.
     pub(super) fn may_lack(&self, claim: &ClaimEntry) -> bool {
-        claim.workload().is_some_and(|workload| self.may_lack.contains(&workload))
+        claim.workload().is_none_or(|workload| self.may_lack.contains(&workload))
     }
 }
 

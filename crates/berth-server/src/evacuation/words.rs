@@ -62,8 +62,8 @@ fn tell(outcome: MoveOutcome, id: InstanceId, may_lack: bool) -> Told {
         }
         MoveOutcome::Refused { after_release: Some(to), .. } if may_lack => {
             let message = format!(
-                "it stands in its own way; its workload may be without it, so it goes first and \
-                 a replacement follows on {to}"
+                "it stands in its own way and may be missed for a while, so it goes first; \
+                 its next place is {to}"
             );
             Told::planned(to, message)
         }

@@ -48,8 +48,17 @@ struct Code {
 }
 
 /// Loops whose health is told.
-pub const LOOPS: [&str; 6] =
-    ["heartbeats", "liveness", "queue", "workloads", "housekeeping", "planner"];
+pub const LOOPS: [&str; 9] = [
+    "heartbeats",
+    "liveness",
+    "queue",
+    "workloads",
+    "drains",
+    "volume_moves",
+    "evacuation",
+    "housekeeping",
+    "planner",
+];
 
 /// What the server counts.
 pub struct Metrics {

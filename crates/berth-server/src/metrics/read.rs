@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use berth_api::DrainState;
 use berth_engine::NodeState;
 use berth_ledger::ClaimState;
 use rustc_hash::FxHashMap;
@@ -39,6 +40,7 @@ impl Lines {
 pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64>) -> String {
     let mut lines = Lines(String::new());
     fleet(service, &mut lines);
+    drains(service, &mut lines);
     ledger(service, &mut lines);
     queue(service, &mut lines);
     workloads(service, &mut lines);
@@ -77,6 +79,20 @@ const STATES: [NodeState; 6] = [
 
 const CLAIM_STATES: [ClaimState; 4] =
     [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
+
+fn drains(service: &Service, lines: &mut Lines) {
+    let drains = crate::drain::all(service);
+    lines.head("drains", "gauge", "Nodes that are being emptied, by how that stands");
+    let states = [
+        (DrainState::Running, "running"),
+        (DrainState::Blocked, "blocked"),
+        (DrainState::Done, "done"),
+    ];
+    for (state, name) in states {
+        let count = drains.iter().filter(|drain| drain.state == state).count();
+        lines.value("drains", &format!("state=\"{name}\""), count);
+    }
+}
 
 fn fleet(service: &Service, lines: &mut Lines) {
     let books = service.catalog.books();

@@ -11,6 +11,7 @@ use crate::access::Caller;
 /// Codes that are no filter's: the code, what it means, what to do.
 const CODES: &[(&str, &str, &str)] = &[
     ("already_placed", "The instance has a claim already.", "Release it first, or use a new id."),
+    ("already_there", "The volume lives on that node already.", "Nothing, or name another node."),
     ("ambiguous_policy", "Several stored policies have that name.", "Name the policy by its hash."),
     (
         "attachment_split",
@@ -111,17 +112,33 @@ const CODES: &[(&str, &str, &str)] = &[
         "A member with a volume is on a node that is lost.",
         "Bring the node back, or restore the volume elsewhere and release the instance.",
     ),
+    (
+        "node_not_active",
+        "The node takes nothing: it is cordoned, drained, lost or still joining.",
+        "Choose an active node, or uncordon this one.",
+    ),
     ("not_allowed", "The role of this token may not do this.", "Use a token of another role."),
+    ("not_draining", "The node is not being drained.", "Begin with berth nodes drain NODE."),
     (
         "not_found",
         "There is no such thing, or none that this caller may see.",
         "Check the name, and whose it is.",
+    ),
+    (
+        "not_moving",
+        "The volume is not being moved.",
+        "Read its last move to see what became of it.",
     ),
     ("not_owner", "It belongs to another tenant.", "Ask as its owner."),
     (
         "not_signed_in",
         "The request has no valid token.",
         "Send Authorization: Bearer TOKEN, or sign in.",
+    ),
+    (
+        "not_syncing",
+        "An agent says that a volume is synced while somebody may still write to it.",
+        "Sync when the answer to a sign of life says so.",
     ),
     (
         "not_waiting",
@@ -179,6 +196,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "The request took longer than the server allows. It may yet be done.",
         "Send it again with the same request id.",
     ),
+    (
+        "too_late",
+        "All of the volume is on the other node, and its home is being switched.",
+        "Wait for it, and move it back if need be.",
+    ),
     ("unknown_attachment", "There is no such attachment.", "Define it first, or leave it out."),
     ("unknown_group", "There is no such group.", "Define it first, or leave it out."),
     ("unknown_node", "There is no such node.", "Register it first."),
@@ -193,6 +215,16 @@ const CODES: &[(&str, &str, &str)] = &[
         "volume_homes_differ",
         "The volumes of a workload live on different nodes, and a member must be beside all of them.",
         "Move one of them with berth volumes move.",
+    ),
+    (
+        "volume_moving",
+        "The volume is on its way to another node.",
+        "Wait for it, or call the move off: berth volumes move VOLUME --cancel.",
+    ),
+    (
+        "volume_needs_move",
+        "The instance uses a volume that lives on the node that is drained.",
+        "Move the volume: berth volumes move VOLUME --to NODE.",
     ),
     (
         "volume_single_writer",

@@ -6,6 +6,7 @@
 //! The planner never waits for the database: plans go out in groups, answers come in as messages.
 
 mod follow;
+mod moving;
 mod planner;
 mod seating;
 
@@ -18,8 +19,8 @@ use berth_engine::{
     BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
 };
 use berth_ledger::{
-    Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy, Seat,
-    Text, Verdict,
+    Answer, Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy,
+    Seat, Text, Verdict,
 };
 use thiserror::Error;
 
@@ -27,6 +28,8 @@ use crate::catalog::Note;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use planner::Planner;
+
+pub use moving::{MoveAnswer, MoveRequest};
 
 /// Where the planner gets the time from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -165,6 +168,10 @@ enum Message {
     Place(PlaceJob, Instant),
     /// The ledger's answer to a plan of several tries.
     Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
+    /// An instance to move.
+    Move(Box<moving::Moving>),
+    /// The ledger's answer to a move.
+    MoveAnswered(Box<moving::Moving>, Result<Answer, LedgerError>),
     /// What was committed here.
     Committed(Committed),
     /// Looks at or changes the mirror between two plans.

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 
 /// Plans for one request before it is told that others were faster.
-const TRIES: u32 = 16;
+pub(super) const TRIES: u32 = 16;
 
 /// Messages taken at once, so that plans go out even while requests keep coming.
 const DRAIN: usize = 512;
@@ -88,13 +88,13 @@ pub(super) struct Planner {
     pub(super) mirror: Mirror,
     pub(super) ledger: Ledger,
     pub(super) inbox: Sender<Message>,
-    clock: Clock,
+    pub(super) clock: Clock,
     pub(super) listener: Listener,
     pub(super) metrics: Option<Arc<Metrics>>,
     /// The stored form of requests, for the classes asked for last.
     specs: Vec<(Arc<InstanceRequest>, Spec)>,
     /// Jobs of this round.
-    outgoing: Vec<Job>,
+    pub(super) outgoing: Vec<Job>,
     /// Whether others write to this ledger too.
     pub(super) has_company: bool,
     /// Connections that had been lost when the fleet was last known to be whole.
@@ -169,6 +169,8 @@ impl Planner {
                 self.plan(InFlight::new(job, tick()));
             }
             Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
+            Message::Move(moving) => self.plan_move(*moving),
+            Message::MoveAnswered(moving, answer) => self.move_answered(*moving, answer),
             Message::Committed(happened) => {
                 for event in &happened.events {
                     // What the ledger just wrote can be read.
@@ -213,7 +215,7 @@ impl Planner {
             }
             Planned::Plan(plan, claimed) => {
                 in_flight.claimed = claimed;
-                in_flight.raised = raised_by(&plan);
+                in_flight.raised = raised_by(&plan.claims);
                 self.mirror.expect_rules(in_flight.raised.iter(), 1);
                 self.send(in_flight, plan);
             }
@@ -299,7 +301,7 @@ impl Planner {
         Planned::Plan(self.plan_of(in_flight, claims), claimed)
     }
 
-    fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
+    pub(super) fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
         let spec = self.spec(instance);
         let seen = self.mirror.seen(&node);
         let neighbours = self.mirror.neighbours(instance, &node);
@@ -564,8 +566,8 @@ fn named(request: &PlaceRequest, action: &str, subject: &str, op: Op) -> Op {
 }
 
 /// Nodes whose rules a plan raises, once for each claim that does.
-fn raised_by(plan: &Plan) -> Vec<NodeId> {
-    let raising = plan.claims.iter().filter(|claim| claim.has_hard_rules());
+pub(super) fn raised_by(claims: &[PlannedClaim]) -> Vec<NodeId> {
+    let raising = claims.iter().filter(|claim| claim.has_hard_rules());
     let nodes = raising.flat_map(|claim| {
         std::iter::once(&claim.node).chain(claim.neighbours.iter().map(|(node, _)| node))
     });

@@ -27,6 +27,7 @@ use crate::http::{ApiError, Permissions};
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::queue::Queue;
+use crate::volume_moves::VolumeMoves;
 use crate::workloads::{self, Degradations, Outside, WorkloadKey};
 
 pub use heartbeats::Heartbeats;
@@ -61,6 +62,8 @@ pub struct Service {
     pub drains: Drains,
     /// Whether each node could be emptied.
     pub evacuations: Evacuations,
+    /// Volumes that move.
+    pub volume_moves: VolumeMoves,
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
     /// When it began to listen to agents, in whole seconds.
@@ -204,6 +207,16 @@ impl Service {
             claims.filter_map(|claim| claim.workload()).collect()
         };
         self.catalog.touch(touched);
+        self.drains.wake();
+    }
+
+    /// Takes in a volume's move that a server began or took further. Workloads that wait may have
+    /// waited for it.
+    pub fn volume_move_changed(&self, volume: &str) {
+        self.volume_moves.reload(&self.ledger, volume);
+        if !self.volume_moves.is_stopping(volume) {
+            self.catalog.touch(self.degraded.keys());
+        }
     }
 
     /// Forgets a workload that is being removed, if it has no members left. Returns whether it did.

@@ -21,6 +21,7 @@ use crate::http::Permissions;
 use crate::metrics::Metrics;
 use crate::placer::{Placer, PlacerOptions, StartError};
 use crate::queue::{self, Queue};
+use crate::volume_moves::{self, VolumeMoves};
 use crate::workloads::{self, Degradations};
 
 /// How a service is started.
@@ -103,6 +104,7 @@ impl Service {
             chores,
             metrics,
             drains: Drains::load(&ledger)?,
+            volume_moves: VolumeMoves::load(&ledger)?,
             evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::load(&ledger)?,
             listening_since: now().as_second(),
@@ -116,6 +118,8 @@ impl Service {
         tokio::spawn(heartbeats::keep_writing(Arc::clone(&service)));
         tokio::spawn(liveness::keep_watching(Arc::clone(&service)));
         tokio::spawn(queue::keep_granting(Arc::clone(&service)));
+        tokio::spawn(drain::keep_emptying(Arc::clone(&service)));
+        tokio::spawn(volume_moves::keep_moving(Arc::clone(&service)));
         tokio::spawn(workloads::keep_running(Arc::clone(&service)));
         tokio::spawn(crate::evacuation::keep_checking(Arc::clone(&service)));
         tokio::spawn(follow_documents(Arc::clone(&service), documents));
@@ -236,6 +240,7 @@ async fn follow_documents(
             TOKEN_KIND => known.tokens.reload(&known.ledger, &id),
             queue::KIND => known.queue.reload(&known.ledger, &id),
             drain::KIND => known.drain_changed(&id),
+            volume_moves::KIND => known.volume_move_changed(&id),
             Scheduling::KIND => known.degraded.reload(&known.ledger, &id),
             _ => {}
         })

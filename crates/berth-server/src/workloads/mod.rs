@@ -24,7 +24,7 @@ pub(crate) use scheduling::tell;
 pub use turn::look_at_all;
 
 /// Reasons that the loop gives when it lets a member go.
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 11] = [
     "moved",
     "scale_down",
     "roll_out",
@@ -34,6 +34,8 @@ const REASONS: [&str; 9] = [
     "node_lost",
     "replaced",
     "deleted",
+    "volume_move",
+    "drain_deadline",
 ];
 
 /// Whether a claim with this reason was let go by us, and did not die.

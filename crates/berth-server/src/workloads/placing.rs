@@ -69,6 +69,10 @@ pub(super) async fn recipe(
     }
     request.volumes.sort();
     request.volumes.dedup();
+    if let Some(volume) = request.volumes.iter().find(|it| service.volume_moves.is_stopping(it)) {
+        let message = format!("volume {volume} is on its way to another node");
+        return Err(Why { code: "volume_moving".to_owned(), message, refusal: None });
+    }
     let pools = pools.iter().map(|pool| Text::from(pool.as_str())).collect();
     Ok(Recipe { request, pools, release: release.as_deref().map(Text::from) })
 }

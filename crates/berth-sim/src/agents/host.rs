@@ -106,6 +106,7 @@ impl Host {
         Heartbeat {
             facts: self.facts_changed.then(|| Box::new(self.facts.clone())),
             running: self.guests_changed.then(|| self.guests.iter().map(running).collect()),
+            reclaim: None,
         }
     }
 
@@ -189,6 +190,7 @@ mod tests {
             next_s: 10,
             reported: Vec::new(),
             assignments: assignments.collect(),
+            volume_moves: Vec::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{Assignment, InstanceSpec, Mode, ReleaseClaim, Resources};
+use berth_api::DrainNode;
 use berth_client::{Client, ClientError};
 use berth_engine::{BootOutcome, NodeFacts, NodeId, Platform, PlatformVersion, Timestamp};
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::crew::Order;
 use super::pace::Pace;
-use super::shapes::{impossible, patient, request};
+use super::shapes::{impossible, patient};
 use super::tenants::is_answer;
 use crate::fleet::Numbers;
 
@@ -135,20 +135,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Empties a host; whoever was there is placed anew, elsewhere.
+    /// Empties a host for a while; the server moves what is there.
     async fn drain(&mut self, node: NodeId) -> Result<(), ClientError> {
-        let list = self.client.assignments(&node).await?;
-        self.client.set_node_state(&node, "drain", Some("memory is to be replaced")).await?;
-        let (client, pace) = (self.client.clone(), self.pace);
-        self.sequels.spawn(async move {
-            for assignment in &list.assignments {
-                if let Err(error) = replace(&client, assignment).await {
-                    tracing::debug!(%error, "an instance could not be moved");
-                }
-                sleep(pace.time(700)).await;
-            }
-            uncordon(client, node, pace.time(60_000)).await;
-        });
+        let reason = Some("memory is to be replaced".to_owned());
+        self.client.drain(&node, &DrainNode { reason, ..DrainNode::default() }).await?;
+        self.sequels.spawn(uncordon(self.client.clone(), node, self.pace.time(60_000)));
         Ok(())
     }
 }
@@ -180,25 +171,4 @@ async fn uncordon(client: Client, node: NodeId, how_long: Duration) {
         }
         sleep(Duration::from_secs(5)).await;
     }
-}
-
-/// Releases an instance, and places one like it.
-async fn replace(client: &Client, old: &Assignment) -> Result<(), ClientError> {
-    let release = ReleaseClaim {
-        fence: Some(old.fence),
-        reason: Some("its node is drained".to_owned()),
-        ..ReleaseClaim::default()
-    };
-    client.release(old.instance, &release).await?;
-    let mut spec = InstanceSpec::new(Resources {
-        cpu_milli: old.resources.cpu_milli,
-        memory_mib: old.resources.memory_mib,
-        disk_mib: Some(old.resources.disk_mib),
-        bandwidth_mbps: old.resources.bandwidth_mbps,
-    });
-    spec.name.clone_from(&old.name);
-    spec.workload.clone_from(&old.workload);
-    spec.image.clone_from(&old.image);
-    spec.tags.clone_from(&old.tags);
-    client.place(&request(&old.owner, spec, Mode::AllOrNothing)).await.map(drop)
 }

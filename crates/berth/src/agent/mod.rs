@@ -8,9 +8,11 @@ mod exec;
 mod facts;
 mod keeper;
 mod link;
+mod notice;
 mod procfs;
 mod say;
 mod voice;
+mod volumes;
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
@@ -59,6 +61,14 @@ pub(crate) struct Agent {
     /// What becomes of an instance that ends by itself.
     #[arg(long, value_enum, default_value_t = Restart::Never)]
     restart: Restart,
+    /// A file that appears when this node is about to be taken away, as spot nodes are; it may hold
+    /// the seconds that are left.
+    #[arg(long, value_name = "FILE")]
+    reclaim_file: Option<PathBuf>,
+    /// What copies volumes to this node: run as COMMAND copy|sync VOLUME FROM TO; exit code 0 says
+    /// that it is done.
+    #[arg(long, value_name = "COMMAND")]
+    volume_command: Option<String>,
     /// Stop all instances when the agent is stopped; else they go on without it.
     #[arg(long)]
     stop_instances: bool,
@@ -108,7 +118,10 @@ impl Agent {
         let (tell, reports) = watch::channel(keeper.report());
         let (give_orders, orders) = mpsc::channel(4);
         let quiet = CancellationToken::new();
-        let voice = Voice::new(Parts { link, facts, reports, orders: give_orders });
+        let (reclaim_file, volume_command) = (self.reclaim_file, self.volume_command);
+        let orders_to = give_orders;
+        let parts = Parts { link, facts, reports, orders: orders_to, reclaim_file, volume_command };
+        let voice = Voice::new(parts);
         let speaking = tokio::spawn(voice.run(quiet.clone()));
         keep(keeper, orders, tell, self.stop_instances).await?;
         quiet.cancel();

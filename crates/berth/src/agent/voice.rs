@@ -3,6 +3,7 @@
 //! Says what is on the node, hears what should be, and takes the steps that only a request can
 //! take: registering, binding what is held, giving up what failed. It starts and stops nothing.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::facts::FactSource;
 use super::keeper::{Orders, Report};
 use super::link::Link;
+use super::notice;
 use super::say::say;
+use super::volumes::Mover;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -43,6 +46,9 @@ pub(super) struct Voice {
     orders: mpsc::Sender<Orders>,
     gist: watch::Sender<Gist>,
     wake: Arc<Notify>,
+    /// The file that says that the node will be taken away.
+    reclaim_file: Option<PathBuf>,
+    mover: Mover,
     registered: bool,
     failures: u32,
 }
@@ -57,12 +63,18 @@ pub(super) struct Parts {
     pub(super) reports: watch::Receiver<Report>,
     /// Where answers go.
     pub(super) orders: mpsc::Sender<Orders>,
+    /// The file that says that the node will be taken away.
+    pub(super) reclaim_file: Option<PathBuf>,
+    /// What copies volumes.
+    pub(super) volume_command: Option<String>,
 }
 
 impl Voice {
     /// A voice that has said nothing yet.
     pub(super) fn new(parts: Parts) -> Self {
         let node = parts.facts.node().clone();
+        let wake = Arc::new(Notify::new());
+        let mover = Mover::new(node.clone(), parts.volume_command, Arc::clone(&wake));
         Self {
             clients: watch::Sender::new(parts.link.client()),
             link: parts.link,
@@ -71,7 +83,9 @@ impl Voice {
             reports: parts.reports,
             orders: parts.orders,
             gist: watch::Sender::new(Vec::new()),
-            wake: Arc::new(Notify::new()),
+            wake,
+            reclaim_file: parts.reclaim_file,
+            mover,
             registered: false,
             failures: 0,
         }
@@ -85,6 +99,8 @@ impl Voice {
             self.gist.subscribe(),
             Arc::clone(&self.wake),
         ));
+        let noticing =
+            tokio::spawn(notice::watch(self.reclaim_file.clone(), Arc::clone(&self.wake)));
         let mut facts_due = interval_at(Instant::now() + FACTS_EVERY, FACTS_EVERY);
         while !stop.is_cancelled() {
             let pause = match self.round().await {
@@ -108,6 +124,7 @@ impl Voice {
             }
         }
         listening.abort();
+        noticing.abort();
         // Best effort: whatever is not said now, the next agent finds out.
         let _ = timeout(Duration::from_secs(5), self.round()).await;
     }
@@ -129,13 +146,15 @@ impl Voice {
         }
         let facts = self.facts.changed().map(|facts| Box::new(facts.clone()));
         let running: Vec<RunningInstance> = words.into_iter().map(|word| word.running).collect();
-        let beat = Heartbeat { facts, running: Some(running) };
-        let heard = client.heartbeat(&self.node, &beat).await?;
+        let reclaim = notice::read(self.reclaim_file.as_deref());
+        let beat = Heartbeat { facts, running: Some(running), reclaim };
+        let mut heard = client.heartbeat(&self.node, &beat).await?;
         if beat.facts.is_some() {
             self.facts.said();
         }
         let next = Duration::from_secs(u64::from(heard.next_s.clamp(1, 300)));
         let next = if in_doubt { next.min(DOUBT) } else { next };
+        self.mover.take(&client, std::mem::take(&mut heard.volume_moves));
         let gist = heard.assignments.iter().map(|one| (one.instance, one.fence, one.state));
         self.gist.send_replace(gist.collect());
         let orders = take_up(&client, heard, beat.running.as_deref().unwrap_or_default()).await?;

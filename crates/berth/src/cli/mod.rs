@@ -34,6 +34,7 @@ mod shell;
 mod table;
 mod token;
 mod top;
+mod volume_moves;
 mod volumes;
 mod whoami;
 mod why;

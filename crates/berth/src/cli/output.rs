@@ -156,7 +156,8 @@ impl Output {
         bar
     }
 
-    fn target(&self) -> ProgressDrawTarget {
+    /// Where progress is shown.
+    pub(crate) fn target(&self) -> ProgressDrawTarget {
         if self.quiet || self.is_data() || !std::io::stderr().is_terminal() {
             ProgressDrawTarget::hidden()
         } else {

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use super::failure::Done;
 use super::session::{Raw, Session};
 use super::table::{Table, pairs};
+use super::volume_moves::MoveTo;
 use super::words::or_dash;
 
 /// See and define local volumes.
@@ -25,6 +26,9 @@ pub(crate) enum Volumes {
     /// Define a volume and say where it lives.
     #[command(after_help = "Example:\n  berth volumes set data-1 --home node-000012 --owner acme")]
     Set(Set),
+    /// Move a volume to another node, with the instance that uses it.
+    #[command(after_help = MOVE_EXAMPLES)]
+    Move(MoveTo),
     /// Remove volumes that nobody uses.
     #[command(visible_alias = "rm", after_help = "Example:\n  berth volumes remove data-1")]
     Remove(Names),
@@ -32,6 +36,13 @@ pub(crate) enum Volumes {
     #[command(subcommand)]
     Attachments(Attachments),
 }
+
+const MOVE_EXAMPLES: &str = "\
+Examples:
+  berth volumes move data-1 --to node-000013 --dry-run
+  berth volumes move data-1 --to node-000013 --wait
+  berth volumes move data-1 --status
+  berth volumes move data-1 --cancel";
 
 /// See and define sets of volumes.
 #[derive(Subcommand, Debug)]
@@ -141,6 +152,7 @@ impl Volumes {
                 let raw: Raw = session.client.put(&path, &new).await?;
                 print(session, &raw)
             }
+            Self::Move(to) => to.run(session).await,
             Self::Remove(names) => session.remove("volume", "/v1/volumes", &names.names).await,
             Self::Attachments(attachments) => attachments.run(session).await,
         }

@@ -55,8 +55,6 @@ pub(crate) enum Verb {
     Cordon,
     /// Takes instances again.
     Uncordon,
-    /// Is emptied.
-    Drain,
     /// Is forgotten.
     Remove,
 }
@@ -66,7 +64,6 @@ impl Verb {
         match self {
             Self::Cordon => "cordon",
             Self::Uncordon => "uncordon",
-            Self::Drain => "drain",
             Self::Remove => "remove",
         }
     }
@@ -92,19 +89,22 @@ impl Change {
 }
 
 impl Target {
-    /// The nodes that are meant; nothing when nothing is to be done.
+    /// The nodes that are meant; none when none is like that, which is said then.
+    pub(crate) async fn names(&self, session: &Session) -> Done<Vec<String>> {
+        let Some(filter) = &self.filter else { return Ok(self.nodes.clone()) };
+        let page = session.list("/v1/nodes", &[("where", filter)], None).await?;
+        let nodes: Vec<Node> = typed(&page.items)?;
+        if nodes.is_empty() {
+            session.out.note("No node is like that; nothing to do.");
+        }
+        Ok(nodes.iter().map(|node| node.facts.id.to_string()).collect())
+    }
+
+    /// The same once more than one was agreed to; nothing when nothing is to be done.
     pub(crate) async fn chosen(&self, session: &Session, verb: &str) -> Done<Option<Vec<String>>> {
         let out = &session.out;
-        let names = match &self.filter {
-            None => self.nodes.clone(),
-            Some(filter) => {
-                let page = session.list("/v1/nodes", &[("where", filter)], None).await?;
-                let nodes: Vec<Node> = typed(&page.items)?;
-                nodes.iter().map(|node| node.facts.id.to_string()).collect()
-            }
-        };
+        let names = self.names(session).await?;
         if names.is_empty() {
-            out.note("No node is like that; nothing to do.");
             return Ok(None);
         }
         if self.dry_run {

@@ -1,6 +1,7 @@
 //! `berth nodes`: what there is, and who may be used.
 
 mod bulk;
+mod drain;
 mod import;
 mod print;
 mod register;
@@ -36,8 +37,11 @@ pub(crate) enum Nodes {
     #[command(after_help = "Example:\n  berth nodes uncordon node-000012")]
     Uncordon(Change),
     /// Empty nodes: take nothing new, and move away what is there.
-    #[command(after_help = DRAIN_EXAMPLE)]
-    Drain(Change),
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(drain::DrainNodes),
+    /// Say that a node will be taken away, as agents of spot nodes do: replacements come at once.
+    #[command(after_help = "Example:\n  berth nodes reclaim node-000012 --in 2m")]
+    Reclaim(drain::Reclaim),
     /// Remove empty nodes.
     #[command(visible_alias = "rm", after_help = "Example:\n  berth nodes remove node-000012")]
     Remove(Change),
@@ -67,9 +71,13 @@ Examples:
   berth nodes cordon node-000012 --reason 'bad disk'
   berth nodes cordon --where 'rack = r1' --dry-run";
 
-const DRAIN_EXAMPLE: &str = "\
-Example:
-  berth nodes drain --where 'platform < 20260101' --reason 'new kernel'";
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  berth nodes drain node-000012 --dry-run
+  berth nodes drain node-000012 node-000013 --deadline 10m --wait
+  berth nodes drain --where 'platform < 20260101' --reason 'new kernel'
+  berth nodes drain node-000012 --status
+  berth nodes drain node-000012 --cancel";
 
 /// Which nodes to list.
 #[derive(Args, Debug)]
@@ -121,7 +129,8 @@ impl Nodes {
             }
             Self::Cordon(change) => change.run(session, Verb::Cordon).await,
             Self::Uncordon(change) => change.run(session, Verb::Uncordon).await,
-            Self::Drain(change) => change.run(session, Verb::Drain).await,
+            Self::Drain(drain) => drain.run(session).await,
+            Self::Reclaim(reclaim) => reclaim.run(session).await,
             Self::Remove(change) => change.run(session, Verb::Remove).await,
             Self::Set(set) => set.run(session).await,
             Self::Import(import) => import.run(session).await,

@@ -59,6 +59,9 @@ pub(super) async fn heartbeat(
         let (node, state) = (node.clone(), NodeState::Active);
         service.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
     }
+    if let Some(notice) = &beat.reclaim {
+        super::emptying::take_notice(&service, &caller, &node, notice).await?;
+    }
     let mut reported = Vec::new();
     for running in beat.running.unwrap_or_default() {
         reported.push(report(&service, &caller, &node, running).await?);
@@ -73,6 +76,7 @@ pub(super) async fn heartbeat(
         next_s: u32::try_from(next_s).unwrap_or(u32::MAX),
         reported,
         assignments: list(&service, &node)?.assignments,
+        volume_moves: service.volume_moves.tasks(&node),
     }))
 }
 

@@ -1,6 +1,7 @@
 //! `/v1/nodes`: what is known of nodes, and what operators change of them.
 
 mod agent;
+mod emptying;
 mod explain;
 mod import;
 
@@ -21,6 +22,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::access::{Caller, is_name};
 use crate::catalog::NodeEntry;
+use crate::drain;
 use crate::http::HttpLimits;
 use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
@@ -37,7 +39,10 @@ pub(super) fn routes(limits: HttpLimits) -> Routes {
         .routes(routes!(get, put, patch, remove))
         .routes(routes!(cordon))
         .routes(routes!(uncordon))
-        .routes(routes!(drain))
+        .routes(routes!(emptying::begin, emptying::get))
+        .routes(routes!(emptying::cancel))
+        .routes(routes!(emptying::reclaim))
+        .routes(routes!(emptying::list))
         .routes(routes!(agent::heartbeat))
         .routes(routes!(agent::assignments))
         .routes(routes!(agent::stream))
@@ -311,12 +316,39 @@ async fn remove(
 ) -> Answer<StatusCode> {
     read(&service, &node).await?;
     let op = Op::RemoveNode { node: node.clone(), expect: if_match.number()? };
+    let revision = service.drains.get(&node).map(|(_, revision)| revision);
     service.administer(&caller, "node.remove", node.as_str(), op).await?;
+    if let Some(revision) = revision {
+        drain::forget(&service, &node, revision).await?;
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Changes a node's state, and ends its drain if it was being emptied.
+async fn end_drain(
+    service: &Arc<Service>,
+    caller: &Caller,
+    action: &'static str,
+    node: &NodeId,
+    state: NodeState,
+    (if_match, reason): (IfMatch, Option<String>),
+) -> Answer<()> {
+    let subject = match reason.as_deref() {
+        Some(reason) => format!("{node}: {reason}"),
+        None => node.to_string(),
+    };
+    // As it is before the state changes: one that is begun anew meanwhile is another drain.
+    let revision = service.drains.get(node).map(|(_, revision)| revision);
+    let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
+    service.administer(caller, action, subject, op).await?;
+    match revision {
+        Some(revision) => drain::forget(service, node, revision).await,
+        None => Ok(()),
+    }
+}
+
 async fn set_state(
-    service: &Service,
+    service: &Arc<Service>,
     caller: &Caller,
     action: &'static str,
     node: NodeId,
@@ -324,18 +356,13 @@ async fn set_state(
     (if_match, change): (IfMatch, NodeStateChange),
 ) -> Answer<Response> {
     read(service, &node).await?;
-    let subject = match change.reason.as_deref() {
-        Some(reason) => format!("{node}: {reason}"),
-        None => node.to_string(),
-    };
-    let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
-    service.administer(caller, action, subject, op).await?;
+    end_drain(service, caller, action, &node, state, (if_match, change.reason)).await?;
     Ok(tagged(StatusCode::OK, &read(service, &node).await?))
 }
 
 /// Cordon a node
 ///
-/// It keeps what it has and takes nothing new.
+/// It keeps what it has and takes nothing new. A drain is called off.
 #[utoipa::path(post, path = "/v1/nodes/{node}/cordon", tag = "nodes",
     params(
         ("node" = String, Path, description = "The node."),
@@ -356,7 +383,7 @@ async fn cordon(
 
 /// Uncordon a node
 ///
-/// It takes instances again; also after a drain.
+/// It takes instances again; a drain is called off, or was done.
 #[utoipa::path(post, path = "/v1/nodes/{node}/uncordon", tag = "nodes",
     params(
         ("node" = String, Path, description = "The node."),
@@ -373,25 +400,4 @@ async fn uncordon(
 ) -> Answer<Response> {
     let state = NodeState::Active;
     set_state(&service, &caller, "node.uncordon", node, state, (if_match, change)).await
-}
-
-/// Drain a node
-///
-/// It takes nothing new and is to be emptied: whoever owns its instances releases them.
-#[utoipa::path(post, path = "/v1/nodes/{node}/drain", tag = "nodes",
-    params(
-        ("node" = String, Path, description = "The node."),
-        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
-    ),
-    request_body = NodeStateChange,
-    responses((status = 200, description = "The node now.", body = Node)))]
-async fn drain(
-    State(service): State<Arc<Service>>,
-    caller: Caller,
-    Path(node): Path<NodeId>,
-    if_match: IfMatch,
-    OptionalJson(change): OptionalJson<NodeStateChange>,
-) -> Answer<Response> {
-    let state = NodeState::Draining;
-    set_state(&service, &caller, "node.drain", node, state, (if_match, change)).await
 }

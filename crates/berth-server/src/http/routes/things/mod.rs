@@ -5,6 +5,7 @@ mod groups;
 mod pools;
 mod quotas;
 mod secrets;
+mod volume_moves;
 mod volumes;
 
 use axum::response::{IntoResponse, Response};
@@ -21,6 +22,7 @@ pub(super) fn routes() -> Routes {
     Routes::new()
         .merge(groups::routes())
         .merge(volumes::routes())
+        .merge(volume_moves::routes())
         .merge(attachments::routes())
         .merge(pools::routes())
         .merge(quotas::routes())

@@ -1,0 +1,175 @@
+//! `/v1/nodes/{node}/drain`, `/v1/drains`: emptying nodes, and how far it is.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use berth_api::{Drain, DrainNode, DrainState, Node, Page, ReclaimNotice};
+use berth_engine::NodeId;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{end_drain, read, tagged};
+use crate::access::Caller;
+use crate::drain::{self, Wish};
+use crate::http::extract::{IfMatch, OptionalJson, Path, Query};
+use crate::http::list::{Part, after, limit, part};
+use crate::http::problem::{Answer, ApiError};
+use crate::service::Service;
+
+/// The longest time that a drain may be given: a week.
+const LONGEST_S: u32 = 604_800;
+
+/// Most characters of a reason.
+const REASON: usize = 200;
+
+fn not_draining(node: &NodeId) -> ApiError {
+    ApiError::conflict("not_draining", format!("node {node} is not being drained"))
+        .remedy(format!("berth nodes drain {node} begins to"))
+}
+
+/// How a drain stands after what this server did.
+async fn standing(service: &Service, node: &NodeId) -> Answer<Drain> {
+    read(service, node).await?;
+    drain::one(service, node).ok_or_else(|| not_draining(node))
+}
+
+fn ends(service: &Service, seconds: u32) -> Option<Timestamp> {
+    service.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
+}
+
+fn check(asked: &DrainNode) -> Answer<()> {
+    if let Some(reason) = asked.reason.as_deref().filter(|it| it.chars().count() > REASON) {
+        let value = Some(format!("{} characters", reason.chars().count()));
+        return Err(ApiError::field("reason", value, "at most 200 characters"));
+    }
+    match asked.deadline_s {
+        Some(seconds) if !(1..=LONGEST_S).contains(&seconds) => {
+            let accepted = "1 to 604800 seconds, which is a week";
+            Err(ApiError::field("deadline_s", Some(seconds.to_string()), accepted))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Drain a node
+///
+/// It takes nothing new, and what is there goes elsewhere: members of workloads are replaced first
+/// and stopped then, other instances are moved, those with volumes wait until these are moved. Asked
+/// again, it changes the reason or the deadline if one is given.
+#[utoipa::path(post, path = "/v1/nodes/{node}/drain", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    request_body = DrainNode,
+    responses((status = 200, description = "How it stands.", body = Drain)))]
+pub(super) async fn begin(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+    OptionalJson(asked): OptionalJson<DrainNode>,
+) -> Answer<axum::Json<Drain>> {
+    check(&asked)?;
+    read(&service, &node).await?;
+    if asked.dry_run {
+        return rehearse(&service, node, asked.reason).await.map(axum::Json);
+    }
+    let deadline = asked.deadline_s.and_then(|seconds| ends(&service, seconds));
+    let wish = Wish { reason: asked.reason, deadline, reclaimed: false };
+    drain::begin(&service, &caller, &node, &wish, if_match.number()?).await?;
+    standing(&service, &node).await.map(axum::Json)
+}
+
+/// Every move that a drain would make, with its destination or its refusal.
+async fn rehearse(service: &Service, node: NodeId, reason: Option<String>) -> Answer<Drain> {
+    let found = crate::evacuation::check(service, vec![node.clone()]).await?;
+    let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
+    let (total, left) = (found.instances, found.instances);
+    let (message, moves) = (found.message, found.moves);
+    let (since, deadline, reclaimed) = (None, None, false);
+    Ok(Drain { node, state, message, reason, since, deadline, reclaimed, total, left, moves })
+}
+
+/// Read how far a drain is
+///
+/// What is left, where it goes, what stands in the way and what would unblock it.
+#[utoipa::path(get, path = "/v1/nodes/{node}/drain", tag = "nodes",
+    params(("node" = String, Path, description = "The node.")),
+    responses((status = 200, description = "How it stands.", body = Drain)))]
+pub(super) async fn get(
+    State(service): State<Arc<Service>>,
+    Path(node): Path<NodeId>,
+) -> Answer<axum::Json<Drain>> {
+    standing(&service, &node).await.map(axum::Json)
+}
+
+/// Call a drain off
+///
+/// The node takes instances again. What has moved stays where it is.
+#[utoipa::path(post, path = "/v1/nodes/{node}/drain/cancel", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node."),
+        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
+    ),
+    responses((status = 200, description = "The node now.", body = Node)))]
+pub(super) async fn cancel(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    if_match: IfMatch,
+) -> Answer<Response> {
+    standing(&service, &node).await?;
+    let state = berth_engine::NodeState::Active;
+    end_drain(&service, &caller, "node.drain_cancel", &node, state, (if_match, None)).await?;
+    Ok(tagged(http::StatusCode::OK, &read(&service, &node).await?))
+}
+
+/// Say that a node will be taken away
+///
+/// For spot nodes, by their agent or whoever learns of it: a drain whose members are replaced at
+/// once. Said again, it changes nothing.
+#[utoipa::path(post, path = "/v1/nodes/{node}/reclaim", tag = "agents",
+    params(("node" = String, Path, description = "The node.")),
+    request_body = ReclaimNotice,
+    responses((status = 200, description = "How the drain stands.", body = Drain)))]
+pub(super) async fn reclaim(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    OptionalJson(notice): OptionalJson<ReclaimNotice>,
+) -> Answer<axum::Json<Drain>> {
+    service.node_for(&caller, &node)?;
+    read(&service, &node).await?;
+    take_notice(&service, &caller, &node, &notice).await?;
+    standing(&service, &node).await.map(axum::Json)
+}
+
+/// Begins to empty a node that will be taken away, unless that was said before.
+pub(super) async fn take_notice(
+    service: &Arc<Service>,
+    caller: &Caller,
+    node: &NodeId,
+    notice: &ReclaimNotice,
+) -> Answer<()> {
+    let is_known = drain::one(service, node).is_some_and(|drain| drain.reclaimed);
+    if is_known {
+        return Ok(());
+    }
+    let deadline = notice.in_s.and_then(|seconds| ends(service, seconds.min(LONGEST_S)));
+    let wish = Wish { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
+    drain::begin(service, caller, node, &wish, None).await
+}
+
+/// List drains
+#[utoipa::path(get, path = "/v1/drains", tag = "nodes", params(Part),
+    responses((status = 200, description = "Drains, in order of node.", body = Page<Drain>)))]
+pub(super) async fn list(
+    State(service): State<Arc<Service>>,
+    Query(asked): Query<Part>,
+) -> Answer<axum::Json<Page<Drain>>> {
+    let most = limit(asked.limit)?;
+    service.settled().await;
+    let drains = drain::all(&service).into_iter().map(|drain| (drain.node.to_string(), drain));
+    Ok(axum::Json(part(after(drains, asked.cursor), most)))
+}

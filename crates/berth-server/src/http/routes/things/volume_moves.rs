@@ -1,0 +1,81 @@
+//! `/v1/volumes/{id}/move`: moving volumes, and what agents report of it.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{MoveVolume, VolumeMove, VolumeMoveReport};
+use berth_engine::NodeId;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::Caller;
+use crate::http::extract::{Json, Path};
+use crate::http::problem::{Answer, ApiError};
+use crate::http::routes::Routes;
+use crate::service::Service;
+use crate::volume_moves;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(begin, get)).routes(routes!(cancel)).routes(routes!(report))
+}
+
+/// Move a volume
+///
+/// Agents copy it while it is in use; then the instance that uses it is stopped, agents copy the
+/// rest, and it is started again beside the volume. Refused if the instance could not run there.
+#[utoipa::path(post, path = "/v1/volumes/{id}/move", tag = "volumes",
+    params(("id" = String, Path, description = "The volume.")),
+    request_body = MoveVolume,
+    responses((status = 200, description = "How far it is.", body = VolumeMove)))]
+async fn begin(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(asked): Json<MoveVolume>,
+) -> Answer<axum::Json<VolumeMove>> {
+    volume_moves::begin(&service, &caller, &id, &asked).await.map(axum::Json)
+}
+
+/// Read how far the move of a volume is
+#[utoipa::path(get, path = "/v1/volumes/{id}/move", tag = "volumes",
+    params(("id" = String, Path, description = "The volume.")),
+    responses((status = 200, description = "The last move, also when it has ended.", body = VolumeMove)))]
+async fn get(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Answer<axum::Json<VolumeMove>> {
+    let known = service.volume_moves.get(&id);
+    let known = known.ok_or_else(|| ApiError::not_found("move of volume", &id))?;
+    Ok(axum::Json(volume_moves::view(&id, &known.0)))
+}
+
+/// Call the move of a volume off
+///
+/// It lives where it was; if the instance that uses it was stopped, it is started again there.
+#[utoipa::path(post, path = "/v1/volumes/{id}/move/cancel", tag = "volumes",
+    params(("id" = String, Path, description = "The volume.")),
+    responses((status = 200, description = "Called off.", body = VolumeMove)))]
+async fn cancel(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Answer<axum::Json<VolumeMove>> {
+    volume_moves::cancel(&service, &caller, &id).await.map(axum::Json)
+}
+
+/// Report on the move of a volume
+///
+/// By the agent of the node it moves from or to.
+#[utoipa::path(post, path = "/v1/nodes/{node}/volume-moves", tag = "agents",
+    params(("node" = String, Path, description = "The node.")),
+    request_body = VolumeMoveReport,
+    responses((status = 200, description = "How far it is.", body = VolumeMove)))]
+async fn report(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(node): Path<NodeId>,
+    Json(said): Json<VolumeMoveReport>,
+) -> Answer<axum::Json<VolumeMove>> {
+    service.node_for(&caller, &node)?;
+    volume_moves::report(&service, &node, &said).await.map(axum::Json)
+}
