@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::world::{World, count, is_ready, path};
+use crate::world::{Store, World, count, is_ready, path};
 
 fn is_live(member: &Value) -> bool {
     member["state"] != "releasing"
@@ -102,7 +102,15 @@ async fn by_default_all_old_members_stay_until_all_new_ones_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_change_stays_within_surge_and_unavailable_at_every_moment() {
-    let world = World::new().await;
+    stays_within_its_limits(&World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_change_that_two_servers_make_stays_within_the_same_limits() {
+    stays_within_its_limits(&World::with(Store::Postgres, 2, |_| {}).await).await;
+}
+
+async fn stays_within_its_limits(world: &World) {
     world.fleet(3, 0).await;
     let replicas = 6;
     let mut number = 1;
