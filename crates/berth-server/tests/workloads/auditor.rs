@@ -77,10 +77,10 @@ impl Auditor {
             EventBody::State { instance_id, role: Role::Primary, state, fence, .. } => {
                 self.went_on(seq, instance_id, state, fence);
             }
-            EventBody::Released { instance_id, role: Role::Primary, fence, .. } => {
-                if self.members.get(&instance_id).is_some_and(|it| it.fence == fence) {
-                    self.members.remove(&instance_id);
-                }
+            EventBody::Released { instance_id, role: Role::Primary, fence, .. }
+                if self.members.get(&instance_id).is_some_and(|it| it.fence == fence) =>
+            {
+                self.members.remove(&instance_id);
             }
             _ => {}
         }

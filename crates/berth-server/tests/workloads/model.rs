@@ -215,8 +215,7 @@ impl Model {
             let to = format!("{}/rollout", path(name));
             self.world.post(&to, &json!({ "action": "resume" })).await.expect(200);
         }
-        for at in 0..WORKLOADS.len() {
-            let name = WORKLOADS[at];
+        for (at, name) in WORKLOADS.into_iter().enumerate() {
             let done = self.done.clone();
             self.world
                 .until(
@@ -281,11 +280,13 @@ async fn run(store: Store, servers: usize, seed: u64, steps: u32) {
 }
 
 /// How many random steps: more in a soak.
+#[allow(clippy::disallowed_methods, reason = "a soak says how long")]
 fn steps() -> u32 {
     std::env::var("BERTH_MODEL_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(60)
 }
 
 /// Where the dice start: another number for other mishaps.
+#[allow(clippy::disallowed_methods, reason = "a soak says which")]
 fn seed() -> u64 {
     std::env::var("BERTH_MODEL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }

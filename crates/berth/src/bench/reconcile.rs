@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_engine::{Amounts, NodeFacts, Policy, Timestamp};
@@ -18,6 +18,7 @@ use berth_server::service::{Service, ServiceOptions};
 use berth_server::workloads::look_at_all;
 use clap::Args;
 use serde::Serialize;
+use tokio::time::Instant;
 
 /// Operations handed over at once.
 const AT_ONCE: usize = 4096;
@@ -95,7 +96,7 @@ impl ReconcileBench {
         let backend = Backend::Sqlite(folder.path().join("berth.db"));
         let service = Service::start(ServiceOptions::new(backend, Policy::builtin("balanced")?))?;
         let each = self.instances.div_ceil(self.workloads);
-        let soon = i64::from(jiff::Timestamp::now().as_second()) + 86_400;
+        let soon = jiff::Timestamp::now().as_second() + 86_400;
         submit(&service, (0..self.nodes).map(|number| Op::put_node(node(number, soon))))?;
         let began = Instant::now();
         submit(&service, (0..self.workloads).map(|number| put(number, i64::from(each), 1)))?;
@@ -208,9 +209,8 @@ fn submit(service: &Service, ops: impl IntoIterator<Item = Op>) -> anyhow::Resul
         drop(sender);
         service.ledger.submit(some);
         for answer in answers {
-            match answer? {
-                Answer::Claim(Err(rejected)) => bail!("a step was refused: {}", rejected.code()),
-                _ => {}
+            if let Answer::Claim(Err(rejected)) = answer? {
+                bail!("a step was refused: {}", rejected.code());
             }
         }
     }
