@@ -34,6 +34,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Send the request again with the same request id.",
     ),
     (
+        "crash_loop",
+        "Members of the workload end again and again, so the next try waits.",
+        "Look at why they end: berth events --kind instance.released.",
+    ),
+    (
         "cursor_too_old",
         "The log no longer holds the event that was asked for.",
         "Read the present state, and go on from its cursor.",

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::definition::WorkloadKey;
-use super::placing::{self, Made, Recipe, Why};
+use super::placing::{self, Ask, Made, Recipe, Why};
 use super::turn::{self, Creation, Parting, Turn};
 use super::wrong::{self, Found};
 use crate::service::Service;
@@ -30,6 +30,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long what has no room is left alone when nothing seems to make room.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// How often it is asked anew why there is no room.
+const EXPLAIN_EVERY: Duration = Duration::from_secs(2);
+
+/// How often the same refusal is recorded and told again.
+const RECORD_EVERY: Duration = Duration::from_secs(300);
+
+/// Workloads that are explained in one pass: an explanation looks at every node.
+const EXPLAINED_AT_ONCE: usize = 32;
 
 /// Members asked for in one pass.
 const AT_ONCE: usize = 1024;
@@ -77,6 +86,8 @@ struct Waiting {
     since: Instant,
     /// When it was last explained.
     explained: Option<Instant>,
+    /// When the explanation was last recorded.
+    recorded: Option<Instant>,
     /// When it is tried again even if nothing seems to make room.
     next: Instant,
 }
@@ -257,7 +268,7 @@ impl Keeper {
             .map(|wanted| {
                 let class = wanted.creation.class;
                 let answer =
-                    placing::submit(service, &wanted.recipe, &wanted.creation, class, true);
+                    placing::submit(service, &wanted.recipe, &wanted.creation, class, Ask::Quiet);
                 (wanted, answer)
             })
             .collect();
@@ -292,7 +303,7 @@ impl Keeper {
             return false;
         }
         let class = Some(placing::other(class));
-        let answer = placing::submit(service, &wanted.recipe, &wanted.creation, class, true);
+        let answer = placing::submit(service, &wanted.recipe, &wanted.creation, class, Ask::Quiet);
         let placed = matches!(placing::outcome(answer).await, Made::Placed);
         if placed {
             self.serve(turn);
@@ -320,10 +331,11 @@ impl Keeper {
     /// Has a workload wait for room.
     fn wait(&mut self, turn: &Turn, now: Instant) {
         let version = turn.definition.version;
-        let fresh = Waiting { version, since: now, explained: None, next: now };
+        let fresh = Waiting { version, since: now, explained: None, recorded: None, next: now };
         let waiting = self.waiting.entry(turn.definition.key.clone()).or_insert(fresh);
         if waiting.version != version {
             (waiting.version, waiting.explained) = (version, None);
+            waiting.recorded = None;
         }
         waiting.next = now + RETRY_AFTER;
         let mode = turn.definition.body.capacity.map(|rule| rule.mode);
@@ -335,7 +347,9 @@ impl Keeper {
         self.look_again(next, &turn.definition.key);
     }
 
-    /// Asks once for each workload why there is no room, unless that was explained lately.
+    /// Asks once for each workload why there is no room, unless that was explained just now. The
+    /// first time and now and then it is recorded, like any refusal; in between it only says
+    /// whether the reason is another one by now.
     async fn explain(
         &mut self,
         service: &Service,
@@ -346,31 +360,51 @@ impl Keeper {
         let mut done = FxHashSet::default();
         for wanted in refused {
             let turn = &turns[wanted.turn];
-            if found[wanted.turn].why.is_some()
-                || found[wanted.turn].waiting == 0
-                || !done.insert(wanted.turn)
-            {
+            let found = &mut found[wanted.turn];
+            if found.why.is_some() || found.waiting == 0 || !done.insert(wanted.turn) {
                 continue;
             }
-            let Some(waiting) = self.waiting.get_mut(&turn.definition.key) else { continue };
             let now = Instant::now();
-            if turn.was.is_some() && waiting.explained.is_some_and(|at| now < at + RETRY_AFTER) {
-                continue;
-            }
-            waiting.explained = Some(now);
-            let class = wanted.creation.class;
-            let answer = placing::submit(service, &wanted.recipe, &wanted.creation, class, false);
+            let Some(ask) = self.may_explain(turn, now, done.len()) else { continue };
+            found.refresh = ask == Ask::Record;
+            let answer = placing::submit(
+                service,
+                &wanted.recipe,
+                &wanted.creation,
+                wanted.creation.class,
+                ask,
+            );
             match placing::outcome(answer).await {
-                Made::Refused(why) => found[wanted.turn].why = why,
-                Made::Placed => {
-                    found[wanted.turn].waiting -= 1;
+                Made::Refused(why) => found.why = why,
+                Made::Placed if ask == Ask::Record => {
+                    found.waiting -= 1;
                     self.serve(turn);
                 }
-                Made::Again | Made::Unknown => {
+                Made::Placed | Made::Again | Made::Unknown => {
                     self.look_again(now + Duration::from_secs(1), &turn.definition.key);
                 }
             }
         }
+    }
+
+    /// How a workload that has no room is explained now; absent: not now.
+    fn may_explain(&mut self, turn: &Turn, now: Instant, explained: usize) -> Option<Ask> {
+        let key = &turn.definition.key;
+        let waiting = self.waiting.get_mut(key)?;
+        let lately = waiting.explained.filter(|_| turn.was.is_some());
+        let soonest = lately.map_or(now, |at| at + EXPLAIN_EVERY);
+        if explained > EXPLAINED_AT_ONCE || now < soonest {
+            let next = soonest.max(now + Duration::from_secs(1));
+            waiting.next = waiting.next.min(next);
+            self.look_again(next, key);
+            return None;
+        }
+        waiting.explained = Some(now);
+        if lately.is_some() && waiting.recorded.is_some_and(|at| now < at + RECORD_EVERY) {
+            return Some(Ask::Preview);
+        }
+        waiting.recorded = Some(now);
+        Some(Ask::Record)
     }
 }
 

@@ -77,13 +77,24 @@ pub(super) async fn recipe(
     Ok(Recipe { request, pools, release: release.as_deref().map(Text::from) })
 }
 
-/// Hands a member over to be placed. Quiet: a refusal is not explained and leaves no record.
+/// What is wanted beside a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Nothing: a refusal is neither explained nor recorded.
+    Quiet,
+    /// Why, if there is no room; recorded like any refusal.
+    Record,
+    /// Only whether there is room, and why not: nothing is placed or recorded.
+    Preview,
+}
+
+/// Hands a member over to be placed.
 pub(super) fn submit(
     service: &Service,
     recipe: &Recipe,
     creation: &Creation,
     class: Option<CapacityType>,
-    quiet: bool,
+    ask: Ask,
 ) -> oneshot::Receiver<PlaceAnswer> {
     let mut instance = recipe.request.clone();
     instance.id = InstanceId::from_u128(Uuid::now_v7().as_u128());
@@ -94,7 +105,8 @@ pub(super) fn submit(
         instances: vec![Arc::new(instance)],
         lease_s: LEASE_S,
         pools: recipe.pools.clone(),
-        quiet,
+        quiet: ask == Ask::Quiet,
+        dry_run: ask == Ask::Preview,
         seats: vec![WantedSeat { seat: creation.seat, takes_over: creation.takes_over }],
         release: recipe.release.clone(),
         ..PlaceRequest::default()

@@ -63,6 +63,7 @@ fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
         .filter(|until| *until > now && !rollout.complete);
     let wrong = degraded.is_some() || backs_off_until.is_some();
     let state = state(definition, &rollout, wrong, pending.is_some());
+    let degraded = degraded.or_else(|| crash_loop(backs_off_until, deaths, now));
     let mut status = WorkloadStatus {
         state,
         message: String::new(),
@@ -79,7 +80,7 @@ fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
         let told = format!("; {} ({})", reason.message, reason.code);
         status.rollout.message.push_str(&told);
     }
-    status.message = message(definition, &status, deaths, now);
+    status.message = message(definition, &status);
     if let (true, WorkloadState::Progressing, Some(pending)) =
         (status.rollout.complete, status.state, pending)
     {
@@ -114,6 +115,20 @@ fn rollout(definition: &Definition, members: &[Member]) -> RolloutStatus {
         }
     };
     RolloutStatus { revision, updated, updated_active, old, complete, message }
+}
+
+/// Why a workload whose members keep ending is not as it should be.
+fn crash_loop(
+    until: Option<Timestamp>,
+    deaths: Option<Deaths>,
+    now: Timestamp,
+) -> Option<Degraded> {
+    let (until, deaths) = (until?, deaths?);
+    let wait = until.as_second() - now.as_second();
+    let count = deaths.count;
+    let message = format!("{count} members ended in a row; the next try is in {wait} s");
+    let since = crate::service::moment(deaths.last);
+    Some(Degraded { code: "crash_loop".to_owned(), message, since, members: 1, refusal: None })
 }
 
 /// What is still to be done though as many run as should: in one sentence.
@@ -163,12 +178,10 @@ fn state(
     }
 }
 
-fn message(
-    definition: &Definition,
-    status: &WorkloadStatus,
-    deaths: Option<Deaths>,
-    now: Timestamp,
-) -> String {
+fn message(definition: &Definition, status: &WorkloadStatus) -> String {
+    if let Some(reason) = status.reason.as_ref().filter(|_| status.backs_off_until.is_some()) {
+        return reason.message.clone();
+    }
     if let Some(reason) = &status.reason {
         let members = reason.members;
         let them = if members == 1 {
@@ -177,11 +190,6 @@ fn message(
             format!("{members} members wait")
         };
         return format!("{them}: {}", reason.message);
-    }
-    if let (Some(until), Some(deaths)) = (status.backs_off_until, deaths) {
-        let wait = until.as_second() - now.as_second();
-        let count = deaths.count;
-        return format!("{count} members ended in a row; the next try is in {wait} s");
     }
     match status.state {
         WorkloadState::Deleting => {

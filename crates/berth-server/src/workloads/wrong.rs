@@ -1,19 +1,14 @@
 //! What is wrong with a workload after its turn, and whether that has to be told.
 
-use std::time::Duration;
-
 use berth_api::Degraded;
 use berth_engine::Audience;
 use berth_ledger::Text;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::placing::Why;
 use super::scheduling;
 use super::turn::Turn;
 use crate::service::Service;
-
-/// How long the same refusal with other numbers is not told again.
-const SAME_FOR: Duration = Duration::from_secs(30);
 
 /// What a turn found out.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +17,8 @@ pub(super) struct Found {
     pub(super) waiting: u32,
     /// Why, where that was asked for.
     pub(super) why: Option<Why>,
+    /// Whether the same refusal with other numbers is to be told again.
+    pub(super) refresh: bool,
     /// Whether some members were not tried, so that nothing new is known of them.
     pub(super) untried: bool,
 }
@@ -76,23 +73,16 @@ fn wrong(service: &Service, turn: &Turn, found: Found, now: Timestamp) -> Wrong 
         // Tenants read it, so it names nothing that they may not see.
         (Some(refusal), Some(policy)) => {
             let tenant = Audience::Tenant(turn.definition.owner());
-            refusal.seen_by(tenant, &policy).headline()
+            let headline = refusal.seen_by(tenant, &policy).headline();
+            headline.strip_prefix(&format!("{}: ", why.code)).unwrap_or(&headline).to_owned()
         }
         _ => why.message,
     };
     let members = found.waiting;
     let fresh = Degraded { code: why.code, message, since, members, refusal: why.refusal };
-    if was.is_some_and(|was| is_same(was, &fresh, now)) {
-        return Wrong::As;
-    }
-    Wrong::Now(fresh)
-}
-
-/// The same code and count, and the numbers were told lately.
-fn is_same(was: &Degraded, fresh: &Degraded, now: Timestamp) -> bool {
-    let lately =
-        now.duration_since(was.since) < SignedDuration::try_from(SAME_FOR).unwrap_or_default();
-    was.code == fresh.code
-        && was.members == fresh.members
-        && (lately || (was.message == fresh.message && was.refusal == fresh.refusal))
+    let is_same = |was: &Degraded| {
+        let same = was.code == fresh.code && was.members == fresh.members;
+        same && (!found.refresh || was.message == fresh.message)
+    };
+    if was.is_some_and(is_same) { Wrong::As } else { Wrong::Now(fresh) }
 }

@@ -11,6 +11,7 @@ mod incidents;
 mod pace;
 mod shapes;
 mod tenants;
+mod wanted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,7 @@ pub async fn run(client: Client, options: DemoOptions, stop: CancellationToken) 
         let tenant = Tenant::new(client.clone(), kind, Arc::clone(&board), seed, pace);
         players.spawn(tenant.run());
     }
+    players.spawn(wanted::store(client.clone()));
     let seed = options.seed ^ 0x1c1d;
     players.spawn(incidents::run(client, nodes, send, seed, pace));
     stop.cancelled().await;

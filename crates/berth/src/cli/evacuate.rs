@@ -29,13 +29,14 @@ pub(crate) enum Evacuate {
 
 /// What is to be emptied.
 #[derive(Args, Debug)]
-#[group(id = "what", required = true, multiple = false, args = ["nodes", "rack", "all"])]
+#[group(skip)]
 pub(crate) struct Check {
     /// A node; several are emptied together.
-    #[arg(long = "node", value_name = "NODE")]
+    #[arg(long = "node", value_name = "NODE", required_unless_present_any = ["rack", "all"],
+        conflicts_with_all = ["rack", "all"])]
     nodes: Vec<String>,
     /// All nodes of a rack, together.
-    #[arg(long, value_name = "RACK")]
+    #[arg(long, value_name = "RACK", conflicts_with = "all")]
     rack: Option<String>,
     /// The rack's zone, where racks of several zones share a name.
     #[arg(long, value_name = "ZONE", requires = "rack")]
