@@ -173,7 +173,7 @@ async fn relocate(service: &Service, leaver: &Leaver, room: u64) {
         MoveAnswer::Moved(standing) => {
             service.drains.refused.remove(instance);
             let (from, to) = (&leaver.node, &standing.node);
-            tracing::info!(%instance, %from, %to, "an instance was moved");
+            tracing::debug!(%instance, %from, %to, "an instance was moved");
         }
         MoveAnswer::NoRoom(refusal) => {
             refused(&refusal.code, refusal.headline(), ways_out(&refusal));

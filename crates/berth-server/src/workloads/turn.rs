@@ -71,16 +71,30 @@ pub(super) fn turns(service: &Service, keys: &[WorkloadKey]) -> Vec<Turn> {
         let mut hosts = Hosts::new(&books, service.outside());
         for key in some {
             let Some(definition) = books.workloads.get(key) else { continue };
+            let was = wrong.contains(key).then(|| service.degraded.get(key)).flatten();
             // Who creates the members lets them go, too.
             if definition.replicas.is_none() && !definition.body.deleting {
+                turns.extend(was.map(|was| nothing_to_do(definition, was)));
                 continue;
             }
             hosts.collect(definition, &mut members);
-            let was = wrong.contains(key).then(|| service.degraded.get(key)).flatten();
             turns.extend(turn(&books, definition, &members, was));
         }
     }
     turns
+}
+
+/// The turn of a workload that lacked something while Berth created its members.
+fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Degraded>) -> Turn {
+    Turn {
+        definition: Arc::clone(definition),
+        creations: Vec::new(),
+        partings: Vec::new(),
+        stranded: None,
+        backs_off_until: None,
+        was: Some(was),
+        is_over: false,
+    }
 }
 
 fn turn(
