@@ -11,8 +11,8 @@ use rustc_hash::FxHasher;
 
 use crate::error::{Fault, LedgerError};
 use crate::model::{
-    Adopt, Advance, Answer, Claim, ClaimKey, Drift, Move, Op, Outcome, Page, Plan, Rejected,
-    Release, Resize, Segment, Standing, Text, UnmetDemand, Verdict,
+    Adopt, Advance, Answer, Claim, ClaimKey, Drift, Expect, Move, Op, Outcome, Page, Plan,
+    Rejected, Release, Resize, Segment, Standing, Text, UnmetDemand, Verdict,
 };
 use crate::postgres::{Isolation, Postgres};
 use crate::retention::{Forget, Retention};
@@ -343,7 +343,11 @@ impl Ledger {
         let (workloads, groups) = self.read(|tables| tables.owned_by(owner))?;
         let owner = Text::from(owner);
         for name in workloads {
-            self.administer(Op::RemoveWorkload { owner: Text::clone(&owner), name })?;
+            self.administer(Op::RemoveWorkload {
+                owner: Text::clone(&owner),
+                name,
+                expect: Expect::Any,
+            })?;
         }
         for group in groups {
             self.administer(Op::RemoveGroup(group))?;
@@ -359,7 +363,7 @@ impl Ledger {
     pub fn delete_workload(&self, owner: &str, name: &str) -> Result<usize, LedgerError> {
         let released = self.delete_claims(owner, Some(name), "workload_deleted")?;
         let (owner, name) = (Text::from(owner), Text::from(name));
-        self.administer(Op::RemoveWorkload { owner, name })?;
+        self.administer(Op::RemoveWorkload { owner, name, expect: Expect::Any })?;
         Ok(released)
     }
 

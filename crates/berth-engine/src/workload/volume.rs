@@ -27,6 +27,12 @@ pub(super) fn one_at_a_time(desired: &Desired<'_>, members: &[Member]) -> Outloo
     }
     let members = sorted(members);
     let keeps = kept(desired, &members);
+    // One that was told to stop and cannot be asked any more still may write.
+    let silent = |it: &&Member| it.state == MemberState::Leaving && it.host == HostState::Lost;
+    for member in members.iter().filter(silent) {
+        let (instance, cause) = (member.id, Cause::NodeLost);
+        outlook.blocked.push(Blocked { instance, cause, blocker: Blocker::Volume });
+    }
     for member in members.iter().filter(|it| it.state != MemberState::Leaving) {
         let stays = keeps.is_some_and(|it| it.id == member.id);
         let blocked = |cause| Blocked { instance: member.id, cause, blocker: Blocker::Volume };

@@ -271,6 +271,8 @@ pub enum Op {
         owner: Text,
         /// Its name.
         name: Text,
+        /// What must be stored now.
+        expect: Expect,
     },
     /// Says whether the members of a workload can be placed. An event tells when that changes.
     SetScheduling(Box<Scheduling>),

@@ -44,7 +44,9 @@ impl Work {
             Op::PutQuota { owner, quota } => self.put_quota(owner, quota),
             Op::RemoveQuota(owner) => self.remove_quota(owner),
             Op::PutWorkload { workload, expect } => self.put_workload(workload, *expect),
-            Op::RemoveWorkload { owner, name } => self.remove_workload(owner, name),
+            Op::RemoveWorkload { owner, name, expect } => {
+                self.remove_workload(owner, name, *expect)
+            }
             Op::SetScheduling(scheduling) => self.set_scheduling(scheduling),
             Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
             Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
@@ -339,8 +341,12 @@ impl Work {
         Outcome::Done
     }
 
-    fn remove_workload(&mut self, owner: &Text, name: &Text) -> Outcome {
+    fn remove_workload(&mut self, owner: &Text, name: &Text, expect: Expect) -> Outcome {
         let key = (owner.clone(), name.clone());
+        let current = self.rows.workloads.get(&key).map(|stored| stored.revision);
+        if !expect.holds(current) {
+            return Outcome::Stale { current };
+        }
         if self.rows.workloads_in_use.contains(&key) {
             let why = format!("workload {name} of {owner} still has instances; release them first");
             return Outcome::Impossible(why);

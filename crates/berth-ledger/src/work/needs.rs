@@ -165,7 +165,7 @@ impl Keys {
                 self.workloads.insert((Text::from(key.0), Text::from(key.1)));
             }
             Op::SetScheduling(scheduling) => drop(self.documents.insert(scheduling.document())),
-            Op::RemoveWorkload { owner, name } => {
+            Op::RemoveWorkload { owner, name, .. } => {
                 self.workloads.insert((owner.clone(), name.clone()));
                 self.workloads_in_use.insert((owner.clone(), name.clone()));
                 self.alone = true;

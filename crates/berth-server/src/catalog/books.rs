@@ -140,8 +140,8 @@ pub struct Books {
 impl Books {
     /// Takes everything anew from a snapshot; what went lately is still remembered.
     pub(super) fn replace(&mut self, fresh: Self) {
-        let gone = std::mem::take(&mut self.gone);
-        *self = Self { gone, ..fresh };
+        let (gone, deaths) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.deaths));
+        *self = Self { gone, deaths, ..fresh };
     }
 
     pub(super) fn heard(&mut self, node: &NodeId, at: i64) {
@@ -443,9 +443,13 @@ impl Books {
     /// Remembers a member that ended without being told to.
     fn note_death(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
         let told = claim.state == ClaimState::Releasing || crate::workloads::is_ours(reason);
-        if let Some(workload) = claim.workload().filter(|_| !told) {
-            self.deaths.entry(workload).or_default().add(at);
+        let Some(workload) = claim.workload().filter(|_| !told) else { return };
+        if at.0 > claim.created_at.plus_seconds(Deaths::FORGOTTEN_AFTER_S).0 {
+            // What ran for long is no crash loop when it ends.
+            self.deaths.remove(&workload);
+            return;
         }
+        self.deaths.entry(workload).or_default().add(at);
     }
 
     fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {

@@ -183,6 +183,10 @@ async fn expand(
     // Sets may share volumes with each other and with what is named beside them.
     let mut known = std::collections::BTreeSet::new();
     request.volumes.retain(|volume| known.insert(volume.clone()));
+    if let Some(volume) = request.volumes.iter().find(|it| service.volume_moves.is_stopping(it)) {
+        let why = format!("volume {volume} is on its way to another node");
+        return Err(ApiError::conflict("volume_moving", why).retry_after(5));
+    }
     for number in 0..count {
         let mut instance = request.clone();
         instance.id = spec.id.unwrap_or_else(|| derived_id(owner, request_id, place, number));

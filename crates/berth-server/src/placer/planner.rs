@@ -335,8 +335,8 @@ impl Planner {
     fn bare_plan(&mut self, in_flight: &InFlight) -> Plan {
         let instances = in_flight.job.request.instances.clone();
         let claims = instances.iter().map(|instance| {
-            let node = self.mirror.engine().fleet().node_of(instance.id).cloned();
-            self.claim(instance, node.unwrap_or_else(|| NodeId::new("")))
+            // No node: were it one, the plan might be granted, without what belongs to it.
+            self.claim(instance, NodeId::new(""))
         });
         let claims = claims.collect();
         self.plan_of(in_flight, claims)
@@ -500,6 +500,12 @@ impl Planner {
 
     /// No room: the refusal is recorded, the demand counted, and the caller told.
     fn refuse(&mut self, mut in_flight: InFlight, refusals: Vec<Refusal>) {
+        // What waits is tried again when something makes room: no need to look for it now, and the
+        // planner would stand still for each of many.
+        if in_flight.job.request.quiet {
+            (in_flight.job.reply)(PlaceAnswer::NoRoom(refusals));
+            return;
+        }
         // Others may have made room since: look once before saying no.
         if in_flight.tries == 1 && self.follow_now() {
             self.plan(in_flight);
@@ -513,7 +519,7 @@ impl Planner {
             return;
         }
         // A dry run leaves no trace, and what was recorded once need not be again.
-        if in_flight.job.request.dry_run || in_flight.job.request.quiet {
+        if in_flight.job.request.dry_run {
             (in_flight.job.reply)(PlaceAnswer::NoRoom(refusals));
             return;
         }

@@ -19,10 +19,16 @@ pub(super) async fn keep_watching(service: Arc<Service>) {
     // A server that was down heard nobody: agents get their time to speak first.
     let mut since = now().as_second();
     loop {
+        let slept = tokio::time::Instant::now();
         if tokio::time::timeout(EVERY, service.stopping.cancelled()).await.is_ok() {
             return;
         }
         let at = now().as_second();
+        // A server that stood still heard nobody either.
+        if slept.elapsed() > EVERY * 5 {
+            since = at;
+            service.listen_anew();
+        }
         let lost_after = service.settings.load().lost_after.as_secs();
         let lost_after = i64::try_from(lost_after).unwrap_or(i64::MAX);
         // A clock that jumped says nothing about agents.

@@ -6,13 +6,15 @@ mod settings;
 mod start;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_api::Role;
 use berth_engine::NodeId;
-use berth_ledger::{Answer, By, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text};
+use berth_ledger::{
+    Answer, By, Expect, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text,
+};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -67,7 +69,7 @@ pub struct Service {
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
     /// When it began to listen to agents, in whole seconds.
-    pub listening_since: i64,
+    listening_since: AtomicI64,
     /// Whether most nodes are silent, so that none of them counts as gone.
     mostly_silent: AtomicBool,
     /// Makes marks of places for tenants.
@@ -186,13 +188,22 @@ impl Service {
             drains: &self.drains,
             now: self.now(),
             gone_after_s: i64::try_from(gone_after.as_secs()).unwrap_or(i64::MAX),
-            listening_since: self.listening_since,
+            listening_since: self.listening_since.load(Ordering::Relaxed),
         }
+    }
+
+    /// Begins to listen to agents anew: whoever was not heard so far is not lost yet.
+    pub(crate) fn listen_anew(&self) {
+        self.listening_since.store(self.now().as_second(), Ordering::Relaxed);
     }
 
     /// Notes whether most nodes are silent.
     fn note_silence(&self, mostly: bool) {
         if self.mostly_silent.swap(mostly, Ordering::Relaxed) != mostly {
+            if !mostly {
+                // Agents are heard again one by one: each gets its time to speak first.
+                self.listen_anew();
+            }
             tracing::warn!(mostly, "most nodes fell silent, or were heard again");
         }
     }
@@ -225,7 +236,11 @@ impl Service {
     /// When the ledger does not know what became of it.
     pub async fn forget_workload(&self, key: &WorkloadKey) -> Result<bool, LedgerError> {
         let (owner, name) = key.clone();
-        let answer = self.submit(Op::RemoveWorkload { owner, name }).await?;
+        let known = self.catalog.books().workloads.get(key).cloned();
+        let Some(known) = known.filter(|known| known.body.deleting) else { return Ok(true) };
+        // Not one that was stored anew meanwhile.
+        let expect = Expect::Revision(known.version);
+        let answer = self.submit(Op::RemoveWorkload { owner, name, expect }).await?;
         let gone = matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged));
         if gone && self.degraded.get(key).is_some() {
             // What is not there lacks nothing.

@@ -107,7 +107,7 @@ impl Service {
             volume_moves: VolumeMoves::load(&ledger)?,
             evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::load(&ledger)?,
-            listening_since: now().as_second(),
+            listening_since: std::sync::atomic::AtomicI64::new(now().as_second()),
             mostly_silent: std::sync::atomic::AtomicBool::new(false),
             locality,
             no_sign_in: options.no_sign_in,

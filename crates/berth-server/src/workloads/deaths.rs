@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use berth_ledger::Micros;
 
-/// How long nothing must go wrong for everything before to be forgotten.
-const FORGOTTEN_AFTER_S: i64 = 600;
-
 /// The wait after the second death; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 
@@ -23,9 +20,12 @@ pub struct Deaths {
 }
 
 impl Deaths {
+    /// How long a member must run, or nothing must go wrong, for everything before to be forgotten.
+    pub const FORGOTTEN_AFTER_S: i64 = 600;
+
     /// Counts one more.
     pub fn add(&mut self, at: Micros) {
-        if at.0 > self.last.plus_seconds(FORGOTTEN_AFTER_S).0 {
+        if at.0 > self.last.plus_seconds(Self::FORGOTTEN_AFTER_S).0 {
             self.count = 0;
         }
         self.count = self.count.saturating_add(1);

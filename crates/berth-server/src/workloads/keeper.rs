@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::definition::WorkloadKey;
+use super::orphans;
 use super::placing::{self, Ask, Made, Recipe, Why};
 use super::turn::{self, Creation, Parting, Turn};
 use super::wrong::{self, Found};
@@ -49,6 +50,7 @@ pub async fn keep_running(service: Arc<Service>) {
     let mut room = service.catalog.room();
     // What is wanted and what is there are compared once at the start: much may have changed.
     let mut sweep_at = Instant::now();
+    let mut awake = Instant::now();
     loop {
         let mut may_have_room = false;
         tokio::select! {
@@ -56,6 +58,10 @@ pub async fn keep_running(service: Arc<Service>) {
             () = service.catalog.work.notified() => {}
             _ = room.changed() => may_have_room = true,
             () = tokio::time::sleep_until(keeper.next(sweep_at)) => {}
+        }
+        // A server that stood still heard no agent: nobody is lost before it has listened.
+        if awake.elapsed() > SWEEP_EVERY * 3 {
+            service.listen_anew();
         }
         may_have_room |= room.has_changed().unwrap_or(false);
         room.mark_unchanged();
@@ -66,6 +72,7 @@ pub async fn keep_running(service: Arc<Service>) {
         if began >= sweep_at {
             keys.extend(service.catalog.books().workloads.keys().cloned());
             sweep_at = began + SWEEP_EVERY;
+            orphans::let_go(&service).await;
         }
         keys.extend(keeper.due(began, may_have_room));
         if !keys.is_empty() {
@@ -75,6 +82,7 @@ pub async fn keep_running(service: Arc<Service>) {
         service.metrics.stage("reconciled", began.elapsed());
         // Many workloads take a third of the planner at most; the rest is for those who just come.
         tokio::time::sleep((began.elapsed() * 2).clamp(PAUSE, Duration::from_secs(1))).await;
+        awake = Instant::now();
     }
 }
 
@@ -98,6 +106,8 @@ struct Keeper {
     waiting: FxHashMap<WorkloadKey, Waiting>,
     /// Workloads to be looked at again at some time.
     later: BTreeMap<Instant, FxHashSet<WorkloadKey>>,
+    /// When each of those is.
+    scheduled: FxHashMap<WorkloadKey, Instant>,
     /// When each tenant last got a place. To be asked and refused is no turn: else whoever asks for
     /// least would always be first, and room that comes one at a time would be its alone.
     served: FxHashMap<Text, u64>,
@@ -109,6 +119,8 @@ struct Wanted {
     turn: usize,
     creation: Creation,
     recipe: Arc<Recipe>,
+    /// Which it is among those of its workload and kind.
+    number: usize,
 }
 
 impl Keeper {
@@ -123,6 +135,9 @@ impl Keeper {
         while let Some(entry) = self.later.first_entry().filter(|entry| *entry.key() <= now) {
             due.extend(entry.remove());
         }
+        for key in &due {
+            self.scheduled.remove(key);
+        }
         if may_have_room {
             due.extend(self.waiting.keys().cloned());
         }
@@ -130,6 +145,16 @@ impl Keeper {
     }
 
     fn look_again(&mut self, at: Instant, key: &WorkloadKey) {
+        // Once is enough, at the earliest of the times.
+        if let Some(known) = self.scheduled.get(key).copied() {
+            if known <= at {
+                return;
+            }
+            if let Some(keys) = self.later.get_mut(&known) {
+                keys.remove(key);
+            }
+        }
+        self.scheduled.insert(key.clone(), at);
         self.later.entry(at).or_default().insert(key.clone());
     }
 
@@ -184,6 +209,7 @@ impl Keeper {
                 continue;
             }
             let mut recipes: FxHashMap<i64, Arc<Recipe>> = FxHashMap::default();
+            let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
             for creation in &turn.creations {
                 let revision = creation.seat.revision;
                 let recipe = match recipes.get(&revision) {
@@ -199,10 +225,13 @@ impl Keeper {
                     },
                 };
                 let list = by_tenant.entry(turn.definition.key.0.clone()).or_default();
-                list.push(Wanted { turn: at, creation: creation.clone(), recipe });
+                let number = numbers.entry(creation.class).or_default();
+                *number += 1;
+                let creation = creation.clone();
+                list.push(Wanted { turn: at, creation, recipe, number: *number });
             }
         }
-        self.in_turns(by_tenant, turns)
+        self.in_turns(by_tenant, turns, found)
     }
 
     /// Whether a workload's members are to be tried now.
@@ -230,10 +259,17 @@ impl Keeper {
     }
 
     /// One of each tenant after the other, whoever was served longest ago first.
-    fn in_turns(&mut self, by_tenant: BTreeMap<Text, Vec<Wanted>>, turns: &[Turn]) -> Vec<Wanted> {
+    fn in_turns(
+        &mut self,
+        by_tenant: BTreeMap<Text, Vec<Wanted>>,
+        turns: &[Turn],
+        found: &mut [Found],
+    ) -> Vec<Wanted> {
         let mut tenants: Vec<(u64, Text, std::vec::IntoIter<Wanted>)> = by_tenant
             .into_iter()
-            .map(|(tenant, list)| {
+            .map(|(tenant, mut list)| {
+                // The first of each workload and kind, then the second, …: none hides another.
+                list.sort_by_key(|wanted| wanted.number);
                 let served = self.served.get(&tenant).copied().unwrap_or(0);
                 (served, tenant, list.into_iter())
             })
@@ -250,6 +286,7 @@ impl Keeper {
         // What did not fit into this pass comes with the next one.
         let now = Instant::now();
         for rest in tenants.into_iter().flat_map(|(_, _, list)| list) {
+            found[rest.turn].untried = true;
             self.look_again(now, &turns[rest.turn].definition.key);
         }
         order
@@ -272,12 +309,15 @@ impl Keeper {
                 (wanted, answer)
             })
             .collect();
-        let mut refused = Vec::new();
+        let (mut refused, mut waits) = (Vec::new(), FxHashSet::default());
         for (wanted, answer) in asked {
             let turn = &turns[wanted.turn];
             match placing::outcome(answer).await {
                 Made::Placed => self.serve(turn),
-                Made::Again => self.look_again(Instant::now() + PAUSE, &turn.definition.key),
+                Made::Again => {
+                    found[wanted.turn].untried = true;
+                    self.look_again(Instant::now() + PAUSE, &turn.definition.key);
+                }
                 Made::Unknown => {
                     found[wanted.turn].untried = true;
                     self.look_again(Instant::now() + Duration::from_secs(1), &turn.definition.key);
@@ -286,7 +326,9 @@ impl Keeper {
                     let elsewhere = self.elsewhere(service, turn, &wanted).await;
                     if !elsewhere {
                         note(&mut found[wanted.turn], turn, &wanted.creation, why);
-                        self.wait(turn, Instant::now());
+                        if waits.insert(wanted.turn) {
+                            self.wait(turn, Instant::now());
+                        }
                         refused.push(wanted);
                     }
                 }
@@ -422,7 +464,7 @@ fn note(found: &mut Found, turn: &Turn, creation: &Creation, why: Option<Why>) {
 }
 
 /// Lets a member go. Whoever was faster has done the same.
-async fn let_go(service: &Service, parting: &Parting) {
+pub(super) async fn let_go(service: &Service, parting: &Parting) {
     let release = Release {
         request_id: Text::from(Uuid::now_v7().to_string()),
         key: parting.key,

@@ -9,6 +9,7 @@ mod deaths;
 mod definition;
 mod keeper;
 mod members;
+mod orphans;
 mod placing;
 mod scheduling;
 pub mod status;

@@ -59,7 +59,12 @@ pub(super) async fn recipe(
     let past = body.history.iter().find(|past| past.revision == revision);
     let (template, pools, release) = match past.filter(|_| revision != body.revision) {
         Some(past) => (&past.template, &past.pools, &past.release),
-        None => (&body.template, &body.pools, &body.release),
+        None if revision == body.revision => (&body.template, &body.pools, &body.release),
+        None => {
+            let code = "no_earlier_revision".to_owned();
+            let message = format!("revision {revision} is not kept any more; resume the roll-out");
+            return Err(Why { code, message, refusal: None });
+        }
     };
     let mut request = request_of(definition.owner(), template);
     request.workload = Some(definition.name().to_owned());

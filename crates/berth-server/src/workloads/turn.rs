@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use berth_api::Degraded;
 use berth_engine::workload::{Blocker, Cause, Member, Step, reconcile};
-use berth_engine::{CapacityType, InstanceId, NodeId};
+use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::{ClaimKey, Micros, Seat};
 use rustc_hash::FxHashSet;
 
@@ -41,7 +41,7 @@ pub(super) struct Turn {
     pub(super) creations: Vec<Creation>,
     pub(super) partings: Vec<Parting>,
     /// A member with a volume on a node that is lost.
-    pub(super) stranded: Option<(InstanceId, NodeId)>,
+    pub(super) stranded: Option<InstanceId>,
     /// Until when nothing new is tried, since members keep ending.
     pub(super) backs_off_until: Option<Micros>,
     /// What was wrong before.
@@ -132,7 +132,7 @@ fn turn(
         .blocked
         .iter()
         .find(|blocked| blocked.blocker == Blocker::Volume && blocked.cause == Cause::NodeLost);
-    let stranded = stranded.and_then(|it| Some((it.instance, entry(it.instance)?.node.clone())));
+    let stranded = stranded.map(|it| it.instance);
     let deaths = books.deaths.get(&definition.key);
     Some(Turn {
         definition: Arc::clone(definition),

@@ -52,14 +52,14 @@ enum Wrong {
 
 fn wrong(service: &Service, turn: &Turn, found: Found, now: Timestamp) -> Wrong {
     let was = turn.was.as_deref();
-    if let Some((instance, node)) = &turn.stranded {
+    if let Some(instance) = &turn.stranded {
         let code = "node_lost";
         if was.is_some_and(|was| was.code == code) {
             return Wrong::As;
         }
         let message = format!(
-            "instance {instance} has a volume on node {node}, which is lost; bring the node back, \
-             or restore the volume elsewhere and release the instance"
+            "instance {instance} has a volume, and its node is lost; bring the node back, or restore \
+             the volume elsewhere and release the instance"
         );
         let code = code.to_owned();
         return Wrong::Now(Degraded { code, message, since: now, members: 1, refusal: None });

@@ -237,7 +237,11 @@ fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
             body: "{}".to_owned(),
         };
         world.done(Op::PutWorkload { workload, expect: crate::model::Expect::Absent });
-        let remove = Op::RemoveWorkload { owner: Text::from("acme"), name: Text::from("web") };
+        let remove = Op::RemoveWorkload {
+            owner: Text::from("acme"),
+            name: Text::from("web"),
+            expect: crate::model::Expect::Any,
+        };
         assert!(matches!(world.one(remove.clone()), Answer::Outcome(Outcome::Impossible(_))));
         world.release(2).unwrap();
         granted(&world.commit(vec![planned]));

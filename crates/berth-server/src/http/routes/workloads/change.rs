@@ -139,6 +139,7 @@ async fn rollout(
         let accepted = "nothing, unless action is undo";
         return Err(ApiError::field("to_revision", Some(revision.to_string()), accepted));
     }
+    let tried = std::sync::Mutex::new(false);
     change(&service, &caller, &key_of(&owner, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         let mut kept = true;
@@ -148,7 +149,15 @@ async fn rollout(
             RolloutAction::Resume => next.body.paused = false,
             RolloutAction::Restart => next.body.restart(),
         });
-        if kept { Ok(next) } else { Err(no_revision(now, asked.to_revision)) }
+        if !kept {
+            return Err(no_revision(now, asked.to_revision));
+        }
+        check::single_writer(&name, next.replicas, next.is_single_writer())?;
+        // Done twice these would not be as done once: whoever was not told looks first.
+        let once = matches!(asked.action, RolloutAction::Undo | RolloutAction::Restart);
+        let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tried = std::mem::replace(&mut *tried, true);
+        if once && tried { Err(ApiError::stale(Some(now.version.to_string()))) } else { Ok(next) }
     })
     .await?;
     Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))

@@ -45,7 +45,7 @@ pub(super) async fn new(
         volumes.extend(volumes_of(service, owner, set).await?);
     }
     single_writer(name, new.replicas, !volumes.is_empty())?;
-    one_home(service, &volumes)
+    one_home(service, owner, &volumes)
 }
 
 /// Refuses more replicas than there may be.
@@ -70,9 +70,11 @@ pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool
 }
 
 /// Refuses volumes that live on different nodes: no instance could be beside all of them.
-fn one_home(service: &Service, volumes: &[String]) -> Answer<()> {
+fn one_home(service: &Service, owner: &str, volumes: &[String]) -> Answer<()> {
     let books = service.catalog.books();
-    let mut known = volumes.iter().filter_map(|id| books.volumes.get(id));
+    // Others' volumes are as if they were not there.
+    let known = volumes.iter().filter_map(|id| books.volumes.get(id));
+    let mut known = known.filter(|volume| volume.is_for(owner));
     let Some(first) = known.next() else { return Ok(()) };
     match known.find(|volume| volume.home != first.home) {
         Some(other) => {
