@@ -236,8 +236,12 @@ impl Service {
     /// When the ledger does not know what became of it.
     pub async fn forget_workload(&self, key: &WorkloadKey) -> Result<bool, LedgerError> {
         let (owner, name) = key.clone();
+        self.settled().await;
         let known = self.catalog.books().workloads.get(key).cloned();
-        let Some(known) = known.filter(|known| known.body.deleting) else { return Ok(true) };
+        let Some(known) = known else { return Ok(true) };
+        if !known.body.deleting {
+            return Ok(false);
+        }
         // Not one that was stored anew meanwhile.
         let expect = Expect::Revision(known.version);
         let answer = self.submit(Op::RemoveWorkload { owner, name, expect }).await?;

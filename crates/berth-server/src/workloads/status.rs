@@ -189,7 +189,7 @@ fn message(definition: &Definition, status: &WorkloadStatus) -> String {
         } else {
             format!("{members} members wait")
         };
-        return format!("{them}: {}", reason.message);
+        return format!("{them} ({}): {}", reason.code, reason.message);
     }
     match status.state {
         WorkloadState::Deleting => {

@@ -32,7 +32,7 @@ async fn what_has_no_room_is_explained_with_numbers_and_recovers() {
     let numbers = (&evidence["wanted"], &evidence["overhead"], &evidence["free"]);
     assert_eq!(numbers, (&json!(3000), &json!(64), &json!(1032)), "{refusal}");
     let message = found["status"]["message"].as_str().unwrap();
-    assert!(message.starts_with("1 member waits: no_capacity_memory"), "{message}");
+    assert!(message.starts_with("1 member waits (no_capacity_memory): "), "{message}");
     assert_eq!(world.env("prod").await["state"], "degraded");
     small_node(&world, "n3").await;
     let found = world.ready("web").await;
