@@ -88,6 +88,15 @@ impl VolumeMoves {
         records.iter().map(|(volume, known)| (volume.clone(), Arc::clone(known))).collect()
     }
 
+    /// Whether a volume is being moved.
+    #[must_use]
+    pub fn is_under_way(&self, volume: &str) -> bool {
+        self.get(volume).is_some_and(|known| {
+            let state = known.0.state;
+            state == VolumeMoveState::Copying || self.is_stopping(volume)
+        })
+    }
+
     /// Whether nobody may begin to use a volume, since it is about to live elsewhere.
     #[must_use]
     pub fn is_stopping(&self, volume: &str) -> bool {

@@ -220,6 +220,10 @@ impl Keeper {
                             found[at].waiting += 1;
                             found[at].why = Some(why);
                             self.wait(turn, now);
+                            // Room is not what it lacks: any change may help.
+                            if let Some(waiting) = self.waiting.get_mut(&turn.definition.key) {
+                                waiting.next = now;
+                            }
                             continue;
                         }
                     },

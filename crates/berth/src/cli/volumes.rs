@@ -147,8 +147,11 @@ impl Volumes {
                 print(session, &raw)
             }
             Self::Set(set) => {
-                let new = NewVolume { owner: set.owner, home: set.home.as_str().into() };
                 let path = format!("/v1/volumes/{}", escape(&set.name));
+                // Whose it is stays so unless it is said.
+                let known: Result<berth_api::Volume, _> = session.client.get(&path, &[]).await;
+                let owner = set.owner.or_else(|| known.ok()?.owner);
+                let new = NewVolume { owner, home: set.home.as_str().into() };
                 let raw: Raw = session.client.put(&path, &new).await?;
                 print(session, &raw)
             }

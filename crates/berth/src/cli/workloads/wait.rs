@@ -31,6 +31,14 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Failure>,
 }
 
+/// Whether everything runs as it should, and nobody is on the way out. Of a workload whose caller
+/// creates the members, only that they run.
+fn is_done(workload: &Workload) -> bool {
+    let status = &workload.status;
+    let settled = status.state == WorkloadState::Ready && status.leaving == 0;
+    status.rollout.complete && (settled || workload.spec.replicas.is_none())
+}
+
 /// Waits until a workload's roll-out is complete in this version of it or a later one. Without a
 /// limit it waits for ever.
 pub(crate) async fn until_complete(
@@ -67,7 +75,7 @@ pub(crate) async fn until_complete(
             }
             said = line;
         }
-        let failure = if workload.version >= version && status.rollout.complete {
+        let failure = if workload.version >= version && is_done(&workload) {
             None
         } else {
             match hopeless(which, &workload).or_else(|| over.then(|| late(&workload, limit_s))) {

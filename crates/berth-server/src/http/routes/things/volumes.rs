@@ -112,6 +112,11 @@ async fn put(
         let value = Some(format!("{:?}", new.home.as_str()));
         return Err(ApiError::field("home", value, "a node that is registered"));
     }
+    if service.volume_moves.is_under_way(&id) {
+        let why = format!("volume {id} is on its way to another node");
+        let remedy = format!("wait, or call it off: berth volumes move {id} --cancel");
+        return Err(ApiError::conflict("volume_moving", why).remedy(remedy));
+    }
     let NewVolume { owner, home } = new;
     let volume = berth_engine::Volume { id: id.clone(), owner, home, attached_to: None };
     service.administer(&caller, "volume.put", id.as_str(), Op::PutVolume(volume)).await?;
