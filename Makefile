@@ -88,6 +88,8 @@ soak: nextest postgres ## Run property tests with many more cases, 200 kills, te
 	PROPTEST_CASES=20000 cargo nextest run --release --package berth-engine
 	BERTH_SOAK_SECONDS=600 cargo nextest run --release --package berth-conformance
 	cargo nextest run --release --package berth-ledger --run-ignored only --no-capture
+	cargo nextest run --release --package berth-engine --run-ignored only --no-capture
+	BERTH_MODEL_STEPS=1000 cargo nextest run --release --package berth-server --test workloads model
 	BERTH_KILLS=200 BERTH_LARGE=1 cargo nextest run --release --package berth-faults --run-ignored all
 
 .PHONY: fmt
