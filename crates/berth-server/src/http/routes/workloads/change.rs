@@ -78,7 +78,6 @@ pub(super) async fn change(
             }
             LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
                 // Another server changed it, and we have not heard of it yet.
-                service.placer.tell(|_| ());
                 tokio::time::sleep(std::time::Duration::from_millis(60)).await;
             }
             other => return Err(unexpected(&other)),
