@@ -16,6 +16,7 @@
 //! ```
 
 pub mod affinity;
+pub mod elastic;
 mod explain;
 pub mod filter;
 mod fleet;

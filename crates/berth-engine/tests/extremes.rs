@@ -163,7 +163,7 @@ fn request(rng: &mut Rng, id: InstanceId) -> InstanceRequest {
     let resources = if rng.chance(20) { large } else { small };
     let owner = if rng.chance(3) { "" } else { rng.pick(&["a", "a", "b", "é漢字🎉"]) };
     let usual = InstanceRequest::new(id, owner, resources);
-    let elastic = |rng: &mut Rng| Elastic { min: amounts(rng, amount), max: amounts(rng, amount) };
+    let elastic = |rng: &mut Rng| Elastic::new(amounts(rng, amount), amounts(rng, amount));
     InstanceRequest {
         resources,
         name: maybe(rng, 30, text),

@@ -79,7 +79,7 @@ fn full_request() -> InstanceRequest {
     wanted.workload = Some("web".to_owned());
     wanted.extra.insert("gpu".to_owned(), 1);
     let (min, max) = (Amounts::new(1000, 1024), Amounts::new(4000, 8192).with_disk(99_999));
-    wanted.elastic = Some(Elastic { min, max });
+    wanted.elastic = Some(Elastic::new(min, max));
     wanted.tags.insert("role".to_owned(), "db".to_owned());
     wanted.traits.insert("ssd".to_owned(), TraitValue::Bool(true));
     wanted.networks = vec![vec!["admin".to_owned(), "spare".to_owned()]];

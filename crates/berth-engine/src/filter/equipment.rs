@@ -42,7 +42,7 @@ fn facts_valid(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
         return Err(Evidence::fact("overlay_loss_ppm", row.overlay_loss_ppm, "0 to 1000000"));
     }
     if row.capacity_known {
-        return reserve_within(row.capacity, row.system_reserve);
+        return reserve_within(row.capacity, row.kept_by_host());
     }
     Ok(())
 }

@@ -101,6 +101,7 @@ impl Fleet {
                 .map(|class| (text(class.name), class.limit))
                 .collect(),
             system_reserve: row.system_reserve,
+            policy_reserve: row.policy_reserve,
             ratios: row.ratios,
             vmm_overhead_mib: row.vmm_overhead_mib,
             instance_limit: row.instance_limit,
@@ -282,6 +283,7 @@ impl Fleet {
             heartbeat_at: facts.heartbeat_at,
             capacity: facts.capacity.unwrap_or_default(),
             system_reserve: facts.system_reserve,
+            policy_reserve: facts.policy_reserve,
             ratios: facts.ratios,
             vmm_overhead_mib: facts.vmm_overhead_mib,
             instance_limit: facts.instance_limit,

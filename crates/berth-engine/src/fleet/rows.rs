@@ -46,6 +46,7 @@ pub(crate) struct NodeRow {
     pub(crate) heartbeat_at: Timestamp,
     pub(crate) capacity: Amounts,
     pub(crate) system_reserve: Amounts,
+    pub(crate) policy_reserve: Option<Amounts>,
     pub(crate) ratios: Ratios,
     pub(crate) vmm_overhead_mib: u32,
     pub(crate) instance_limit: u32,
@@ -73,9 +74,14 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
+    /// What the host keeps for itself: by the policy, else by its own word.
+    pub(crate) fn kept_by_host(&self) -> Amounts {
+        self.policy_reserve.unwrap_or(self.system_reserve)
+    }
+
     /// What may be promised, from the facts.
     pub(crate) fn compute_limits(&self) -> Limits {
-        Limits::of(self.capacity, self.system_reserve, self.ratios, self.other)
+        Limits::of(self.capacity, self.kept_by_host(), self.ratios, self.other)
     }
 
     /// What is used and what may be promised, as one value.

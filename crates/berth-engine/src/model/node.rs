@@ -302,6 +302,9 @@ pub struct NodeFacts {
     /// What the host keeps for itself.
     #[serde(default)]
     pub system_reserve: Amounts,
+    /// What the policy in force has the host keep, in place of `system_reserve`: set by Berth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_reserve: Option<Amounts>,
     /// How often each resource may be promised.
     #[serde(default)]
     pub ratios: Ratios,
@@ -412,6 +415,7 @@ impl NodeFacts {
             capacity: Some(capacity),
             extra: BTreeMap::new(),
             system_reserve: Amounts::default(),
+            policy_reserve: None,
             ratios: Ratios::default(),
             vmm_overhead_mib: default_overhead(),
             instance_limit: default_instance_limit(),
@@ -440,6 +444,12 @@ impl NodeFacts {
         }
     }
 
+    /// What the host keeps for itself: by the policy, else by its own word.
+    #[must_use]
+    pub fn kept_by_host(&self) -> Amounts {
+        self.policy_reserve.unwrap_or(self.system_reserve)
+    }
+
     /// Refuses facts that could not be stored or would mean nothing.
     ///
     /// Facts that are merely wrong for placement (a reserve above the capacity, say) are stored
@@ -458,7 +468,8 @@ impl NodeFacts {
             max: u64::from(Amounts::MAX),
         };
         let capacity = self.capacity.unwrap_or_default();
-        for (name, value, _) in capacity.named().into_iter().chain(self.system_reserve.named()) {
+        let reserve = self.system_reserve.named().into_iter().chain(self.kept_by_host().named());
+        for (name, value, _) in capacity.named().into_iter().chain(reserve) {
             if value > Amounts::MAX {
                 return Err(out_of_range(name, u64::from(value)));
             }

@@ -11,16 +11,55 @@ use super::ids::UnixSeconds;
 use super::ids::{InstanceId, NodeId, Timestamp};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
 use crate::affinity::{Rule, Strength, Topology};
+use crate::elastic::{Overcommit, Size};
 
 /// How far an elastic instance may shrink and grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
     /// The least it runs with.
     pub min: Amounts,
-    /// The most it may grow to.
+    /// The most it may grow to; 0: it does not grow in that.
     pub max: Amounts,
+    /// Its class, which the policy knows; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// What grants are multiples of; absent: what the policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_unit: Option<Size>,
+    /// Whether it is to stay where it is: it is not moved without being told to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stays: bool,
+    /// How it is charged; the policy says so by its class.
+    #[serde(default, skip_serializing_if = "Overcommit::is_none")]
+    pub overcommit_permille: Overcommit,
+    /// What it uses, where that is not what is charged; nobody asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub using: Option<Size>,
+}
+
+impl Elastic {
+    /// Between these bounds, and nothing else said.
+    #[must_use]
+    pub const fn new(min: Amounts, max: Amounts) -> Self {
+        Self {
+            min,
+            max,
+            class: None,
+            compute_unit: None,
+            stays: false,
+            overcommit_permille: Overcommit::NONE,
+            using: None,
+        }
+    }
+
+    /// The least and the most CPU and memory of an instance that has so much.
+    #[must_use]
+    pub fn bounds(&self, has: Size) -> (Size, Size) {
+        let max = Size::of(&self.max).each(has, |max, has| if max == 0 { has } else { max });
+        (Size::of(&self.min), max)
+    }
 }
 
 /// Which platforms an instance runs on: for each listed version, the oldest or newest build.
@@ -304,9 +343,10 @@ impl InstanceRequest {
     }
 
     fn validate_elastic(&self, elastic: &Elastic) -> Result<(), InvalidRequest> {
+        // Of what it uses, not of what that is charged.
+        let used = elastic.using.map_or(self.resources, |using| using.within(self.resources));
         let bounds = elastic.min.named().into_iter().zip(elastic.max.named());
-        for ((field, value, _), ((_, min, _), (_, max, _))) in
-            self.resources.named().into_iter().zip(bounds)
+        for ((field, value, _), ((_, min, _), (_, max, _))) in used.named().into_iter().zip(bounds)
         {
             if value < min || (max != 0 && value > max) {
                 return Err(InvalidRequest::OutsideElastic { field, value, min, max });

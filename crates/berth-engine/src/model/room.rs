@@ -176,7 +176,7 @@ impl Room {
     pub fn of(facts: &NodeFacts) -> Self {
         let capacity = facts.capacity.unwrap_or_default();
         Self {
-            limits: Limits::of(capacity, facts.system_reserve, facts.ratios, facts.other),
+            limits: Limits::of(capacity, facts.kept_by_host(), facts.ratios, facts.other),
             used: Used::default(),
             overhead_mib: facts.vmm_overhead_mib,
             instance_limit: facts.instance_limit,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use super::{Combine, Compiled, ExplainSettings, FilterSettings, Policy, PolicyHash, ScoreOptions};
+use crate::elastic::ElasticSettings;
 use crate::filter::{FILTERS, FilterId};
 use crate::model::{Amounts, PPM};
 use crate::score::{SCORERS, ScorerId};
@@ -67,6 +68,9 @@ pub(super) struct Document {
     options: ScoreOptions,
     #[serde(default)]
     explain: ExplainSettings,
+    // Left out while it says nothing, so that policies keep the hash they always had.
+    #[serde(default, skip_serializing_if = "ElasticSettings::is_default")]
+    elastic: ElasticSettings,
 }
 
 impl Policy {
@@ -120,6 +124,7 @@ fn check(mut document: Document) -> Result<Policy, PolicyError> {
         filters: document.filters,
         options: document.options,
         explain: document.explain,
+        elastic: document.elastic,
         hash: PolicyHash([0; 32]),
         weights,
         compiled,
@@ -208,6 +213,15 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
             return Err(out_of_range(key, value, &format!("{least} to {most}")));
         }
     }
+    for (key, value, least, most) in document.elastic.ranged() {
+        if !(least..=most).contains(&value) {
+            return Err(out_of_range(&key, value, &format!("{least} to {most}")));
+        }
+    }
+    if document.elastic.nodes.len() > ElasticSettings::MAX_RULES {
+        let accepted = format!("at most {} rules", ElasticSettings::MAX_RULES);
+        return Err(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
+    }
     if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
         let accepted = format!("1 to {MAX_SHAPES} shapes");
         return Err(out_of_range("options.shapes", options.shapes.len(), &accepted));
@@ -242,6 +256,7 @@ fn document(policy: &Policy) -> Document {
         scores: scores.collect(),
         options: policy.options.clone(),
         explain: policy.explain,
+        elastic: policy.elastic.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::elastic::ElasticSettings;
 use crate::filter::FilterId;
 use crate::model::{Amounts, CapacityType, PPM};
 use crate::score::{DenseValue, Kind, LoadValue, SCORERS, ScorerId, Sparse};
@@ -226,6 +227,8 @@ pub struct Policy {
     pub(crate) options: ScoreOptions,
     /// What an explanation may show.
     pub(crate) explain: ExplainSettings,
+    /// Units, watermarks, classes and migration.
+    pub(crate) elastic: ElasticSettings,
     /// The hash of all of this.
     pub(crate) hash: PolicyHash,
     weights: Vec<(ScorerId, u32)>,
@@ -273,6 +276,12 @@ impl Policy {
     #[must_use]
     pub const fn explain(&self) -> ExplainSettings {
         self.explain
+    }
+
+    /// Units, watermarks, classes and migration of elastic instances.
+    #[must_use]
+    pub const fn elastic(&self) -> &ElasticSettings {
+        &self.elastic
     }
 
     /// Scorers with a weight above zero, and the weight in thousandths.

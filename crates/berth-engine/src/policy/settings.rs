@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::document::{MAX_SHAPES, ranged};
 use super::{FilterSettings, Policy, ScoreOptions};
+use crate::elastic::ElasticSettings;
 
 /// One key of a policy, for the reference.
 pub(super) struct Setting {
@@ -15,7 +16,7 @@ pub(super) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 22] = [
+const KEYS: [(&str, &str, &str); 36] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
@@ -50,6 +51,40 @@ const KEYS: [(&str, &str, &str); 22] = [
     ("options.tent.peak_ppm", "", "use at which `tent` is highest"),
     ("options.shapes", "", "shapes that recur, for `fragmentation`"),
     ("explain.tenants_see_nodes", "`true`, `false`", "whether tenants may see node names"),
+    (
+        "elastic.grants",
+        "`\"joint\"`, `\"per-resource\"`",
+        "whether growth is granted in whole units of CPU and memory together",
+    ),
+    ("elastic.compute_unit.cpu_milli", "", "CPU of a compute unit"),
+    ("elastic.compute_unit.memory_mib", "", "memory of a compute unit"),
+    ("elastic.watermark.cpu_permille", "", "share of CPU above which instances should leave"),
+    ("elastic.watermark.memory_permille", "", "share of memory above which instances should leave"),
+    ("elastic.pressure_half_life_s", "", "how fast denied growth is forgotten"),
+    (
+        "elastic.nodes",
+        "at most 64 rules, each with `labels` and any of `watermark`, `system`, `compute_unit`",
+        "what holds for nodes with such labels; the first rule that fits counts",
+    ),
+    (
+        "elastic.classes",
+        "names, each with `overcommit_permille` (1 to 1000000) and `compute_unit`",
+        "classes that elastic instances may name",
+    ),
+    (
+        "elastic.migration.enabled",
+        "`true`, `false`",
+        "whether nodes under pressure are relieved by moving instances",
+    ),
+    ("elastic.migration.per_node", "", "most migrations at once from or to one node"),
+    ("elastic.migration.fleet", "", "most migrations at once in the fleet"),
+    ("elastic.migration.cooldown_s", "", "how long an instance rests after a migration"),
+    (
+        "elastic.migration.backoff_s",
+        "",
+        "how long an instance rests after a failed migration; twice as long each time",
+    ),
+    ("elastic.migration.timeout_s", "", "how long agents have for a migration"),
 ];
 
 /// Every setting, in the order in which a policy has them.
@@ -65,6 +100,10 @@ pub(super) fn settings() -> Vec<Setting> {
 
 fn accepted_for(key: &str, otherwise: &str) -> String {
     let ranges = ranged(&FilterSettings::default(), &ScoreOptions::default());
+    let elastic = ElasticSettings::default().ranged();
+    if let Some((_, _, least, most)) = elastic.iter().find(|(ranged, ..)| ranged == key) {
+        return format!("{least} to {most}");
+    }
     match (key, ranges.iter().find(|(ranged, ..)| *ranged == key)) {
         (_, Some((_, _, least, most))) => format!("{least} to {most}"),
         ("scores", None) => format!(
@@ -86,6 +125,10 @@ fn defaults() -> Vec<(String, Value)> {
             flatten(key, value, &mut found);
         }
     }
+    // Left out of the text while it says nothing.
+    if let Ok(elastic) = serde_json::to_value(ElasticSettings::default()) {
+        flatten("elastic".to_owned(), elastic, &mut found);
+    }
     found.retain(|(key, _)| key != "name");
     found
 }
@@ -93,7 +136,7 @@ fn defaults() -> Vec<(String, Value)> {
 fn flatten(key: String, value: Value, found: &mut Vec<(String, Value)>) {
     match value {
         // Weights are one setting, whatever scorers there are.
-        Value::Object(inner) if key != "scores" => {
+        Value::Object(inner) if !["scores", "elastic.classes"].contains(&key.as_str()) => {
             for (name, value) in inner {
                 flatten(format!("{key}.{name}"), value, found);
             }
@@ -106,6 +149,7 @@ fn written(key: &str, value: &Value) -> String {
     match (key, value) {
         (_, Value::Null) => "not set".to_owned(),
         ("scores", _) => "0".to_owned(),
+        ("elastic.nodes" | "elastic.classes", _) => "none".to_owned(),
         ("options.shapes", Value::Array(shapes)) => {
             let amount = |shape: &Value, name: &str| shape[name].as_u64().unwrap_or(0);
             let shape = |shape: &Value| {

@@ -126,7 +126,7 @@ fn wishes(rng: &mut Rng, odds: u64, request: &mut InstanceRequest) {
     }
     if rng.chance(20) {
         let (min, max) = (Amounts::new(0, 128), Amounts::new(8000, 8192));
-        request.elastic = Some(Elastic { min, max });
+        request.elastic = Some(Elastic::new(min, max));
     }
 }
 

@@ -1,0 +1,19 @@
+//! Elastic instances: how large each may be, when a node is under pressure, and who should leave it.
+//!
+//! Pure, like all of the engine. Everything counts in integers, and nothing here subtracts without
+//! saying what happens below zero: the lint of this module forbids it.
+#![deny(clippy::arithmetic_side_effects)]
+
+mod account;
+mod permit;
+mod settings;
+mod size;
+#[cfg(test)]
+mod tests;
+
+pub use account::{Account, Holding, ResourceAccount, Sums, watermark_free};
+pub use permit::{Decided, Grants, InvalidWish, Limit, Permit, Terms, Wish, decide};
+pub use settings::{
+    ElasticSettings, InstanceClass, MigrationSettings, NodeElastic, NodeRule, WatermarkRule,
+};
+pub use size::{Free, InvalidOvercommit, Overcommit, Size};

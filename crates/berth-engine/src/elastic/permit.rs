@@ -1,0 +1,412 @@
+//! Permits: how large an instance may be. The arithmetic of one request, and of nothing else.
+//!
+//! A smaller wish is a message that always succeeds, the same wish says that it is content, and a
+//! larger one is granted as far as there is room: in whole compute units across CPU and memory
+//! together, or each resource by itself. What was granted stands until the instance says otherwise,
+//! so nothing has to be guessed after a restart. Nothing here knows where any of it is stored.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::size::{Free, Overcommit, Size};
+
+/// How a wish that does not fit as a whole is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Grants {
+    /// Whole compute units of CPU and memory together: four CPUs with memory for three are of no
+    /// use to a virtual machine.
+    #[default]
+    Joint,
+    /// Each resource as far as it goes.
+    PerResource,
+}
+
+/// What is recorded of an instance's permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Permit {
+    /// The number of the request that was answered last; 0 before the first.
+    #[serde(rename = "n")]
+    pub seq: u64,
+    /// What it may use.
+    #[serde(rename = "p")]
+    pub granted: Size,
+    /// What it asked for.
+    #[serde(rename = "w")]
+    pub wanted: Size,
+    /// What is set aside beyond that: because nobody knows what it uses, or because it may grow into
+    /// it unasked.
+    #[serde(rename = "b", default, skip_serializing_if = "Size::is_nothing")]
+    pub buffer: Size,
+    /// Whether nobody knows what it was promised: it was found, and has not spoken since.
+    #[serde(rename = "a", default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
+    /// What it was denied for lack of room on the node.
+    #[serde(rename = "cp", default, skip_serializing_if = "Size::is_nothing")]
+    pub pressure: Size,
+    /// When it was denied, in whole seconds.
+    #[serde(rename = "cpt", default, skip_serializing_if = "is_zero")]
+    pub pressure_at: i64,
+    /// The compute unit that its agent was told last.
+    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Size>,
+    /// How it is charged.
+    #[serde(rename = "oc", default, skip_serializing_if = "Overcommit::is_none")]
+    pub overcommit: Overcommit,
+    /// Its load as its agent last told, in thousandths.
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    pub load_milli: Option<u32>,
+    /// What held its last wish back.
+    #[serde(rename = "by", default, skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<Limit>,
+}
+
+impl Size {
+    /// As [`Size::is_zero`], for what is left out of stored text.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.is_zero()
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(at: &i64) -> bool {
+    *at == 0
+}
+
+/// What holds a wish back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The node has no more.
+    Node,
+    /// The tenant may have no more.
+    Quota,
+    /// It is being moved, and stays as it is meanwhile.
+    Migration,
+}
+
+impl Permit {
+    /// The permit of an instance that was placed with this size.
+    #[must_use]
+    pub const fn placed(size: Size, overcommit: Overcommit) -> Self {
+        Self {
+            seq: 0,
+            granted: size,
+            wanted: size,
+            buffer: Size::ZERO,
+            uncertain: false,
+            pressure: Size::ZERO,
+            pressure_at: 0,
+            unit: None,
+            overcommit,
+            load_milli: None,
+            limited_by: None,
+        }
+    }
+
+    /// The permit of an instance that was found with this use: it may have been promised all of its
+    /// maximum, so that is what counts until it speaks.
+    #[must_use]
+    pub fn found(using: Size, max: Size, overcommit: Overcommit) -> Self {
+        let buffer = max.less(using);
+        Self { buffer, uncertain: true, ..Self::placed(using, overcommit) }
+    }
+
+    /// All that it may have come to use.
+    #[must_use]
+    pub fn reserved(&self) -> Size {
+        self.granted.plus(self.buffer)
+    }
+
+    /// What its node is charged.
+    #[must_use]
+    pub fn charge(&self) -> Size {
+        self.overcommit.charge(self.reserved())
+    }
+
+    /// The part of the charge that is set aside and probably not used.
+    #[must_use]
+    pub fn charged_buffer(&self) -> Size {
+        self.charge().less(self.overcommit.charge(self.granted))
+    }
+
+    /// What it would be charged more if it had what it was denied, fading as time goes by.
+    #[must_use]
+    pub fn charged_pressure(&self, now: i64, half_life_s: u32) -> Size {
+        let fading =
+            |amount: u32, _| faded(amount, now.saturating_sub(self.pressure_at), half_life_s);
+        let pressure = self.pressure.each(Size::ZERO, fading);
+        let reserved = self.reserved();
+        self.overcommit.charge(reserved.plus(pressure)).less(self.charge())
+    }
+
+    /// The permit after its bounds changed: until it speaks it may be anything up to the new
+    /// maximum if nobody knows what it uses; else what was granted stands.
+    #[must_use]
+    pub fn rebound(&self, max: Size) -> Self {
+        let buffer = if self.uncertain {
+            max.less(self.granted)
+        } else {
+            self.buffer.least(max.less(self.granted))
+        };
+        Self { buffer, ..*self }
+    }
+}
+
+/// Half of an amount after each half-life, in a straight line between; nothing after sixteen.
+fn faded(amount: u32, age_s: i64, half_life_s: u32) -> u32 {
+    let age = u64::try_from(age_s).unwrap_or(0);
+    let half_life = u64::from(half_life_s.max(1));
+    let halvings = u32::try_from(age / half_life).unwrap_or(u32::MAX);
+    if halvings >= 16 {
+        return 0;
+    }
+    let now = u64::from(amount >> halvings);
+    let into = age % half_life;
+    let fallen = (now / 2).saturating_mul(into) / half_life;
+    u32::try_from(now.saturating_sub(fallen)).unwrap_or(0)
+}
+
+/// One request for a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Its number among those of the instance; absent: the next.
+    pub seq: Option<u64>,
+    /// How large the instance wants to be.
+    pub size: Size,
+    /// The largest size that its agent was permitted, if it says so.
+    pub last_permit: Option<Size>,
+    /// How much it wants to be able to grow unasked.
+    pub headroom: Size,
+    /// Its load, in thousandths.
+    pub load_milli: Option<u32>,
+}
+
+impl Wish {
+    /// The wish for a size, and nothing else.
+    #[must_use]
+    pub const fn new(size: Size) -> Self {
+        Self { seq: None, size, last_permit: None, headroom: Size::ZERO, load_milli: None }
+    }
+}
+
+/// What holds for an instance at the moment of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What grants are multiples of; nothing of it is zero.
+    pub unit: Size,
+    /// How wishes that do not fit are granted.
+    pub grants: Grants,
+    /// The least it runs with.
+    pub min: Size,
+    /// The most it may grow to.
+    pub max: Size,
+    /// It is being moved, and must not grow.
+    pub frozen: bool,
+    /// Whether sizes must be multiples of the unit that its agent was told.
+    pub whole_units: bool,
+    /// What its node has left.
+    pub node: Free,
+    /// What its tenant has left.
+    pub quota: Free,
+    /// What its node has left below its watermark; more is not given unasked.
+    pub below_watermark: Free,
+    /// The time, in whole seconds.
+    pub now: i64,
+}
+
+/// A wish that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InvalidWish {
+    /// Smaller or larger than it may ever be.
+    #[error("resources.{field} is {value}; accepted is {min} to {max}, the instance's bounds")]
+    OutsideBounds {
+        /// The field.
+        field: &'static str,
+        /// What was given.
+        value: u32,
+        /// The least.
+        min: u32,
+        /// The most.
+        max: u32,
+    },
+    /// Not a multiple of the unit that its agent was told.
+    #[error(
+        "resources.{field} is {value}; accepted are its bounds, what it has ({has}) and multiples of \
+         {unit}, the compute unit that was last told"
+    )]
+    NotWholeUnits {
+        /// The field.
+        field: &'static str,
+        /// What was given.
+        value: u32,
+        /// What it has.
+        has: u32,
+        /// The unit.
+        unit: u32,
+    },
+    /// Nothing can be a multiple of nothing.
+    #[error("compute_unit.{field} is 0; accepted is 1 or more")]
+    ZeroUnit {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// What became of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The permit from now on.
+    pub permit: Permit,
+    /// The request was answered before, or a later one was: nothing has changed.
+    pub repeated: bool,
+    /// Its agent holds more than was recorded: that is so, whether there is room or not.
+    pub found_larger: bool,
+}
+
+/// Decides one wish.
+///
+/// # Errors
+/// When the wish means nothing; nothing has changed then.
+pub fn decide(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<Decided, InvalidWish> {
+    let seq = wish.seq.unwrap_or_else(|| permit.seq.saturating_add(1));
+    if seq <= permit.seq {
+        return Ok(Decided { permit: *permit, repeated: true, found_larger: false });
+    }
+    check(permit, wish, terms)?;
+    let start = start(permit, wish, terms);
+    let found_larger = !permit.reserved().covers(start);
+    // What it was charged so far is replaced by what it starts from.
+    let (before, charged) = (permit.charge(), permit.overcommit.charge(start));
+    let recharged = |free: Free| free.recharged(before, charged);
+    let (node, quota) = (recharged(terms.node), recharged(terms.quota));
+    let shrunk = start.least(wish.size);
+    let more = wish.size.less(start);
+    let growth = |free: Free| match terms.frozen {
+        true => Size::ZERO,
+        false => grown(start, more, terms, permit.overcommit, free),
+    };
+    let (by_node, by_both) = (growth(node), growth(node.least(quota)));
+    let granted = shrunk.plus(by_both);
+    let limited_by = match () {
+        () if granted == wish.size => None,
+        () if terms.frozen => Some(Limit::Migration),
+        () if by_node == by_both => Some(Limit::Node),
+        () => Some(Limit::Quota),
+    };
+    // What the tenant may not have would not come with more room.
+    let pressure = more.less(by_node);
+    let headroom = match limited_by {
+        None => headroom(granted, wish, terms, permit, &recharged),
+        Some(_) => Size::ZERO,
+    };
+    let permit = Permit {
+        seq,
+        granted,
+        wanted: wish.size,
+        buffer: headroom,
+        uncertain: false,
+        pressure,
+        pressure_at: if pressure.is_zero() { 0 } else { terms.now },
+        unit: Some(terms.unit),
+        overcommit: permit.overcommit,
+        load_milli: wish.load_milli.or(permit.load_milli),
+        limited_by,
+    };
+    Ok(Decided { permit, repeated: false, found_larger })
+}
+
+/// The size that a wish grows or shrinks from.
+fn start(permit: &Permit, wish: &Wish, terms: &Terms) -> Size {
+    let Some(held) = wish.last_permit else { return permit.reserved() };
+    // Never above its maximum, and never below what it was granted while that is certain: an answer
+    // may have been lost on its way.
+    let held = held.least(terms.max.most(permit.granted));
+    if permit.uncertain { held.most(terms.min) } else { held.most(permit.granted) }
+}
+
+fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish> {
+    for (field, unit) in terms.unit.named() {
+        if unit == 0 {
+            return Err(InvalidWish::ZeroUnit { field });
+        }
+    }
+    let bounds = terms.min.named().into_iter().zip(terms.max.named());
+    let granted = permit.granted.named();
+    for (((field, value), ((_, min), (_, max))), (_, has)) in
+        wish.size.named().into_iter().zip(bounds).zip(granted)
+    {
+        // What was granted before its bounds changed is not taken away.
+        if value != has && !(min..=max).contains(&value) {
+            return Err(InvalidWish::OutsideBounds { field, value, min, max });
+        }
+    }
+    let Some(told) = permit.unit.filter(|_| terms.whole_units) else { return Ok(()) };
+    let bounds = terms.min.named().into_iter().zip(terms.max.named());
+    let units = told.named().into_iter().zip(permit.granted.named());
+    for (((field, value), ((_, min), (_, max))), ((_, unit), (_, has))) in
+        wish.size.named().into_iter().zip(bounds).zip(units)
+    {
+        let is_whole = value.checked_rem(unit) == Some(0);
+        if !is_whole && value != has && value != min && value != max {
+            return Err(InvalidWish::NotWholeUnits { field, value, has, unit });
+        }
+    }
+    Ok(())
+}
+
+/// How much of `more` can be granted on top of `start`.
+fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: Free) -> Size {
+    let charged = overcommit.charge(start);
+    let most = |start: u32, charged: u32, free: i64| {
+        // An over-full node lets nothing grow, not even what costs nothing by rounding.
+        let Ok(free) = u64::try_from(free) else { return 0 };
+        overcommit.most_for(u64::from(charged).saturating_add(free)).saturating_sub(start)
+    };
+    let most = Size::new(
+        most(start.cpu_milli, charged.cpu_milli, free.cpu),
+        most(start.memory_mib, charged.memory_mib, free.memory),
+    );
+    let unit = terms.unit;
+    match terms.grants {
+        Grants::PerResource => {
+            let whole = most
+                .each(unit, |most, unit| most.checked_div(unit).unwrap_or(0).saturating_mul(unit));
+            more.least(whole)
+        }
+        Grants::Joint => {
+            let units = |more: u32, most: u32, unit: u32| {
+                (more > 0).then(|| most.checked_div(unit).unwrap_or(0))
+            };
+            let cpu = units(more.cpu_milli, most.cpu_milli, unit.cpu_milli);
+            let memory = units(more.memory_mib, most.memory_mib, unit.memory_mib);
+            let Some(units) = cpu.into_iter().chain(memory).min() else { return Size::ZERO };
+            more.least(Size::new(
+                unit.cpu_milli.saturating_mul(units),
+                unit.memory_mib.saturating_mul(units),
+            ))
+        }
+    }
+}
+
+/// What is set aside for it to grow into unasked: never what would put its node under pressure.
+fn headroom(
+    granted: Size,
+    wish: &Wish,
+    terms: &Terms,
+    permit: &Permit,
+    recharged: &dyn Fn(Free) -> Free,
+) -> Size {
+    let wanted = wish.headroom.least(terms.max.less(granted));
+    if wanted.is_zero() || terms.frozen {
+        return Size::ZERO;
+    }
+    let start = start(permit, wish, terms);
+    let (from, to) = (permit.overcommit.charge(start), permit.overcommit.charge(granted));
+    let free = terms.below_watermark.least(terms.node).least(terms.quota);
+    grown(granted, wanted, terms, permit.overcommit, recharged(free).recharged(from, to))
+}

@@ -1,0 +1,275 @@
+//! The worked examples of the arithmetic, by their numbers in the notes on the systems it follows.
+//!
+//! CPU and memory are given the same numbers, so that both ways of granting must agree.
+
+use super::{
+    Account, Decided, Free, Grants, Holding, InvalidWish, Limit, Overcommit, Permit, Size, Sums,
+    Terms, WatermarkRule, Wish, decide,
+};
+use crate::model::{Amounts, NodeFacts, OtherUsage, Ratios, Used};
+
+/// A node of which so much is there and reserved, and one instance on it.
+struct Node {
+    total: u32,
+    reserved: u32,
+    permit: Permit,
+    unit: u32,
+    max: u32,
+}
+
+const fn both(amount: u32) -> Size {
+    Size::new(amount, amount)
+}
+
+impl Node {
+    fn new(total: u32, reserved: u32, has: u32) -> Self {
+        let permit = Permit::placed(both(has), Overcommit::NONE);
+        Self { total, reserved, permit, unit: 1, max: 100_000 }
+    }
+
+    fn terms(&self, grants: Grants) -> Terms {
+        let left = i64::from(self.total) - i64::from(self.reserved);
+        Terms {
+            unit: both(self.unit),
+            grants,
+            min: both(0),
+            max: both(self.max),
+            frozen: false,
+            whole_units: true,
+            node: Free { cpu: left, memory: left },
+            quota: Free::UNLIMITED,
+            below_watermark: Free::UNLIMITED,
+            now: 1000,
+        }
+    }
+
+    /// Decides both ways, which must agree, and keeps the result.
+    fn ask(&mut self, wish: &Wish) -> Decided {
+        let [joint, alone] = [Grants::Joint, Grants::PerResource]
+            .map(|grants| decide(&self.permit, wish, &self.terms(grants)).unwrap());
+        assert_eq!(joint, alone);
+        let (before, after) = (self.permit.charge(), joint.permit.charge());
+        self.reserved = self.reserved + after.cpu_milli - before.cpu_milli;
+        self.permit = joint.permit;
+        joint
+    }
+
+    fn wants(&mut self, size: u32) -> (u32, u32, u32) {
+        let permit = self.ask(&Wish::new(both(size))).permit;
+        assert_eq!(permit.granted.cpu_milli, permit.granted.memory_mib);
+        (permit.granted.cpu_milli, permit.pressure.cpu_milli, self.reserved)
+    }
+
+    fn wants_holding(&mut self, size: u32, last_permit: u32) -> (u32, u32, u32) {
+        let wish = Wish { last_permit: Some(both(last_permit)), ..Wish::new(both(size)) };
+        let permit = self.ask(&wish).permit;
+        (permit.granted.cpu_milli, permit.pressure.cpu_milli, self.reserved)
+    }
+}
+
+#[test]
+fn examples_1_to_5_and_10_grow_shrink_and_share_what_is_left() {
+    assert_eq!(Node::new(10, 5, 2).wants(3), (3, 0, 6), "1");
+    assert_eq!(Node::new(10, 6, 3).wants(2), (2, 0, 5), "2");
+    let mut third = Node::new(10, 8, 1);
+    assert_eq!(third.wants(5), (3, 2, 10), "3");
+    third.reserved -= 2;
+    assert_eq!(third.wants(5), (5, 0, 10), "4");
+    let mut fifth = Node { unit: 2, ..Node::new(10, 7, 4) };
+    assert_eq!(fifth.wants(8), (6, 2, 9), "5");
+    let mut tenth = Node { unit: 250, ..Node::new(10_000, 9600, 1000) };
+    assert_eq!(tenth.wants(2000), (1250, 750, 9850), "10");
+}
+
+#[test]
+fn examples_6_and_7_an_over_full_node_lets_nothing_grow_and_everything_shrink() {
+    assert_eq!(Node::new(10, 12, 2).wants_holding(3, 2), (2, 1, 12), "6");
+    let mut told = Node::new(10, 12, 2);
+    let wish = Wish { last_permit: Some(both(3)), ..Wish::new(both(3)) };
+    assert!(told.ask(&wish).found_larger, "what its agent holds is so");
+    assert_eq!((told.permit.granted, told.reserved), (both(3), 13), "6");
+    assert_eq!(Node::new(10, 15, 4).wants(2), (2, 0, 13), "7");
+}
+
+#[test]
+fn examples_8_and_9_who_was_found_counts_with_its_maximum_until_it_speaks() {
+    let found = Permit::found(both(2), both(4), Overcommit::NONE);
+    assert_eq!((found.reserved(), found.buffer), (both(4), both(2)));
+    let mut eighth = Node { permit: found, max: 4, ..Node::new(10, 7, 0) };
+    assert_eq!(eighth.wants(2), (2, 0, 5), "8");
+    assert_eq!(eighth.permit.buffer, Size::ZERO);
+    let mut ninth = Node { permit: found, max: 4, ..Node::new(10, 12, 0) };
+    assert_eq!(ninth.wants_holding(4, 2), (2, 2, 10), "9");
+}
+
+#[test]
+fn examples_11_and_12_units_margins_and_others() {
+    let facts = |cpu: u32, memory: u32, reserve: Amounts, other: OtherUsage| {
+        let ratios = Ratios { cpu_permille: 1000, ..Ratios::default() };
+        let facts = NodeFacts::new("n", Amounts::new(cpu, memory));
+        NodeFacts { system_reserve: reserve, ratios, other, vmm_overhead_mib: 0, ..facts }
+    };
+    let other = OtherUsage { cpu_unit_milli: 1000, memory_unit_mib: 1024, ..OtherUsage::default() };
+    let account = |facts: &NodeFacts| {
+        let mark = WatermarkRule { cpu_permille: 700, memory_permille: 700 };
+        Account::of(facts, &Used::default(), mark, &Sums::default())
+    };
+    let first = account(&facts(7910, 30_976, Amounts::new(500, 512), other));
+    let numbers = (first.cpu.total, first.cpu.system, first.cpu.watermark);
+    assert_eq!(numbers, (7000, 0, 4000), "11: T 7, S 0, watermark 4");
+    let gib = |amount: i64| amount / 1024;
+    let memory = &first.memory;
+    assert_eq!((gib(memory.total), gib(memory.system), gib(memory.watermark)), (30, 1, 20), "11");
+    let second = account(&facts(7300, 30_976, Amounts::new(500, 512), other));
+    assert_eq!((second.cpu.system, second.cpu.reservable()), (1000, 6000), "11: S 1, reservable 6");
+    // 12: a margin of 420m; 810m and 1080m are both charged one CPU.
+    let charged = |raw: u32| {
+        let other = OtherUsage { cpu_milli: raw, ..other };
+        account(&facts(7920, 30_976, Amounts::new(500, 512), other)).cpu.other
+    };
+    assert_eq!((charged(810), charged(1080)), (1000, 1000), "12");
+    let charged = |raw_mib: u64| {
+        let other = OtherUsage { memory_kib: raw_mib << 10, ..other };
+        // A margin of 947252 KiB, which is 925 MiB and a little.
+        gib(account(&facts(7920, 30_720 + 925 + 512, Amounts::new(500, 512), other)).memory.other)
+    };
+    assert_eq!((charged(3132), charged(4176)), (3, 4), "12");
+}
+
+#[test]
+fn example_13_pressure_until_those_who_leave_account_for_it() {
+    let ratios = Ratios { cpu_permille: 1000, ..Ratios::default() };
+    let facts =
+        NodeFacts { ratios, vmm_overhead_mib: 0, ..NodeFacts::new("n", Amounts::new(10, 10)) };
+    let mark = WatermarkRule { cpu_permille: 700, memory_permille: 700 };
+    let used = Used { cpu: 9, memory: 9, ..Used::default() };
+    let of = |size: u32, pressure: u32, buffer: u32, leaving: bool| {
+        let mut permit = Permit::placed(both(size - buffer), Overcommit::NONE);
+        (permit.buffer, permit.pressure, permit.pressure_at) = (both(buffer), both(pressure), 0);
+        Holding { charge: both(size), permit: Some(permit), leaving }
+    };
+    let sheds = |holdings: &[Holding]| {
+        let sums = Sums::of(holdings.iter().copied(), 0, 60);
+        Account::of(&facts, &used, mark, &sums).must_shed()
+    };
+    assert!(sheds(&[of(4, 2, 0, false), of(3, 0, 0, false), of(2, 0, 0, false)]), "4 > 0");
+    assert!(sheds(&[of(4, 2, 0, false), of(3, 0, 0, true), of(2, 0, 0, false)]), "4 > 3");
+    assert!(!sheds(&[of(4, 2, 0, false), of(3, 0, 0, true), of(2, 0, 0, true)]), "4 > 5 is false");
+    assert!(
+        !sheds(&[of(4, 2, 4, false), of(3, 0, 0, false), of(2, 0, 0, false)]),
+        "4 > 4 is false"
+    );
+}
+
+#[test]
+fn example_15_overcommit_rounds_charges_up() {
+    let twice = Overcommit::try_from(2000).unwrap();
+    let mut node = Node { permit: Permit::placed(both(3), twice), ..Node::new(10, 8, 0) };
+    assert_eq!(node.wants(7), (7, 0, 10), "15");
+    let half_more = Overcommit::try_from(1500).unwrap();
+    let permit = Permit::placed(both(1000), half_more);
+    let mut node = Node { permit, unit: 250, ..Node::new(10_000, 9400, 0) };
+    assert_eq!(node.wants(4000), (1750, 2250, 9900), "15");
+    assert_eq!(half_more.charge(both(1)), both(1), "never less than was promised");
+    assert!(Overcommit::try_from(0).is_err(), "nothing divides by it");
+}
+
+#[test]
+fn joint_grants_are_whole_units_of_both() {
+    let node = Node { unit: 1000, ..Node::new(0, 0, 1000) };
+    let mut terms = node.terms(Grants::Joint);
+    terms.node = Free { cpu: 3000, memory: 2500 };
+    let decided = decide(&node.permit, &Wish::new(Size::new(5000, 5000)), &terms).unwrap();
+    assert_eq!(decided.permit.granted, Size::new(3000, 3000), "memory for two more units");
+    assert_eq!(decided.permit.pressure, Size::new(2000, 2000));
+    terms.grants = Grants::PerResource;
+    let decided = decide(&node.permit, &Wish::new(Size::new(5000, 5000)), &terms).unwrap();
+    assert_eq!(decided.permit.granted, Size::new(4000, 3000), "each as far as it goes");
+    terms.grants = Grants::Joint;
+    let mixed = decide(
+        &node.permit,
+        &Wish::new(Size::new(500, 3000)),
+        &Terms { whole_units: false, ..terms },
+    );
+    assert_eq!(mixed.unwrap().permit.granted, Size::new(500, 3000), "one shrinks, the other grows");
+}
+
+#[test]
+fn a_repeated_or_late_request_gets_the_stored_answer() {
+    let mut node = Node::new(10, 5, 2);
+    let wish = |seq, size| Wish { seq: Some(seq), ..Wish::new(both(size)) };
+    let first = node.ask(&wish(7, 4));
+    assert!(!first.repeated);
+    for (seq, size) in [(7, 4), (7, 9), (3, 2)] {
+        let again = node.ask(&wish(seq, size));
+        assert!(again.repeated, "{seq} for {size}");
+        assert_eq!(again.permit, first.permit);
+    }
+}
+
+#[test]
+fn a_request_is_checked_against_the_unit_that_was_told() {
+    let mut node = Node { unit: 2, max: 9, ..Node::new(100, 10, 4) };
+    node.wants(6);
+    // The unit changes; the agent cannot know yet.
+    node.unit = 3;
+    assert_eq!(node.wants(8).0, 8);
+    let odd = decide(&node.permit, &Wish::new(both(7)), &node.terms(Grants::Joint));
+    assert!(matches!(odd, Err(InvalidWish::NotWholeUnits { value: 7, unit: 3, .. })), "{odd:?}");
+    assert_eq!(node.wants(9).0, 9, "its maximum is always accepted");
+    let outside = decide(&node.permit, &Wish::new(both(12)), &node.terms(Grants::Joint));
+    assert!(matches!(outside, Err(InvalidWish::OutsideBounds { value: 12, max: 9, .. })));
+}
+
+#[test]
+fn who_is_being_moved_may_shrink_and_not_grow() {
+    let node = Node::new(100, 10, 4);
+    let terms = Terms { frozen: true, ..node.terms(Grants::Joint) };
+    let more = decide(&node.permit, &Wish::new(both(6)), &terms).unwrap().permit;
+    assert_eq!(
+        (more.granted, more.pressure, more.limited_by),
+        (both(4), both(2), Some(Limit::Migration))
+    );
+    let less = decide(&node.permit, &Wish::new(both(3)), &terms).unwrap().permit;
+    assert_eq!((less.granted, less.pressure), (both(3), Size::ZERO));
+}
+
+#[test]
+fn a_quota_holds_back_without_pressure() {
+    let node = Node::new(100, 10, 4);
+    let terms = Terms { quota: Free { cpu: 1, memory: 9 }, ..node.terms(Grants::Joint) };
+    let permit = decide(&node.permit, &Wish::new(both(8)), &terms).unwrap().permit;
+    assert_eq!((permit.granted, permit.pressure), (both(5), Size::ZERO));
+    assert_eq!(permit.limited_by, Some(Limit::Quota));
+}
+
+#[test]
+fn headroom_is_charged_and_never_above_the_watermark() {
+    let mut node = Node { max: 20, ..Node::new(100, 80, 4) };
+    let wish = Wish { headroom: both(8), ..Wish::new(both(6)) };
+    let terms = Terms { below_watermark: Free { cpu: 7, memory: 9 }, ..node.terms(Grants::Joint) };
+    let decided = decide(&node.permit, &wish, &terms).unwrap().permit;
+    // 2 of the 7 that are left below the watermark are its growth.
+    assert_eq!((decided.granted, decided.buffer, decided.charge()), (both(6), both(5), both(11)));
+    // It grew into its headroom while nobody could be asked, and says so.
+    node.permit = decided;
+    node.reserved += 7;
+    assert_eq!(node.wants_holding(9, 9), (9, 0, 85));
+}
+
+#[test]
+fn denied_wishes_fade() {
+    let mut permit = Permit::placed(both(4), Overcommit::NONE);
+    (permit.pressure, permit.pressure_at) = (both(8), 100);
+    let after = |now| permit.charged_pressure(now, 60).cpu_milli;
+    assert_eq!([after(90), after(100), after(130), after(160), after(220)], [8, 8, 6, 4, 2]);
+    assert_eq!(after(100 + 60 * 16), 0);
+}
+
+#[test]
+fn what_is_stored_reads_back() {
+    let mut permit = Permit::found(both(2), both(4), Overcommit::try_from(1500).unwrap());
+    (permit.unit, permit.load_milli) = (Some(both(1)), Some(700));
+    let text = serde_json::to_string(&permit).unwrap();
+    assert_eq!(serde_json::from_str::<Permit>(&text).unwrap(), permit, "{text}");
+}
