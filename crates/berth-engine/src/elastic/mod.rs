@@ -6,6 +6,7 @@
 
 mod account;
 mod permit;
+mod relief;
 mod settings;
 mod size;
 #[cfg(test)]
@@ -13,6 +14,8 @@ mod tests;
 
 pub use account::{Account, Holding, ResourceAccount, Sums, watermark_free};
 pub use permit::{Decided, Grants, InvalidWish, Limit, Permit, Terms, Wish, decide};
+pub(crate) use relief::{Leaver, cheapest};
+pub use relief::{ReliefGuest, ReliefMove, ReliefPlan};
 pub use settings::{
     ElasticSettings, InstanceClass, MigrationSettings, NodeElastic, NodeRule, WatermarkRule,
 };

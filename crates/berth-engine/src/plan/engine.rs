@@ -1,5 +1,8 @@
 //! The door: a fleet, a policy, and the questions one can ask of them.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -11,7 +14,7 @@ use super::scan::{Inputs, Totals, scan_all};
 use super::{Ask, words};
 use crate::explain::Refusal;
 use crate::filter::{Evidence, Needs, first_failure, passes_request_tests};
-use crate::fleet::{Fleet, Identity, Slot};
+use crate::fleet::{Fleet, Identity, NodeRow, Slot};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
 use crate::score::{Scale, all_totals, all_values, combine};
@@ -338,6 +341,32 @@ impl Engine {
         slots.sort_unstable_by_key(|slot| self.fleet.columns().rank.get(*slot));
         slots
     }
+
+    /// Chooses a node for a valid request among those that the caller admits as well. They are
+    /// shown to it best first, until it admits one.
+    pub(crate) fn pick_where(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        admits: &mut dyn FnMut(Slot, &NodeRow) -> bool,
+    ) -> Option<Slot> {
+        let slots = self.candidates(request, now);
+        let totals = if self.policy.is_columnar() {
+            slots.iter().map(|slot| self.totals.of(*slot)).collect()
+        } else {
+            let ask = Ask::new(request, &self.policy, &self.fleet, now);
+            all_totals(&ask, &self.derived.scale, &slots)
+        };
+        // In the order of ids, so that of equals the first comes first.
+        let ranked = totals.into_iter().zip((0..slots.len()).map(Reverse));
+        let mut ranked: BinaryHeap<(i32, Reverse<usize>)> = ranked.collect();
+        while let Some((_, Reverse(place))) = ranked.pop() {
+            if self.fleet.row(slots[place]).is_some_and(|row| admits(slots[place], row)) {
+                return Some(slots[place]);
+            }
+        }
+        None
+    }
 }
 
 /// The choice under a policy whose totals no column holds.
@@ -345,6 +374,6 @@ fn pick_slowly(ask: &Ask<'_>, derived: &Derived, survivors: &[Slot]) -> Option<P
     let totals = all_totals(ask, &derived.scale, survivors);
     let rank = |slot: Slot| ask.fleet.columns().rank.get(slot);
     let scored = survivors.iter().zip(totals);
-    let best = scored.map(|(&slot, total)| (std::cmp::Reverse(total), rank(slot), slot)).min();
+    let best = scored.map(|(&slot, total)| (Reverse(total), rank(slot), slot)).min();
     best.map(|(total, _, slot)| Picked { slot, total: total.0 })
 }

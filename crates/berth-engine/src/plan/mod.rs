@@ -15,6 +15,7 @@ mod neighbours;
 mod preempt;
 mod ranking;
 mod rankings;
+mod relief;
 mod scan;
 mod search;
 mod words;

@@ -123,6 +123,11 @@ impl Totals {
         firsts.min().map(|(_, slot)| (slot, top))
     }
 
+    /// The total of one node.
+    pub(crate) fn of(&self, slot: Slot) -> i32 {
+        self.blocks[slot.block()].0[slot.lane()]
+    }
+
     /// Every node that is not out.
     pub(crate) fn survivors(&self) -> Vec<Slot> {
         let mut slots = Vec::new();

@@ -361,7 +361,7 @@ fn mover(engine: &Engine, row: &InstanceRow, guest: Guest) -> Option<Mover> {
 }
 
 /// An id that nobody has: the engine knows one claim by each.
-fn spare_id(engine: &Engine, id: InstanceId) -> InstanceId {
+pub(in crate::plan) fn spare_id(engine: &Engine, id: InstanceId) -> InstanceId {
     // Not the complement, which may stand for the instance's own move to another node.
     let mut number = id.0.as_u128() ^ (0x5a << 120);
     while engine.fleet.instance(InstanceId::from_u128(number)).is_some() {
