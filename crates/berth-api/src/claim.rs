@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::HeldValue;
+use crate::{HeldValue, Permit};
 
 /// Where a claim stands in its life.
 #[derive(
@@ -34,6 +34,8 @@ pub enum ClaimRole {
     Primary,
     /// Where it is being moved to.
     MigrationTarget,
+    /// Where it was moved from: it counts there until its agent says that it is gone.
+    MigrationSource,
 }
 
 /// One instance's hold on one node.
@@ -168,4 +170,7 @@ pub struct Instance {
     /// Its zone; shown to tenants as a mark only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// How large it may be, if it is elastic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permit: Option<Permit>,
 }

@@ -8,6 +8,7 @@ mod access;
 mod claim;
 mod decision;
 mod drain;
+mod elastic;
 mod event;
 mod node;
 mod place;
@@ -30,6 +31,10 @@ pub use drain::{
     Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, MoveVolume,
     ReclaimNotice, VolumeMove, VolumeMoveAction, VolumeMoveReport, VolumeMoveState, VolumeMoveStep,
     VolumeMoveTask,
+};
+pub use elastic::{
+    AskPermit, Headroom, Migration, MigrationAction, MigrationReason, MigrationReport,
+    MigrationState, MigrationStep, MigrationTask, Permit, PermitKey, SetBounds, StartMigration,
 };
 pub use event::Event;
 pub use node::{

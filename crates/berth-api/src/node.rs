@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState};
+use berth_engine::elastic::Account;
+use berth_engine::{Amounts, Elastic, InstanceId, NodeFacts, NodeId, NodeState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Claim, ClaimState, HeldValue, ReclaimNotice, VolumeMoveTask};
+use crate::{Claim, ClaimState, HeldValue, MigrationTask, ReclaimNotice, VolumeMoveTask};
 
 /// A node: what is known of it, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -25,6 +26,9 @@ pub struct Node {
     pub used: Amounts,
     /// How many instances it holds.
     pub instances: u32,
+    /// What of CPU and memory is reserved, uncertain and lacking, and where pressure begins. CPU is
+    /// in thousandths of a core, memory in MiB.
+    pub account: Account,
     /// Whether it could be emptied by itself, as found out lately; absent: not yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evacuation: Option<NodeEvacuation>,
@@ -99,6 +103,10 @@ pub struct Found {
     /// Its tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
+    /// How far it may shrink and grow, if it is elastic. Until it asks for a permit, it counts with
+    /// all that it may grow to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
 }
 
 /// A sign of life.
@@ -149,6 +157,9 @@ pub struct Heard {
     /// What is to be done for volumes that move from or to the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_moves: Vec<VolumeMoveTask>,
+    /// What is to be done for instances that move from or to the node while they run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub migrations: Vec<MigrationTask>,
 }
 
 /// An instance that should be on a node.
@@ -183,6 +194,9 @@ pub struct Assignment {
     /// Values held from pools, such as its address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
+    /// How far it may shrink and grow, if it is elastic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
 }
 
 /// Everything that should be on a node.

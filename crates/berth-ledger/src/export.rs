@@ -12,8 +12,9 @@ use thiserror::Error;
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 
-/// The form of the lines; a newer one would be refused. Format 1 had fewer tables.
-const FORMAT: u32 = 2;
+/// The form of the lines; a newer one would be refused. Format 1 had fewer tables, and up to format 2
+/// claims had no permits.
+const FORMAT: u32 = 3;
 
 /// What went wrong with an export or import.
 #[derive(Debug, Error)]
@@ -243,10 +244,14 @@ fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
     let Value::Array(values) = serde_json::from_str(line).ok()? else { return None };
     let (name, values) = values.split_first()?;
     let table = TABLES.iter().position(|shape| Some(shape.table) == name.as_str())?;
-    if values.len() != TABLES[table].columns.len() {
+    // Columns that came later are at the end, and empty in older exports.
+    let columns = TABLES[table].columns;
+    let missing = columns.len().checked_sub(values.len())?;
+    if missing > 0 && !(missing == 1 && TABLES[table].table == "claim") {
         return None;
     }
-    let cells = values.iter().zip(TABLES[table].columns).map(|(value, column)| {
+    let absent = std::iter::repeat_n(&Value::Null, missing);
+    let cells = values.iter().chain(absent).zip(columns).map(|(value, column)| {
         Some(match (value, column) {
             (Value::Null, _) => Cell::Null,
             (Value::Number(number), Column::Int(_)) => Cell::Int(number.as_i64()?),
@@ -379,6 +384,7 @@ pub(crate) static TABLES: &[Shape] = &[
             Column::Text("release_id"),
             Column::Text("secrets_version"),
             Column::Int("created_at"),
+            Column::Text("permit"),
         ],
     },
     Shape {

@@ -54,6 +54,9 @@ pub struct Mirror {
 /// Parsed requests that are kept.
 const SPECS: usize = 4096;
 
+/// Tells the place where an instance was from the place where it goes.
+const SOURCE: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
+
 /// The engine's id for a claim. A migration target is a second claim of the same instance, and the
 /// engine knows one claim per id.
 #[must_use]
@@ -61,6 +64,7 @@ pub(crate) fn engine_id(key: ClaimKey) -> InstanceId {
     match key.role {
         Role::Primary => key.instance,
         Role::MigrationTarget => InstanceId::from_u128(!key.instance.0.as_u128()),
+        Role::MigrationSource => InstanceId::from_u128(!key.instance.0.as_u128() ^ SOURCE),
     }
 }
 
@@ -201,6 +205,16 @@ impl Mirror {
             }
             EventBody::Resized { instance_id, role, resources, .. } => {
                 self.resized(ClaimKey { instance: *instance_id, role: *role }, *resources);
+            }
+            EventBody::Permit { instance_id, fence, resources, .. } => {
+                let key = ClaimKey::primary(*instance_id);
+                // One that moved since is as large as the claim that it has now.
+                if self.fences.get(&engine_id(key)) == Some(fence) {
+                    self.resized(key, *resources);
+                }
+            }
+            EventBody::Bounds { instance_id, resources, .. } => {
+                self.resized(ClaimKey::primary(*instance_id), *resources);
             }
             EventBody::NodeChanged { constraint_gen, facts } => {
                 self.put_node(facts, *constraint_gen)?;

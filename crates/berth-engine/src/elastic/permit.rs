@@ -28,38 +28,35 @@ pub enum Grants {
 #[serde(deny_unknown_fields)]
 pub struct Permit {
     /// The number of the request that was answered last; 0 before the first.
-    #[serde(rename = "n")]
     pub seq: u64,
     /// What it may use.
-    #[serde(rename = "p")]
     pub granted: Size,
     /// What it asked for.
-    #[serde(rename = "w")]
     pub wanted: Size,
     /// What is set aside beyond that: because nobody knows what it uses, or because it may grow into
     /// it unasked.
-    #[serde(rename = "b", default, skip_serializing_if = "Size::is_nothing")]
+    #[serde(default, skip_serializing_if = "Size::is_nothing")]
     pub buffer: Size,
     /// Whether nobody knows what it was promised: it was found, and has not spoken since.
-    #[serde(rename = "a", default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// What it was denied for lack of room on the node.
-    #[serde(rename = "cp", default, skip_serializing_if = "Size::is_nothing")]
+    #[serde(default, skip_serializing_if = "Size::is_nothing")]
     pub pressure: Size,
     /// When it was denied, in whole seconds.
-    #[serde(rename = "cpt", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub pressure_at: i64,
     /// The compute unit that its agent was told last.
-    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Size>,
     /// How it is charged.
-    #[serde(rename = "oc", default, skip_serializing_if = "Overcommit::is_none")]
+    #[serde(default, skip_serializing_if = "Overcommit::is_none")]
     pub overcommit: Overcommit,
     /// Its load as its agent last told, in thousandths.
-    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_milli: Option<u32>,
     /// What held its last wish back.
-    #[serde(rename = "by", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<Limit>,
 }
 

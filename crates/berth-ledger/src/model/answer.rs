@@ -1,5 +1,6 @@
 //! What the ledger answers: granted, conflict or refused. That it does not know is an error.
 
+use berth_engine::elastic::InvalidWish;
 use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
 use serde::{Deserialize, Serialize};
 
@@ -287,6 +288,12 @@ pub enum Rejected {
         /// The states that would do.
         wanted: &'static str,
     },
+    /// It stays as large as it is.
+    NotElastic(ClaimKey),
+    /// It is being moved, and must not change its size meanwhile.
+    Moving(ClaimKey),
+    /// It asked for a size that means nothing.
+    Wish(InvalidWish),
     /// A guard failed.
     Guard(Box<Guard>),
     /// A limit that planning again would not help with.
@@ -303,6 +310,9 @@ impl Rejected {
             Self::StaleFence { .. } => "stale_fence",
             Self::LeaseExpired { .. } => "lease_expired",
             Self::WrongState { .. } => "wrong_state",
+            Self::NotElastic(_) => "not_elastic",
+            Self::Moving(_) => "migrating",
+            Self::Wish(_) => "invalid_size",
             Self::Guard(guard) => guard.code(),
             Self::Refused(by) => by.code(),
         }

@@ -5,7 +5,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId};
+use berth_engine::elastic::{Permit, Size};
+use berth_engine::{Amounts, Elastic, InstanceId, InstanceRequest, NodeId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -46,15 +47,21 @@ pub enum Role {
     Primary,
     /// Where it is being moved to.
     MigrationTarget,
+    /// Where it was moved from: it counts there until its agent says that it is gone.
+    MigrationSource,
 }
 
 impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Primary, Self::MigrationTarget, Self::MigrationSource];
+
     /// The number it is stored as.
     #[must_use]
     pub const fn number(self) -> i64 {
         match self {
             Self::Primary => 0,
             Self::MigrationTarget => 1,
+            Self::MigrationSource => 2,
         }
     }
 
@@ -64,6 +71,7 @@ impl Role {
         match number {
             0 => Some(Self::Primary),
             1 => Some(Self::MigrationTarget),
+            2 => Some(Self::MigrationSource),
             _ => None,
         }
     }
@@ -140,6 +148,12 @@ impl ClaimKey {
     pub const fn target(instance: InstanceId) -> Self {
         Self { instance, role: Role::MigrationTarget }
     }
+
+    /// The claim on the node where an instance was moved from.
+    #[must_use]
+    pub const fn source(instance: InstanceId) -> Self {
+        Self { instance, role: Role::MigrationSource }
+    }
 }
 
 impl fmt::Display for ClaimKey {
@@ -147,6 +161,7 @@ impl fmt::Display for ClaimKey {
         match self.role {
             Role::Primary => write!(f, "{}", self.instance),
             Role::MigrationTarget => write!(f, "{} (migration target)", self.instance),
+            Role::MigrationSource => write!(f, "{} (migration source)", self.instance),
         }
     }
 }
@@ -210,6 +225,17 @@ impl Spec {
             let hash = blake3::hash(self.0.text.as_bytes());
             hash.to_hex().chars().take(32).collect()
         })
+    }
+
+    /// How far the instance may shrink and grow, without reading all the rest.
+    #[must_use]
+    pub fn elastic(&self) -> Option<Elastic> {
+        #[derive(Deserialize)]
+        struct Only {
+            #[serde(default)]
+            elastic: Option<Elastic>,
+        }
+        serde_json::from_str::<Only>(self.as_str()).ok()?.elastic
     }
 
     /// The request again, under a nil id.
@@ -340,6 +366,8 @@ pub struct Claim {
     pub secrets_version: Option<Text>,
     /// When it was granted.
     pub created_at: Micros,
+    /// How large it may be, if it is elastic.
+    pub permit: Option<Box<Permit>>,
 }
 
 impl Claim {
@@ -352,6 +380,9 @@ impl Claim {
         request.id = self.key.instance;
         request.name = self.name.as_deref().map(str::to_owned);
         request.resources = self.amounts;
+        if let (Some(elastic), Some(permit)) = (request.elastic.as_mut(), self.permit.as_deref()) {
+            elastic.using = (permit.granted != Size::of(&self.amounts)).then_some(permit.granted);
+        }
         Ok(request)
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_engine::elastic::Permit;
 use berth_engine::{Amounts, Group, InstanceId, NodeFacts, NodeId, NodeState, Volume};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,40 @@ pub enum EventBody {
         owner: Text,
         /// What it is charged now.
         resources: Amounts,
+    },
+    /// How large an instance may be has changed, or how large it would be.
+    #[serde(rename = "instance.permit")]
+    Permit {
+        /// The instance.
+        instance_id: InstanceId,
+        /// The node.
+        node_id: NodeId,
+        /// The tenant.
+        owner: Text,
+        /// Its fence.
+        fence: i64,
+        /// What it is charged now.
+        resources: Amounts,
+        /// Its permit.
+        permit: Box<Permit>,
+    },
+    /// Between which sizes an instance may be has changed.
+    #[serde(rename = "instance.bounds")]
+    Bounds {
+        /// The instance.
+        instance_id: InstanceId,
+        /// The node.
+        node_id: NodeId,
+        /// The tenant.
+        owner: Text,
+        /// What it is charged now.
+        resources: Amounts,
+        /// Its permit.
+        permit: Box<Permit>,
+        /// The least it runs with.
+        min: Amounts,
+        /// The most it may grow to.
+        max: Amounts,
     },
     /// A claim is gone, and with it all it held.
     #[serde(rename = "instance.released")]
@@ -267,6 +302,9 @@ pub struct Allocated {
     /// The node it came from, when it was moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_from: Option<NodeId>,
+    /// How large it may be, if it is elastic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permit: Option<Box<Permit>>,
     /// Nodes whose generation of hard rules this claim raised, and to what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<(NodeId, i64)>,

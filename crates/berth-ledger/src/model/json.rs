@@ -72,6 +72,7 @@ const fn role(role: Role) -> &'static str {
     match role {
         Role::Primary => "\"primary\"",
         Role::MigrationTarget => "\"migration_target\"",
+        Role::MigrationSource => "\"migration_source\"",
     }
 }
 
@@ -105,6 +106,10 @@ pub(super) fn allocated(out: &mut String, event: &Allocated) {
         out.push_str(",\"adopted\":true");
     }
     optional_text(out, ",\"moved_from\":", event.moved_from.as_ref().map(|node| node.as_str()));
+    if let Some(permit) = &event.permit {
+        out.push_str(",\"permit\":");
+        out.push_str(&serde_json::to_string(permit).unwrap_or_default());
+    }
     if !event.rules.is_empty() {
         out.push_str(",\"rules\":");
         out.push_str(&serde_json::to_string(&event.rules).unwrap_or_default());
@@ -200,6 +205,7 @@ mod tests {
     use super::*;
     use crate::model::{Basis, ClaimState, EventBody, Micros, PlacedAt, Text};
     use berth_engine::NodeId;
+    use berth_engine::elastic::{Overcommit, Permit, Size};
     use serde_json::Value;
 
     fn held() -> Vec<HeldValue> {
@@ -225,6 +231,7 @@ mod tests {
             seat: full.then_some(Seat { revision: 2, slot: 5 }),
             adopted: full,
             moved_from: full.then(|| NodeId::new("old")),
+            permit: full.then(|| Box::new(Permit::placed(Size::new(1, 2), Overcommit::NONE))),
             rules: if full { vec![(NodeId::new("n"), 3)] } else { Vec::new() },
             spec_no: 7,
             spec: None,

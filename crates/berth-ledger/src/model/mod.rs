@@ -4,6 +4,7 @@
 
 mod answer;
 mod claim;
+mod elastic;
 mod event;
 mod json;
 mod op;
@@ -19,6 +20,7 @@ pub use claim::{
     Claim, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, Seat, SlotKey, Spec, Text,
     Ties,
 };
+pub use elastic::{Bounds, DocumentWrite, Hold, PermitAnswer, PermitAsk, Switch, With};
 pub(crate) use event::pack as pack_events;
 pub use event::{Allocated, Event, EventBody, Page, Segment};
 pub(crate) use json::granted_answer;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Grant, Rejected, Standing, Verdict};
 use super::claim::{ClaimKey, Text};
+use super::elastic::{Bounds, DocumentWrite, Hold, PermitAnswer, PermitAsk, Switch, With};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
 use super::receipt::DecisionRecord;
@@ -202,6 +203,14 @@ pub enum Op {
     Resize(Resize),
     /// Moves an instance.
     Move(Box<Move>),
+    /// Asks how large an instance may be.
+    Permit(PermitAsk),
+    /// Changes between which sizes an instance may be.
+    Bounds(Bounds),
+    /// Holds a place for an instance that is to move while it runs.
+    Hold(Box<Hold>),
+    /// The instance runs in the place that was held for it, and no longer where it was.
+    Switch(Switch),
     /// Records reality.
     Adopt(Adopt),
     /// Ends the expired leases of one node.
@@ -234,6 +243,13 @@ pub enum Op {
         node: NodeId,
         /// The generation its facts must be in now; absent: any.
         expect: Option<i64>,
+    },
+    /// Sets what the host keeps for itself by the policy.
+    SetReserve {
+        /// The node.
+        node: NodeId,
+        /// How much; absent: what the node says itself.
+        reserve: Option<Amounts>,
     },
     /// Notes when agents were heard, in whole seconds.
     Heartbeats(Vec<(NodeId, i64)>),
@@ -330,6 +346,8 @@ pub enum Op {
     /// Does something on somebody's behalf, and notes it in the audit log if it changed anything.
     /// The answer is that of the operation inside.
     By(Box<By>),
+    /// Does something and writes documents with it: all of it, or nothing.
+    With(Box<With>),
 }
 
 impl Op {
@@ -343,10 +361,28 @@ impl Op {
     #[must_use]
     pub fn bare(&self) -> &Self {
         let mut op = self;
-        while let Self::By(by) = op {
-            op = &by.op;
+        loop {
+            op = match op {
+                Self::By(by) => &by.op,
+                Self::With(with) => &with.op,
+                _ => return op,
+            };
         }
-        op
+    }
+
+    /// The documents that are written with it.
+    pub(crate) fn documents(&self) -> impl Iterator<Item = &DocumentWrite> {
+        let mut op = Some(self);
+        std::iter::from_fn(move || {
+            let (documents, next) = match op? {
+                Self::By(by) => (&[][..], &by.op),
+                Self::With(with) => (&with.documents[..], &with.op),
+                _ => return None,
+            };
+            op = Some(next);
+            Some(documents)
+        })
+        .flatten()
     }
 }
 
@@ -385,6 +421,8 @@ pub enum Answer {
     Repeated(Grant),
     /// Of a step in a claim's life.
     Claim(Result<Standing, Rejected>),
+    /// Of a request for a permit.
+    Permit(Box<Result<PermitAnswer, Rejected>>),
     /// Instances whose lease had ended.
     Reaped(Vec<InstanceId>),
     /// Counters that were out of step.

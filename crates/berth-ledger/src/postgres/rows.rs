@@ -15,7 +15,7 @@ use crate::work::{GroupRow, NodeRow, PoolRow};
 /// The columns of a claim `c`, in the order in which [`claim_from`] reads them.
 pub(super) const CLAIM: &str = "c.instance, c.role, c.node, c.owner, c.workload, c.state, c.cpu, \
     c.memory, c.disk, c.bandwidth, c.capped, c.lease_until, c.fence, c.request_id, c.batch, \
-    c.name, c.spec, c.ties, c.release_id, c.secrets_version, c.created_at";
+    c.name, c.spec, c.ties, c.release_id, c.secrets_version, c.created_at, c.permit";
 
 /// The columns of a node's counters, in the order in which [`node_from`] reads them.
 pub(super) const ROOM: &str = "node, state, known, zone, rack, constraint_gen, rules_gen, fence, \
@@ -71,7 +71,7 @@ pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
     let state =
         ClaimState::from_number(state).ok_or_else(|| Fault::corrupt(format!("state {state}")))?;
     let batch: Option<&[u8]> = get(row, 14)?;
-    let ties: Option<&str> = get(row, 17)?;
+    let (ties, permit): (Option<&str>, Option<&str>) = (get(row, 17)?, get(row, 21)?);
     Ok(Claim {
         key: claim_key_from(row, 0)?,
         node: node_id(row, 2)?,
@@ -95,6 +95,7 @@ pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
         release_id: optional_text(row, 18)?,
         secrets_version: optional_text(row, 19)?,
         created_at: Micros(get(row, 20)?),
+        permit: permit.map(serde_json::from_str).transpose()?,
     })
 }
 

@@ -351,8 +351,10 @@ fn claims(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         match (change.before, change.now) {
             (None, Some(claim)) => insert_claim(connection, claim)?,
             (Some(before), Some(claim)) => {
-                if only_steps(before, claim) {
+                if crate::work::only_steps(before, claim) {
                     step_claim(connection, before, claim)?;
+                } else if crate::work::only_size(before, claim) {
+                    size_claim(connection, before, claim)?;
                 } else {
                     delete_claim(connection, change.key)?;
                     insert_claim(connection, claim)?;
@@ -364,23 +366,15 @@ fn claims(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether two states of a claim differ in nothing but what a step of its life changes.
-fn only_steps(before: &Claim, now: &Claim) -> bool {
-    let stepped = Claim {
-        state: now.state,
-        lease_until: now.lease_until,
-        fence: now.fence,
-        ties: now.ties.clone(),
-        ..before.clone()
-    };
-    stepped == *now
+fn permit(claim: &Claim) -> Result<Option<String>, Fault> {
+    Ok(claim.permit.as_ref().map(serde_json::to_string).transpose()?)
 }
 
 fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
     let sql = "INSERT INTO claim (instance, role, node, owner, workload, state, cpu, memory, disk, \
          bandwidth, capped, lease_until, fence, request_id, batch, name, spec, ties, release_id, \
-         secrets_version, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
-         ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
+         secrets_version, created_at, permit) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
+         ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)";
     let ties = claim.ties.as_ref().map(serde_json::to_string).transpose()?;
     let amounts = &claim.amounts;
     connection.prepare_cached(sql)?.execute(rusqlite::params![
@@ -405,6 +399,7 @@ fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
         claim.release_id.as_deref(),
         claim.secrets_version.as_deref(),
         claim.created_at.0,
+        permit(claim)?,
     ])?;
     Ok(())
 }
@@ -423,6 +418,21 @@ fn step_claim(connection: &Connection, before: &Claim, now: &Claim) -> Result<()
         ties,
         before.fence,
         before.state.number(),
+    );
+    one(connection, sql, parameters, || format!("claim {}", now.key))
+}
+
+/// Another size of a claim, conditional on the fence that was read.
+fn size_claim(connection: &Connection, before: &Claim, now: &Claim) -> Result<(), Fault> {
+    let sql = "UPDATE claim SET cpu = ?3, memory = ?4, permit = ?5 \
+         WHERE instance = ?1 AND role = ?2 AND fence = ?6";
+    let parameters = (
+        now.key.instance.0.as_bytes(),
+        now.key.role.number(),
+        now.amounts.cpu_milli,
+        now.amounts.memory_mib,
+        permit(now)?,
+        before.fence,
     );
     one(connection, sql, parameters, || format!("claim {}", now.key))
 }

@@ -11,7 +11,7 @@ use crate::work::{GroupRow, NodeRow, PoolRow};
 /// The columns of a claim, in the order in which [`claim_from`] reads them.
 pub(super) const CLAIM: &str = "instance, role, node, owner, workload, state, cpu, memory, disk, \
     bandwidth, capped, lease_until, fence, request_id, batch, name, spec, ties, release_id, \
-    secrets_version, created_at";
+    secrets_version, created_at, permit";
 
 /// The columns of a node's counters, in the order in which [`node_from`] reads them.
 pub(super) const ROOM: &str = "state, known, zone, rack, constraint_gen, rules_gen, fence, \
@@ -43,6 +43,7 @@ pub(super) fn claim_from(row: &Row<'_>) -> Result<Claim, Fault> {
         ClaimState::from_number(state).ok_or_else(|| Fault::corrupt(format!("state {state}")))?;
     let amount = |column: usize| -> Result<u32, Fault> { stored::small(row.get(column)?) };
     let batch = row.get_ref(14)?.as_blob_or_null().map_err(Fault::corrupt)?;
+    let permit = row.get_ref(21)?.as_str_or_null().map_err(Fault::corrupt)?;
     let ties = row.get_ref(17)?.as_str_or_null().map_err(Fault::corrupt)?;
     Ok(Claim {
         key: claim_key_from(row, 0)?,
@@ -67,6 +68,7 @@ pub(super) fn claim_from(row: &Row<'_>) -> Result<Claim, Fault> {
         release_id: optional_text(row, 18)?,
         secrets_version: optional_text(row, 19)?,
         created_at: Micros(row.get(20)?),
+        permit: permit.map(serde_json::from_str).transpose()?,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What operators and agents state: nodes, groups, volumes, pools, quotas, workloads, policies.
 
-use berth_engine::{Group, NodeFacts, NodeId, NodeState, Room, Volume};
+use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
 use super::Work;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
@@ -31,6 +31,7 @@ impl Work {
             Op::RemoveNode { node, expect } => {
                 self.as_expected(node, *expect, |work| work.remove_node(node))
             }
+            Op::SetReserve { node, reserve } => self.set_reserve(node, *reserve),
             Op::Heartbeats(heard) => {
                 self.rows.heartbeats.extend(heard.iter().cloned());
                 Outcome::Done
@@ -86,11 +87,34 @@ impl Work {
         }
     }
 
+    /// Sets what the host keeps by the policy. More may be used than there is from then on; nothing
+    /// is taken away for it, and nothing grows until it holds.
+    fn set_reserve(&mut self, node: &NodeId, reserve: Option<Amounts>) -> Outcome {
+        let Some(old) = self.rows.facts.get(node) else { return Outcome::Unchanged };
+        if old.facts.policy_reserve == reserve {
+            return Outcome::Unchanged;
+        }
+        let facts = NodeFacts { policy_reserve: reserve, ..old.facts.clone() };
+        let limits = Room::of(&facts).limits;
+        let mut constraint_gen = 0;
+        self.rows.nodes.edit(node, |row| {
+            row.room.limits = limits;
+            row.constraint_gen += 1;
+            constraint_gen = row.constraint_gen;
+        });
+        self.rows.facts.set(node, Some(FactsRow { facts: facts.clone() }));
+        self.events.push(EventBody::NodeChanged { constraint_gen, facts: Box::new(facts) });
+        Outcome::Done
+    }
+
     fn put_node(&mut self, facts: &NodeFacts) -> Outcome {
         if let Err(invalid) = facts.validate() {
             return Outcome::Impossible(invalid.to_string());
         }
         let old = self.rows.facts.get(&facts.id);
+        // What the policy has the host keep is not the node's to say.
+        let policy_reserve = old.and_then(|old| old.facts.policy_reserve);
+        let facts = &NodeFacts { policy_reserve, ..facts.clone() };
         let same = old.is_some_and(|old| {
             let aged = NodeFacts { heartbeat_at: facts.heartbeat_at, ..old.facts.clone() };
             aged == *facts

@@ -1,13 +1,14 @@
 //! Charging a claim to everything it touches, and taking it off again: the only code that changes
 //! a counter, apart from resizing, which moves what is charged, and the reconciler.
 
-use berth_engine::{GroupKind, NodeId, NodeState, class_lack};
+use berth_engine::elastic::{Permit, Size};
+use berth_engine::{Amounts, GroupKind, InstanceRequest, NodeId, NodeState, class_lack};
 
 use super::Work;
 use super::rows::{NodeRow, TenantRow, ValueRow};
 use crate::model::{
     Allocated, Claim, ClaimKey, ClaimState, EventBody, GroupPlace, Guard, HeldValue, PlannedClaim,
-    RefusedBy, Text, Ties,
+    RefusedBy, Role, Text, Ties,
 };
 
 /// Why a claim was not charged.
@@ -58,7 +59,9 @@ impl Work {
             self.charge_class(planned, class, wanted, mode)?;
             ties.classes.insert(class.clone(), wanted);
         }
-        self.charge_tenant(planned, owner, mode)?;
+        // An instance that moves is not one more: its second claim counts, and is never refused.
+        let quota = if planned.key.role == Role::Primary { mode } else { Mode::Recorded };
+        self.charge_tenant(planned, owner, quota)?;
         for volume in &request.volumes {
             ties.volumes.push(self.attach(planned, owner, volume, mode)?);
         }
@@ -127,10 +130,10 @@ impl Work {
         for volume in &ties.volumes {
             let other = |key: ClaimKey| self.rows.claims.get(&key).is_some();
             // While it has a second claim, the instance keeps what only it may use.
-            let keeps =
-                [ClaimKey::primary(claim.key.instance), ClaimKey::target(claim.key.instance)]
-                    .into_iter()
-                    .any(|key| key != claim.key && other(key));
+            let keeps = Role::ALL
+                .into_iter()
+                .map(|role| ClaimKey { role, ..claim.key })
+                .any(|key| key != claim.key && other(key));
             self.rows.volumes.edit(volume, |row| {
                 if row.attached_to == Some(claim.key.instance) && !keeps {
                     row.attached_to = None;
@@ -172,6 +175,7 @@ impl Work {
             seat: claim.seat(),
             adopted: false,
             moved_from: None,
+            permit: claim.permit.clone(),
             rules: rules.collect(),
             spec_no: 0,
             spec: Some(claim.spec.clone()),
@@ -416,6 +420,13 @@ pub(super) fn count_tenant(tenant: &mut TenantRow, claim: &Claim, sign: i64) {
     tenant.instances += sign;
 }
 
+/// The permit of an elastic instance when it is placed: what it was placed with.
+pub(super) fn permit_of(request: &InstanceRequest, charged: &Amounts) -> Option<Permit> {
+    let elastic = request.elastic.as_ref()?;
+    let size = elastic.using.unwrap_or_else(|| Size::of(charged));
+    Some(Permit::placed(size, elastic.overcommit_permille))
+}
+
 /// A claim of a plan, charged.
 pub(super) fn claim_of(
     planned: &PlannedClaim,
@@ -442,5 +453,6 @@ pub(super) fn claim_of(
         release_id: planned.release_id.clone(),
         secrets_version: planned.secrets_version.clone(),
         created_at: now,
+        permit: permit_of(&planned.request, &planned.demand.amounts).map(Box::new),
     }
 }

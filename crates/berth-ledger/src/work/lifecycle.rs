@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
+use berth_engine::elastic::{Permit, Size};
 use berth_engine::{InstanceId, NodeId};
 
 use super::Work;
 use super::charge::{Mode, No, claim_of, count_tenant};
+use super::migrate::sized_as;
 use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
     Adopt, Advance, Claim, ClaimKey, ClaimState, EventBody, Guard, Micros, Move, PlannedClaim,
@@ -17,7 +19,7 @@ use crate::model::{
 type Stands = Result<Standing, Rejected>;
 
 /// The answer about a claim that a caller named by owner and fence.
-fn holder<'a>(
+pub(super) fn holder<'a>(
     claim: Option<&'a Claim>,
     key: ClaimKey,
     owner: Option<&Text>,
@@ -36,7 +38,7 @@ fn holder<'a>(
 }
 
 /// A claim as it stands.
-fn standing(claim: &Claim) -> Standing {
+pub(super) fn standing(claim: &Claim) -> Standing {
     Standing {
         instance: claim.key.instance,
         role: claim.key.role,
@@ -314,9 +316,13 @@ impl Work {
         planned.release_id = planned.release_id.or_else(|| source.release_id.clone());
         planned.secrets_version =
             planned.secrets_version.or_else(|| source.secrets_version.clone());
+        // With the size it has by now: it may have changed since the move was planned.
+        sized_as(&mut planned.demand, source.amounts);
         let charged = self.charge(&planned, &source.owner, Mode::Guarded).map_err(rejected)?;
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
+        claim.permit.clone_from(&source.permit);
+        claim.spec = source.spec.clone();
         claim.state = match source.state {
             ClaimState::Active if restart => ClaimState::Binding,
             state => state,
@@ -361,6 +367,11 @@ impl Work {
             return answer;
         }
         let mut key = key;
+        let was_here = self.rows.claims.get(&ClaimKey::source(key.instance));
+        if let Some(claim) = was_here.filter(|claim| claim.node == adopt.node) {
+            // It is being cleaned up, and counts until it is gone.
+            return Ok(standing(claim));
+        }
         for role in [Role::Primary, Role::MigrationTarget] {
             let place = ClaimKey { role, ..key };
             match self.rows.claims.get(&place) {
@@ -374,11 +385,17 @@ impl Work {
                 Some(_) | None => {}
             }
         }
+        let permit = found_permit(adopt);
+        let mut demand = adopt.demand;
+        if let Some(permit) = &permit {
+            let charged = permit.charge().within(demand.amounts);
+            sized_as(&mut demand, charged);
+        }
         let planned = PlannedClaim {
             key,
             request: Arc::clone(&adopt.request),
             spec: Spec::of(&adopt.request),
-            demand: adopt.demand,
+            demand,
             node: adopt.node.clone(),
             seen: Seen::default(),
             neighbours: Vec::new(),
@@ -394,6 +411,7 @@ impl Work {
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &owner, &adopt.request_id, charged, now);
         claim.state = ClaimState::Active;
+        claim.permit = permit.map(Box::new);
         let mut allocated = self.allocated(&claim, Some(&planned));
         allocated.adopted = true;
         self.events.push(EventBody::Allocated(Box::new(allocated)));
@@ -449,11 +467,19 @@ impl Work {
     }
 
     /// A claim that moved since it was looked at is on a node that was not locked.
-    fn require_node(&mut self, node: &NodeId) {
+    pub(super) fn require_node(&mut self, node: &NodeId) {
         if !self.rows.nodes.is_loaded(node) {
             self.must_restart = true;
         }
     }
+}
+
+/// The permit of an elastic instance that was found: nobody knows what it was promised.
+fn found_permit(adopt: &Adopt) -> Option<Permit> {
+    let elastic = adopt.request.elastic.as_ref()?;
+    let using = elastic.using.unwrap_or_else(|| Size::of(&adopt.demand.amounts));
+    let (_, max) = elastic.bounds(using);
+    Some(Permit::found(using, max, elastic.overcommit_permille))
 }
 
 fn unexpired(claim: &Claim, now: Micros) -> Result<(), Rejected> {
@@ -465,7 +491,7 @@ fn unexpired(claim: &Claim, now: Micros) -> Result<(), Rejected> {
     }
 }
 
-fn rejected(no: No) -> Rejected {
+pub(super) fn rejected(no: No) -> Rejected {
     match no {
         No::Guard(guard) => Rejected::Guard(Box::new(guard)),
         No::Refused(by) => Rejected::Refused(by),

@@ -9,10 +9,13 @@ mod charge;
 mod commit;
 pub(crate) mod delta;
 mod lifecycle;
+mod migrate;
 mod needs;
+mod permit;
 mod reconcile;
 mod rows;
 mod service;
+mod sizes;
 mod table;
 
 use std::collections::BTreeSet;
@@ -27,6 +30,7 @@ pub(crate) use rows::{
     ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
     StoredAnswer, TenantRow, ValueRow, VolumeRow,
 };
+pub(crate) use sizes::{only_size, only_steps};
 pub(crate) use table::Change;
 
 /// The work of one transaction.
@@ -78,6 +82,10 @@ impl Work {
             Op::Release(release) => Answer::Claim(self.release(release)),
             Op::Resize(resize) => Answer::Claim(self.resize(resize)),
             Op::Move(to) => Answer::Claim(self.relocate(to)),
+            Op::Permit(ask) => Answer::Permit(Box::new(self.permit(ask))),
+            Op::Bounds(bounds) => Answer::Permit(Box::new(self.rebound(bounds))),
+            Op::Hold(hold) => Answer::Claim(self.hold(hold)),
+            Op::Switch(switch) => Answer::Claim(self.switch(switch)),
             Op::Adopt(adopt) => Answer::Claim(self.adopt(adopt)),
             Op::Reap(node) => Answer::Reaped(self.reap(node)),
             Op::ReconcileNode(node) => Answer::Drifts(self.reconcile_node(node)),
@@ -86,6 +94,7 @@ impl Work {
             Op::PutNode { .. }
             | Op::SetNodeState { .. }
             | Op::RemoveNode { .. }
+            | Op::SetReserve { .. }
             | Op::Heartbeats(_)
             | Op::PutGroup(_)
             | Op::RemoveGroup(_)
@@ -106,6 +115,7 @@ impl Work {
             | Op::Record(_)
             | Op::Demand(_) => Answer::Outcome(self.administer(op)),
             Op::By(by) => self.on_behalf(by),
+            Op::With(with) => self.with_documents(with),
         }
     }
 

@@ -44,14 +44,21 @@ pub(crate) fn wants_peek(ops: &[Op], careful: bool) -> PeekKeys {
                     keys.claims.extend(plan.claims.iter().map(|claim| claim.key));
                 }
             }
-            Op::Release(release) => keys.claims.extend(both(release.key)),
+            Op::Release(release) => keys.claims.extend(all(release.key)),
             Op::Resize(resize) => drop(keys.claims.insert(resize.key)),
+            Op::Permit(ask) => drop(keys.claims.insert(ClaimKey::primary(ask.instance))),
+            Op::Bounds(bounds) => drop(keys.claims.insert(ClaimKey::primary(bounds.instance))),
+            Op::Switch(switch) => keys.claims.extend(all(ClaimKey::primary(switch.instance))),
+            Op::Hold(hold) => {
+                keys.claims.extend(all(hold.to.key));
+                keys.groups.extend(hold.to.request.groups.iter().map(|g| Text::from(g.as_str())));
+            }
             Op::Move(to) => {
-                keys.claims.extend(both(to.to.key));
+                keys.claims.extend(all(to.to.key));
                 keys.groups.extend(to.to.request.groups.iter().map(|g| Text::from(g.as_str())));
             }
             Op::Adopt(adopt) => {
-                keys.claims.extend(both(ClaimKey::primary(adopt.request.id)));
+                keys.claims.extend(all(ClaimKey::primary(adopt.request.id)));
                 keys.groups.extend(adopt.request.groups.iter().map(|g| Text::from(g.as_str())));
             }
             Op::Reap(node) => drop(keys.expired_on.insert(node.clone())),
@@ -61,9 +68,9 @@ pub(crate) fn wants_peek(ops: &[Op], careful: bool) -> PeekKeys {
     keys
 }
 
-/// Both claims an instance may have.
-fn both(key: ClaimKey) -> [ClaimKey; 2] {
-    [Role::Primary, Role::MigrationTarget].map(|role| ClaimKey { instance: key.instance, role })
+/// All claims an instance may have.
+fn all(key: ClaimKey) -> [ClaimKey; 3] {
+    Role::ALL.map(|role| ClaimKey { instance: key.instance, role })
 }
 
 /// The rows that operations need.
@@ -74,6 +81,8 @@ pub(crate) fn needs(ops: &[Op], peeked: &Peeked, careful: bool) -> Keys {
     }
     for op in ops {
         keys.add(op.bare(), peeked, careful);
+        keys.documents
+            .extend(op.documents().map(|written| (written.kind.clone(), written.id.clone())));
     }
     keys
 }
@@ -94,23 +103,34 @@ impl Keys {
             Op::Release(release) => {
                 let owner = release.owner.clone().unwrap_or_default();
                 self.requests.insert((release.request_id.clone(), owner));
-                self.claims.extend(both(release.key));
+                self.claims.extend(all(release.key));
             }
             Op::Resize(resize) => {
                 let owner = resize.owner.clone().unwrap_or_default();
                 self.requests.insert((resize.request_id.clone(), owner));
                 self.claims.insert(resize.key);
             }
+            Op::Permit(ask) => {
+                let key = ClaimKey::primary(ask.instance);
+                self.claims.extend([key, ClaimKey::target(ask.instance)]);
+            }
+            Op::Bounds(bounds) => drop(self.claims.insert(ClaimKey::primary(bounds.instance))),
+            Op::Switch(switch) => self.claims.extend(all(ClaimKey::primary(switch.instance))),
+            Op::Hold(hold) => {
+                self.claims.extend(all(hold.to.key));
+                let owner = Text::from(hold.to.request.owner.as_str());
+                self.add_planned(&hold.to, &owner, peeked);
+            }
             Op::Move(to) => {
                 self.requests.insert((to.request_id.clone(), Text::default()));
-                self.claims.extend(both(to.to.key));
+                self.claims.extend(all(to.to.key));
                 let owner = Text::from(to.to.request.owner.as_str());
                 self.add_planned(&to.to, &owner, peeked);
             }
             Op::Adopt(adopt) => {
                 let owner = Text::from(adopt.request.owner.as_str());
                 self.requests.insert((adopt.request_id.clone(), Text::default()));
-                self.claims.extend(both(ClaimKey::primary(adopt.request.id)));
+                self.claims.extend(all(ClaimKey::primary(adopt.request.id)));
                 self.add_request(&adopt.request, &adopt.node, &owner);
                 // Where the node is, is known only once its row is read: all of its domains.
                 for group in &adopt.request.groups {
@@ -147,7 +167,9 @@ impl Keys {
                 self.facts.insert(facts.id.clone());
                 self.whole_classes.insert(facts.id.clone());
             }
-            Op::SetNodeState { node, .. } | Op::RemoveNode { node, .. } => {
+            Op::SetNodeState { node, .. }
+            | Op::RemoveNode { node, .. }
+            | Op::SetReserve { node, .. } => {
                 self.nodes.insert(node.clone());
                 self.facts.insert(node.clone());
                 self.whole_classes.insert(node.clone());

@@ -15,7 +15,7 @@ impl Work {
         let told = self.events.len() > events;
         let changed = match &answer {
             Answer::Plan(Verdict::Granted(_)) | Answer::Outcome(Outcome::Done) => true,
-            Answer::Claim(Ok(_)) => told,
+            Answer::Claim(Ok(_)) | Answer::Permit(_) => told,
             Answer::Reaped(reaped) => !reaped.is_empty(),
             Answer::Drifts(drifts) => !drifts.is_empty(),
             Answer::Plan(Verdict::Conflict(_) | Verdict::Refused(_))

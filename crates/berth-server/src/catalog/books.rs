@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_engine::elastic::Permit;
 use berth_engine::{
     Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
 };
@@ -39,6 +40,8 @@ pub struct ClaimEntry {
     pub created_at: Micros,
     /// Its seat in its workload.
     pub seat: Option<Seat>,
+    /// How large it may be, if it is elastic.
+    pub permit: Option<Permit>,
 }
 
 impl ClaimEntry {
@@ -100,6 +103,8 @@ pub(super) struct Touched {
     pub(super) nodes: Vec<NodeId>,
     /// Workloads whose members, or what is wanted of them, changed.
     pub(super) workloads: Vec<WorkloadKey>,
+    /// Whether an instance shrank.
+    pub(super) made_room: bool,
 }
 
 impl Touched {
@@ -222,6 +227,7 @@ impl Books {
             values,
             created_at: claim.created_at,
             seat,
+            permit: claim.permit.as_deref().copied(),
         });
     }
 
@@ -304,6 +310,13 @@ impl Books {
             }
             EventBody::Resized { instance_id, role, resources, .. } => {
                 self.resized(ClaimKey { instance: instance_id, role }, resources, touched);
+            }
+            EventBody::Permit { instance_id, fence, resources, permit, .. } => {
+                self.permitted(ClaimKey::primary(instance_id), fence, resources, *permit, touched);
+            }
+            EventBody::Bounds { instance_id, resources, permit, min, max, .. } => {
+                let key = ClaimKey::primary(instance_id);
+                self.rebound(key, resources, *permit, (min, max), touched);
             }
             EventBody::Released { instance_id, role, fence, reason, .. } => {
                 let key = ClaimKey { instance: instance_id, role };
@@ -404,6 +417,7 @@ impl Books {
             values: allocated.values,
             created_at: at,
             seat: allocated.seat,
+            permit: allocated.permit.as_deref().copied(),
         };
         touched.claim(&entry);
         self.put_claim(entry);
@@ -414,6 +428,51 @@ impl Books {
         touched.claim(claim);
         let entry = ClaimEntry { amounts: resources, ..ClaimEntry::clone(claim) };
         self.put_claim(entry);
+    }
+
+    fn permitted(
+        &mut self,
+        key: ClaimKey,
+        fence: i64,
+        resources: Amounts,
+        permit: Permit,
+        touched: &mut Touched,
+    ) {
+        let Some(claim) = self.claims.get_mut(&key).filter(|claim| claim.fence == fence) else {
+            return;
+        };
+        // Events may come twice, and the second time late.
+        if claim.permit.is_some_and(|known| known.seq > permit.seq) {
+            return;
+        }
+        touched.claim(claim);
+        let before = claim.amounts;
+        touched.made_room |= before.cpu_milli > resources.cpu_milli;
+        touched.made_room |= before.memory_mib > resources.memory_mib;
+        let entry = Arc::make_mut(claim);
+        (entry.amounts, entry.permit) = (resources, Some(permit));
+        if let Some(node) = self.nodes.get_mut(&claim.node) {
+            node.room.used.charge(&before, claim.request.cpu_capped, -1);
+            node.room.used.charge(&resources, claim.request.cpu_capped, 1);
+        }
+    }
+
+    fn rebound(
+        &mut self,
+        key: ClaimKey,
+        resources: Amounts,
+        permit: Permit,
+        (min, max): (Amounts, Amounts),
+        touched: &mut Touched,
+    ) {
+        let Some(fence) = self.claims.get(&key).map(|claim| claim.fence) else { return };
+        self.permitted(key, fence, resources, permit, touched);
+        if let Some(claim) = self.claims.get_mut(&key) {
+            let request = Arc::make_mut(&mut Arc::make_mut(claim).request);
+            if let Some(elastic) = request.elastic.as_mut() {
+                (elastic.min, elastic.max) = (min, max);
+            }
+        }
     }
 
     fn released(

@@ -157,6 +157,7 @@ impl Catalog {
                         Note::Barrier(reached) => barriers.push(reached),
                     }
                 }
+                room |= touched.made_room;
                 if room {
                     self.policy.store(books.policy.clone());
                 }

@@ -151,7 +151,10 @@ impl Scratch {
 fn guest(claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>, claim: &ClaimEntry) -> Guest {
     let target = ClaimKey { instance: claim.key.instance, role: Role::MigrationTarget };
     let moves_already = claim.key.role == Role::Primary && claims.contains_key(&engine_id(target));
-    if moves_already || claim.state == ClaimState::Releasing {
+    if moves_already
+        || claim.key.role == Role::MigrationSource
+        || claim.state == ClaimState::Releasing
+    {
         Guest::Leaves
     } else {
         Guest::Asks(Arc::clone(&claim.request))

@@ -127,6 +127,8 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
         }
         EventBody::State { owner, node_id, .. }
         | EventBody::Resized { owner, node_id, .. }
+        | EventBody::Permit { owner, node_id, .. }
+        | EventBody::Bounds { owner, node_id, .. }
         | EventBody::LeaseExpired { owner, node_id, .. }
         | EventBody::Released { owner, node_id, .. } => {
             (Some(Text::clone(owner)), Some(node_id.clone()))

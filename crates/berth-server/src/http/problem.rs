@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use berth_api::{FieldError, Problem};
 use berth_engine::Refusal;
+use berth_engine::elastic::InvalidWish;
 use berth_ledger::{LedgerError, Rejected};
 use http::{HeaderValue, StatusCode, header};
 
@@ -53,6 +54,27 @@ impl ApiError {
         let mut error = Self::invalid(detail);
         error.problem.fields.push(FieldError { field, value, accepted });
         error
+    }
+
+    /// A size that an instance cannot have.
+    #[must_use]
+    pub fn invalid_size(invalid: &InvalidWish) -> Self {
+        let (field, value, accepted) = match invalid {
+            InvalidWish::OutsideBounds { field, value, min, max } => {
+                (format!("resources.{field}"), *value, format!("{min} to {max}, its bounds"))
+            }
+            InvalidWish::NotWholeUnits { field, value, has, unit } => (
+                format!("resources.{field}"),
+                *value,
+                format!(
+                    "a multiple of {unit}, the compute unit last told, its bounds, or {has}, what it has"
+                ),
+            ),
+            InvalidWish::ZeroUnit { field } => {
+                (format!("compute_unit.{field}"), 0, "1 or more".to_owned())
+            }
+        };
+        Self::field(&field, Some(value.to_string()), &accepted)
     }
 
     /// Nothing of that name, or nothing that this caller may see.
@@ -209,6 +231,17 @@ impl From<Rejected> for ApiError {
             Rejected::WrongState { found, wanted, .. } => {
                 Self::conflict(code, format!("it is {}; this step needs {wanted}", found.name()))
             }
+            Rejected::NotElastic(key) => {
+                let detail =
+                    format!("instance {} is not elastic: it stays as large as it is", key.instance);
+                Self::conflict(code, detail).remedy("place it with `elastic`: its min and its max")
+            }
+            Rejected::Moving(key) => {
+                let detail =
+                    format!("instance {} is being moved and stays as large as it is", key.instance);
+                Self::conflict(code, detail).remedy("ask again when the migration is over")
+            }
+            Rejected::Wish(invalid) => Self::invalid_size(&invalid),
             Rejected::Guard(guard) => Self::conflict(code, guard_in_words(&guard)),
             Rejected::Refused(by) => super::refused::refused(&by),
         }

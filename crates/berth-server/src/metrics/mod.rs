@@ -18,6 +18,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use rustc_hash::FxHashMap;
 
+use berth_ledger::PermitAnswer;
+
 use crate::placer::PlaceAnswer;
 use crate::service::{Service, now};
 
@@ -48,13 +50,16 @@ struct Code {
 }
 
 /// Loops whose health is told.
-pub const LOOPS: [&str; 9] = [
+pub const LOOPS: [&str; 12] = [
     "heartbeats",
     "liveness",
     "queue",
     "workloads",
     "drains",
     "volume_moves",
+    "migrations",
+    "relief",
+    "reserves",
     "evacuation",
     "housekeeping",
     "planner",
@@ -69,6 +74,8 @@ pub struct Metrics {
     instances: Counter,
     refusals: Family<Code, Counter>,
     conflicts: Family<Code, Counter>,
+    permits: Family<Ended, Counter>,
+    migrations: Family<Ended, Counter>,
     stages: Family<Stage, Histogram>,
     /// When each loop last did its round, in whole seconds.
     rounds: FxHashMap<&'static str, AtomicU64>,
@@ -111,6 +118,12 @@ impl Metrics {
         let conflicts = Family::<Code, Counter>::default();
         let help = "Plans that others made void, by reason code";
         registry.register("conflicts", help, conflicts.clone());
+        let permits = Family::<Ended, Counter>::default();
+        let help = "Requests for permits by how they ended: granted, held_back, repeated";
+        registry.register("permits", help, permits.clone());
+        let migrations = Family::<Ended, Counter>::default();
+        let help = "Migrations by the states that this server took them to";
+        registry.register("migrations", help, migrations.clone());
         let stages = Family::<Stage, Histogram>::new_with_constructor(seconds);
         registry.register_with_unit(
             "decision",
@@ -127,9 +140,28 @@ impl Metrics {
             instances,
             refusals,
             conflicts,
+            permits,
+            migrations,
             stages,
             rounds,
         }
+    }
+
+    /// Counts a request for a permit.
+    pub fn permit(&self, answer: &PermitAnswer) {
+        let permit = &answer.permit;
+        let outcome = match () {
+            () if answer.repeated => "repeated",
+            () if permit.granted == permit.wanted => "granted",
+            () if permit.limited_by.is_some() => "held_back",
+            () => "granted",
+        };
+        self.permits.get_or_create(&Ended { outcome }).inc();
+    }
+
+    /// Counts a step of a migration.
+    pub fn migration(&self, outcome: &'static str) {
+        self.migrations.get_or_create(&Ended { outcome }).inc();
     }
 
     /// A loop did its round.

@@ -177,6 +177,8 @@ async fn expand(
         return Err(ApiError::field(&at("count"), value, "1, since an id is given"));
     }
     let mut request = request_of(owner, spec);
+    let policy = service.catalog.policy();
+    crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
     for set in &spec.attachments {
         request.volumes.extend(crate::http::volumes_of(service, owner, set).await?);
     }
@@ -208,7 +210,7 @@ pub(crate) fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
         workload: spec.workload.clone(),
         resources: spec.resources.amounts(),
         extra: spec.extra.clone(),
-        elastic: spec.elastic,
+        elastic: spec.elastic.clone(),
         tags: spec.tags.clone(),
         traits: spec.traits.clone(),
         networks: spec.networks.clone(),

@@ -22,11 +22,13 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Caller, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
 use crate::drain::Drains;
+use crate::elastic::Signer;
 use crate::evacuation::Evacuations;
 use crate::feed::Feed;
 use crate::housekeeping::Chores;
 use crate::http::{ApiError, Permissions};
 use crate::metrics::Metrics;
+use crate::migrations::Migrations;
 use crate::placer::Placer;
 use crate::queue::Queue;
 use crate::volume_moves::VolumeMoves;
@@ -66,6 +68,10 @@ pub struct Service {
     pub evacuations: Evacuations,
     /// Volumes that move.
     pub volume_moves: VolumeMoves,
+    /// Instances that move while they run.
+    pub migrations: Migrations,
+    /// Signs what agents may do unasked.
+    pub signer: Signer,
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
     /// When it began to listen to agents, in whole seconds.

@@ -15,10 +15,12 @@ use super::{Service, Settings, heartbeats, liveness, now};
 use crate::access::{Caller, TOKEN_KIND, TokenError, TokenRecord, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
 use crate::drain::{self, Drains};
+use crate::elastic::{self, Signer};
 use crate::feed::Feed;
 use crate::housekeeping::{Chores, Housekeeper};
 use crate::http::Permissions;
 use crate::metrics::Metrics;
+use crate::migrations::{self, Migrations};
 use crate::placer::{Placer, PlacerOptions, StartError};
 use crate::queue::{self, Queue};
 use crate::volume_moves::{self, VolumeMoves};
@@ -105,6 +107,8 @@ impl Service {
             metrics,
             drains: Drains::load(&ledger)?,
             volume_moves: VolumeMoves::load(&ledger)?,
+            migrations: Migrations::load(&ledger)?,
+            signer: Signer::load(&ledger)?,
             evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::load(&ledger)?,
             listening_since: std::sync::atomic::AtomicI64::new(now().as_second()),
@@ -120,6 +124,8 @@ impl Service {
         tokio::spawn(queue::keep_granting(Arc::clone(&service)));
         tokio::spawn(drain::keep_emptying(Arc::clone(&service)));
         tokio::spawn(volume_moves::keep_moving(Arc::clone(&service)));
+        tokio::spawn(migrations::keep_migrating(Arc::clone(&service)));
+        tokio::spawn(elastic::keep_reserves(Arc::clone(&service)));
         tokio::spawn(workloads::keep_running(Arc::clone(&service)));
         tokio::spawn(crate::evacuation::keep_checking(Arc::clone(&service)));
         tokio::spawn(follow_documents(Arc::clone(&service), documents));
@@ -241,6 +247,7 @@ async fn follow_documents(
             queue::KIND => known.queue.reload(&known.ledger, &id),
             drain::KIND => known.drain_changed(&id),
             volume_moves::KIND => known.volume_move_changed(&id),
+            migrations::KIND => known.migrations.reload(&known.ledger, &id),
             Scheduling::KIND => known.degraded.reload(&known.ledger, &id),
             _ => {}
         })

@@ -173,6 +173,7 @@ mod tests {
             tags: BTreeMap::from([("app.kubernetes.io/name".to_owned(), "a\0b".to_owned())]),
             volumes: Vec::new(),
             values: vec![HeldValue { pool: "ip-4".to_owned(), value: "10.0.0.1".to_owned() }],
+            elastic: None,
         };
         let told = Launch::of(&assignment).environment;
         assert_eq!(told["BERTH_NAME"], "web-1");

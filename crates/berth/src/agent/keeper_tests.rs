@@ -85,6 +85,7 @@ impl Scene {
             tags: BTreeMap::new(),
             volumes: Vec::new(),
             values: Vec::new(),
+            elastic: None,
         });
         let orders = Orders { assignments: assignments.collect(), refused: Vec::new() };
         self.keeper.take(orders, self.now);

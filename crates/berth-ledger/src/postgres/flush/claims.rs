@@ -1,5 +1,7 @@
 //! Writing claims, and the answers that a retry gets again.
 
+use crate::work::{only_size, only_steps};
+
 use super::{Batch, Call, Claim, ClaimKey, Column, Fault, Rows, cells};
 
 /// What a step of a claim's life may change, and what it must have been before.
@@ -14,6 +16,16 @@ const STEP: &[Column] = &[
     Column::Int("before_state"),
 ];
 
+/// What another size of a claim changes, and the fence it must have.
+const SIZE: &[Column] = &[
+    Column::Bytes("instance"),
+    Column::Int("role"),
+    Column::Int("cpu"),
+    Column::Int("memory"),
+    Column::Text("permit"),
+    Column::Int("before_fence"),
+];
+
 const GONE: &[Column] = &[
     Column::Bytes("instance"),
     Column::Int("role"),
@@ -23,12 +35,15 @@ const GONE: &[Column] = &[
 
 pub(super) fn write(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     let (mut added, mut stepped) = (Batch::of("claim"), Batch::new(STEP));
-    let mut gone = Batch::new(GONE);
+    let (mut gone, mut sized) = (Batch::new(GONE), Batch::new(SIZE));
     for change in rows.claims.changes() {
         match (change.before, change.now) {
             (None, Some(claim)) => insert(claim, &mut added)?,
-            (Some(before), Some(claim)) if is_step(before, claim) => {
+            (Some(before), Some(claim)) if only_steps(before, claim) => {
                 step(before, claim, &mut stepped)?;
+            }
+            (Some(before), Some(claim)) if only_size(before, claim) => {
+                size(before, claim, &mut sized)?;
             }
             (Some(before), Some(claim)) => {
                 remove(change.key, before, &mut gone)?;
@@ -46,20 +61,21 @@ pub(super) fn write(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
          WHERE t.instance = u.instance AND t.role = u.role \
          AND t.fence = u.before_fence AND t.state = u.before_state";
     calls.extend(stepped.guarded("claim", sql));
+    let sql = "UPDATE claim AS t SET cpu = u.cpu, memory = u.memory, permit = u.permit FROM {u} \
+         WHERE t.instance = u.instance AND t.role = u.role AND t.fence = u.before_fence";
+    calls.extend(sized.guarded("claim", sql));
     calls.extend(added.insert("claim", ""));
     Ok(())
 }
 
-/// Whether nothing has changed but what a step of a claim's life changes.
-fn is_step(before: &Claim, now: &Claim) -> bool {
-    let stepped = Claim {
-        state: now.state,
-        lease_until: now.lease_until,
-        fence: now.fence,
-        ties: now.ties.clone(),
-        ..before.clone()
-    };
-    stepped == *now
+fn size(before: &Claim, now: &Claim, batch: &mut Batch) -> Result<(), Fault> {
+    let (instance, role) = (*now.key.instance.0.as_bytes(), now.key.role.number());
+    let (cpu, memory) = (now.amounts.cpu_milli, now.amounts.memory_mib);
+    batch.push(cells![instance, role, cpu, memory, permit(now)?, before.fence])
+}
+
+fn permit(claim: &Claim) -> Result<Option<String>, Fault> {
+    Ok(claim.permit.as_ref().map(serde_json::to_string).transpose()?)
 }
 
 fn ties(claim: &Claim) -> Result<Option<String>, Fault> {
@@ -108,6 +124,7 @@ fn insert(claim: &Claim, batch: &mut Batch) -> Result<(), Fault> {
         claim.release_id.as_deref(),
         claim.secrets_version.as_deref(),
         claim.created_at.0,
+        permit(claim)?,
     ])
 }
 

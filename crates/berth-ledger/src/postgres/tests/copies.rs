@@ -181,8 +181,8 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
         text.push_str(&format!("{{\"rows\":2,\"tables\":{tables},\"checksum\":\"{checksum}\"}}\n"));
         text
     };
-    let newer = open("newer.db").import(&mut export(3).as_bytes()).unwrap_err();
-    assert!(newer.to_string().contains("format 3, this Berth reads 1 to 2"), "{newer}");
+    let newer = open("newer.db").import(&mut export(4).as_bytes()).unwrap_err();
+    assert!(newer.to_string().contains("format 4, this Berth reads 1 to 3"), "{newer}");
     let ledger = open("old.db");
     assert_eq!(ledger.import(&mut export(1).as_bytes()).unwrap().rows, 2);
     let mut secrets = 0;

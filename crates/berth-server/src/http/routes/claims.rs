@@ -140,6 +140,7 @@ const fn role_of(role: berth_ledger::Role) -> ClaimRole {
     match role {
         berth_ledger::Role::Primary => ClaimRole::Primary,
         berth_ledger::Role::MigrationTarget => ClaimRole::MigrationTarget,
+        berth_ledger::Role::MigrationSource => ClaimRole::MigrationSource,
     }
 }
 
@@ -196,6 +197,7 @@ fn key_of(instance: Uuid, which: WhichRole) -> ClaimKey {
     match which.role.unwrap_or_default() {
         ClaimRole::Primary => ClaimKey::primary(InstanceId(instance)),
         ClaimRole::MigrationTarget => ClaimKey::target(InstanceId(instance)),
+        ClaimRole::MigrationSource => ClaimKey::source(InstanceId(instance)),
     }
 }
 

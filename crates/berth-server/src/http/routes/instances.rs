@@ -61,6 +61,7 @@ async fn get(
 
 /// What a caller may see of instances.
 struct Show<'a> {
+    service: &'a Service,
     is_tenant: bool,
     sees_nodes: bool,
     marks: &'a LocalityKey,
@@ -69,7 +70,8 @@ struct Show<'a> {
 impl<'a> Show<'a> {
     fn new(service: &'a Service, caller: &Caller) -> Self {
         let sees_nodes = Audience::of(service, caller, "").sees_nodes();
-        Self { is_tenant: caller.is_tenant(), sees_nodes, marks: &service.locality }
+        let marks = &service.locality;
+        Self { service, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 
     fn view(&self, books: &Books, claim: &ClaimEntry) -> Instance {
@@ -85,6 +87,7 @@ impl<'a> Show<'a> {
             locality: facts.map_or_else(none, |facts| self.marks.index(owner, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),
+            permit: crate::elastic::read(self.service, claim, self.sees_nodes),
         }
     }
 }

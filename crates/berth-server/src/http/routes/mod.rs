@@ -7,8 +7,10 @@ mod evacuations;
 mod events;
 mod health;
 mod instances;
+mod migrations;
 mod nodes;
 mod pages;
+mod permits;
 mod placements;
 mod policies;
 mod queue;
@@ -38,6 +40,8 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(queue::routes())
         .merge(claims::routes())
         .merge(instances::routes())
+        .merge(permits::routes())
+        .merge(migrations::routes())
         .merge(nodes::routes(limits))
         .merge(evacuations::routes())
         .merge(decisions::routes())

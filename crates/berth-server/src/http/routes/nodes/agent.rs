@@ -10,10 +10,10 @@ use berth_api::{
     Assignment, AssignmentList, Found, Heard, Heartbeat, Reported, RunState, RunningInstance,
 };
 use berth_engine::{
-    BootOutcome, Demand, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
+    BootOutcome, Demand, Elastic, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
 };
 use berth_ledger::{
-    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Step, Text,
+    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
 };
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
@@ -23,6 +23,7 @@ use crate::catalog::ClaimEntry;
 use crate::http::extract::{OptionalJson, Path};
 use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::claims::{state_of, values_of};
+use crate::migrations::{Observed, observed};
 use crate::service::Service;
 
 /// Boots of a node that are remembered.
@@ -77,6 +78,7 @@ pub(super) async fn heartbeat(
         reported,
         assignments: list(&service, &node)?.assignments,
         volume_moves: service.volume_moves.tasks(&node),
+        migrations: service.migrations.tasks(&service.catalog.books(), &node),
     }))
 }
 
@@ -94,7 +96,9 @@ fn list(service: &Service, node: &NodeId) -> Answer<AssignmentList> {
     let Some(entry) = books.nodes.get(node) else {
         return Err(ApiError::not_found("node", node.as_str()));
     };
-    let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
+    // What is being moved here is a task of its migration until it runs here.
+    let here = entry.claims.iter().filter(|key| key.role != Role::MigrationTarget);
+    let claims = here.filter_map(|key| books.claims.get(key));
     let assignments = claims.map(|claim| assignment(claim)).collect();
     Ok(AssignmentList { node: node.clone(), state: entry.facts.state, assignments })
 }
@@ -112,12 +116,20 @@ fn assignment(claim: &ClaimEntry) -> Assignment {
         tags: claim.request.tags.clone(),
         volumes: claim.request.volumes.clone(),
         values: values_of(&claim.values),
+        elastic: elastic_of(claim),
     }
+}
+
+/// How far an instance may shrink and grow, with what it uses now.
+fn elastic_of(claim: &ClaimEntry) -> Option<Elastic> {
+    let elastic = claim.request.elastic.clone()?;
+    let using = claim.permit.map(|permit| permit.granted);
+    Some(Elastic { using, ..elastic })
 }
 
 /// Takes one report in, and says what became of it.
 async fn report(
-    service: &Service,
+    service: &Arc<Service>,
     caller: &Caller,
     node: &NodeId,
     running: RunningInstance,
@@ -125,7 +137,7 @@ async fn report(
     let instance = running.instance;
     let claim = {
         let books = service.catalog.books();
-        let roles = [ClaimKey::primary(instance), ClaimKey::target(instance)];
+        let roles = Role::ALL.map(|role| ClaimKey { instance, role });
         let mut claims = roles.iter().filter_map(|key| books.claims.get(key));
         claims.find(|claim| claim.node == *node).cloned()
     };
@@ -153,6 +165,11 @@ async fn report(
         }
         None => return Ok(known("fence_missing")),
         Some(_) => {}
+    }
+    match observed(service, node, instance, claim.key.role, running.state).await? {
+        Observed::Plain => {}
+        Observed::Taken => return Ok(Reported { refused: None, ..known("") }),
+        Observed::Wait => return Ok(known("migrating")),
     }
     let mut standing = Ok(Some(claim.state));
     for op in steps(&claim, running.state, running.reason.as_deref()) {
@@ -259,8 +276,10 @@ async fn adopt(
     let mut request = InstanceRequest::new(instance, &found.owner, found.resources);
     request.resources = found.resources;
     request.tags = found.tags;
-    request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
+    request.elastic = found.elastic;
     let policy = service.catalog.policy();
+    crate::elastic::classify(policy.as_deref(), &mut request, "found.elastic")?;
+    request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
     let Some(policy) = policy else {
         return Err(ApiError::unavailable("no_policy", "no policy is in force yet"));
     };

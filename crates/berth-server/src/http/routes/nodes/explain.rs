@@ -38,7 +38,7 @@ pub(super) async fn explain(
             return Err(ApiError::not_found("node", node.as_str()));
         };
         let claims = entry.claims.iter().filter_map(|key| books.claims.get(key)).cloned();
-        (super::view(&service, entry), claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>())
+        (super::view(&service, &books, entry), claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>())
     };
     let keys: Vec<ClaimKey> = guests.iter().map(|claim| claim.key).collect();
     let reasons = service.read(move |ledger| Ok(reasons(ledger, &keys))).await?;

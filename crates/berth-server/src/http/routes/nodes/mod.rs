@@ -11,6 +11,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use berth_api::select::{NodeView, Selector};
 use berth_api::{Node, NodeStateChange, Page, Role};
+use berth_engine::elastic::Account;
 use berth_engine::{Amounts, NodeFacts, NodeId, NodeState, Timestamp};
 use berth_ledger::Op;
 use http::{StatusCode, header};
@@ -21,7 +22,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::access::{Caller, is_name};
-use crate::catalog::NodeEntry;
+use crate::catalog::{Books, NodeEntry};
 use crate::drain;
 use crate::http::HttpLimits;
 use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
@@ -65,8 +66,15 @@ fn used(entry: &NodeEntry) -> Amounts {
     amounts(used.cpu, entry.room.memory_used(), used.disk, used.bandwidth)
 }
 
+fn account_of(service: &Service, books: &Books, entry: &NodeEntry) -> Account {
+    let policy = service.catalog.policy();
+    let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
+    let now = service.now().as_second();
+    crate::elastic::account(books, &service.migrations, &settings, entry, now)
+}
+
 /// A node of the catalogue as callers see it.
-pub(super) fn view(service: &Service, entry: &NodeEntry) -> Node {
+pub(super) fn view(service: &Service, books: &Books, entry: &NodeEntry) -> Node {
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
     facts.heartbeat_at = Timestamp(entry.heard_at);
@@ -78,6 +86,7 @@ pub(super) fn view(service: &Service, entry: &NodeEntry) -> Node {
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
         used: used(entry),
         instances: entry.room.used.instances,
+        account: account_of(service, books, entry),
         evacuation: service.evacuations.of(&entry.facts.id),
     }
 }
@@ -130,7 +139,7 @@ async fn list(
     };
     let found = rest.filter(|(_, entry)| selected(entry));
     Ok(axum::Json(part(
-        found.map(|(id, entry)| (id.as_str().to_owned(), view(&service, entry))),
+        found.map(|(id, entry)| (id.as_str().to_owned(), view(&service, &books, entry))),
         most,
     )))
 }
@@ -147,7 +156,7 @@ async fn read(service: &Service, node: &NodeId) -> Answer<Node> {
     let books = service.catalog.books();
     let entry = books.nodes.get(node);
     entry
-        .map(|entry| view(service, entry))
+        .map(|entry| view(service, &books, entry))
         .ok_or_else(|| ApiError::not_found("node", node.as_str()))
 }
 

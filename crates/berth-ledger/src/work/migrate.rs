@@ -1,0 +1,201 @@
+//! Moving an instance while it runs: a place is held, then taken in one step.
+//!
+//! While a place is held the instance counts on both nodes and runs on the first. The switch makes
+//! the held place the one where it runs, and the first one a place to be cleaned up, which counts
+//! until its agent says that nothing is left. There is no moment with none or with two.
+
+use berth_engine::Amounts;
+
+use super::Work;
+use super::charge::{Mode, claim_of};
+use super::lifecycle::{holder, rejected, standing};
+use crate::model::{
+    Answer, Claim, ClaimKey, ClaimState, EventBody, Guard, Hold, Outcome, Rejected, Standing,
+    Switch, Text, Verdict, With,
+};
+
+type Stands = Result<Standing, Rejected>;
+
+impl Work {
+    /// Holds a place, of the size that the instance has by now.
+    pub(super) fn hold(&mut self, hold: &Hold) -> Stands {
+        let instance = hold.to.key.instance;
+        let (key, target) = (ClaimKey::primary(instance), ClaimKey::target(instance));
+        let source = holder(self.rows.claims.get(&key), key, None, Some(hold.fence))?.clone();
+        if source.state != ClaimState::Active {
+            let found = source.state;
+            return Err(Rejected::WrongState { key, found, wanted: "active" });
+        }
+        let taken = [target, ClaimKey::source(instance)]
+            .into_iter()
+            .find_map(|key| Some((key, self.rows.claims.get(&key)?.node.clone())));
+        if let Some((key, node)) = taken {
+            return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
+        }
+        if source.node == hold.to.node {
+            let node = source.node;
+            return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
+        }
+        let mut planned = hold.to.clone();
+        planned.key = target;
+        planned.pools.clear();
+        (planned.slot, planned.takes_over) = (None, None);
+        sized_as(&mut planned.demand, source.amounts);
+        let events = self.events.len();
+        let charged = match self.charge(&planned, &source.owner, Mode::Guarded) {
+            Ok(charged) => charged,
+            Err(no) => {
+                self.undo(events);
+                return Err(rejected(no));
+            }
+        };
+        let now = self.rows.now;
+        let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
+        // Whoever holds it answers for its end; no clock does.
+        claim.state = ClaimState::Binding;
+        claim.permit = None;
+        claim.spec = source.spec.clone();
+        let allocated = self.allocated(&claim, Some(&planned));
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let answer = standing(&claim);
+        self.rows.claims.set(&target, Some(claim));
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Takes the place that was held.
+    pub(super) fn switch(&mut self, switch: &Switch) -> Stands {
+        let instance = switch.instance;
+        let (key, target) = (ClaimKey::primary(instance), ClaimKey::target(instance));
+        let source = holder(self.rows.claims.get(&key), key, None, None)?.clone();
+        self.require_node(&source.node);
+        let held = self.rows.claims.get(&target).filter(|held| held.node == switch.to).cloned();
+        let Some(held) = held else {
+            // It was done before: a retry gets the answer again.
+            let left = self.rows.claims.get(&ClaimKey::source(instance)).is_some();
+            if source.node == switch.to && left {
+                return Ok(standing(&source));
+            }
+            return Err(Rejected::NoClaim(target));
+        };
+        let found = held.state;
+        if matches!(found, ClaimState::Releasing) {
+            return Err(Rejected::WrongState { key: target, found, wanted: "binding" });
+        }
+        self.require_node(&held.node);
+        let mut left = source.clone();
+        left.key = ClaimKey::source(instance);
+        left.state = ClaimState::Releasing;
+        left.permit = None;
+        let mut moved = held.clone();
+        moved.key = key;
+        moved.state = source.state;
+        moved.fence = held.fence.max(source.fence.saturating_add(1));
+        moved.permit.clone_from(&source.permit);
+        moved.name.clone_from(&source.name);
+        moved.created_at = source.created_at;
+        moved.batch = source.batch;
+        moved.release_id.clone_from(&source.release_id);
+        moved.secrets_version.clone_from(&source.secrets_version);
+        hand_over(&mut left, &mut moved);
+        self.rekey(&source, &left);
+        self.rekey(&held, &moved);
+        if let Some(slot) = moved.ties.as_deref().and_then(|ties| ties.slot.clone()) {
+            self.rows.slots.set(&slot, Some(key));
+        }
+        // It may have shrunk since the place was held, never grown.
+        let as_held = Claim { amounts: held.amounts, ..moved.clone() };
+        self.recharge(&as_held, source.amounts);
+        moved.amounts = source.amounts;
+        self.tell_switch(&source, &held, &left, &moved);
+        let answer = standing(&moved);
+        self.rows.claims.set(&target, None);
+        self.rows.claims.set(&ClaimKey::source(instance), Some(left));
+        self.rows.claims.set(&key, Some(moved));
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Followers know claims by instance and role: two are gone, and two are there in other roles.
+    fn tell_switch(&mut self, source: &Claim, held: &Claim, left: &Claim, moved: &Claim) {
+        let fence = moved.fence;
+        self.rows.nodes.edit(&moved.node, |row| row.fence = row.fence.max(fence));
+        for gone in [held, source] {
+            self.events.push(EventBody::Released {
+                instance_id: gone.key.instance,
+                role: gone.key.role,
+                node_id: gone.node.clone(),
+                owner: gone.owner.clone(),
+                fence: gone.fence,
+                reason: Text::from("moved"),
+            });
+        }
+        let mut allocated = self.allocated(moved, None);
+        allocated.moved_from = Some(source.node.clone());
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let allocated = self.allocated(left, None);
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+    }
+
+    /// Membership in groups is by role.
+    fn rekey(&mut self, before: &Claim, now: &Claim) {
+        for place in before.ties.iter().flat_map(|ties| &ties.groups) {
+            self.rows.members.set(&(place.group.clone(), before.key), None);
+        }
+        for place in now.ties.iter().flat_map(|ties| &ties.groups) {
+            self.rows.members.set(&(place.group.clone(), now.key), Some(()));
+        }
+    }
+
+    /// Does something and writes documents with it, if all of them are as expected.
+    pub(super) fn with_documents(&mut self, with: &With) -> Answer {
+        for written in &with.documents {
+            let key = (written.kind.clone(), written.id.clone());
+            let current = self.rows.documents.get(&key).map(|row| row.rev);
+            if !written.expect.holds(current) {
+                return Answer::Outcome(Outcome::Stale { current });
+            }
+        }
+        let answer = self.apply(&with.op);
+        let done = match &answer {
+            Answer::Plan(Verdict::Granted(_)) | Answer::Repeated(_) | Answer::Claim(Ok(_)) => true,
+            Answer::Outcome(outcome) => matches!(outcome, Outcome::Done | Outcome::Unchanged),
+            Answer::Permit(answer) => answer.is_ok(),
+            Answer::Reaped(_) | Answer::Drifts(_) => true,
+            Answer::Plan(_) | Answer::Claim(Err(_)) => false,
+        };
+        if done {
+            for written in &with.documents {
+                // Looked at before, under the same lock: it is as expected.
+                self.put_document(&written.kind, &written.id, &written.body, written.expect);
+            }
+            self.keep();
+        }
+        answer
+    }
+}
+
+/// What only one of two claims may have goes along: addresses, the seat, volumes.
+fn hand_over(left: &mut Claim, moved: &mut Claim) {
+    let Some(ties) = left.ties.as_deref_mut() else { return };
+    let (values, slot) = (std::mem::take(&mut ties.values), ties.slot.take());
+    let empty = ties.groups.is_empty() && ties.volumes.is_empty() && ties.classes.is_empty();
+    if empty {
+        left.ties = None;
+    }
+    if !values.is_empty() {
+        moved.ties.get_or_insert_default().values = values;
+    }
+    if slot.is_some() {
+        moved.ties.get_or_insert_default().slot = slot;
+    }
+}
+
+/// A demand for what an instance is charged by now, whatever was planned.
+pub(super) fn sized_as(demand: &mut berth_engine::Demand, amounts: Amounts) {
+    if demand.cpu_room_milli > 0 {
+        demand.cpu_room_milli = amounts.cpu_milli;
+    }
+    demand.amounts =
+        Amounts { cpu_milli: amounts.cpu_milli, memory_mib: amounts.memory_mib, ..demand.amounts };
+}

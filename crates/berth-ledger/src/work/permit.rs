@@ -1,0 +1,201 @@
+//! How large an instance may be: the engine's arithmetic, on rows that are locked.
+//!
+//! A growth is a claim like any other: it is charged to node and tenant in the transaction that
+//! records it, and the node's guard is checked once more in the database.
+
+use berth_engine::elastic::{Decided, Free, Permit, Size, Terms, WatermarkRule, decide};
+use berth_engine::{Amounts, Room};
+
+use super::Work;
+use super::charge::count_tenant;
+use super::rows::TenantRow;
+use crate::model::{
+    Bounds, Claim, ClaimKey, ClaimState, EventBody, PermitAnswer, PermitAsk, Rejected, Spec, Text,
+};
+
+type Permitted = Result<PermitAnswer, Rejected>;
+
+impl Work {
+    /// Answers a request for a permit.
+    pub(super) fn permit(&mut self, ask: &PermitAsk) -> Permitted {
+        let key = ClaimKey::primary(ask.instance);
+        let claim = super::lifecycle::holder(
+            self.rows.claims.get(&key),
+            key,
+            ask.owner.as_ref(),
+            ask.fence,
+        )?;
+        // An agent knows nothing of instances on other nodes.
+        if ask.node.as_ref().is_some_and(|node| *node != claim.node) {
+            return Err(Rejected::NoClaim(key));
+        }
+        let found = claim.state;
+        if matches!(found, ClaimState::Held | ClaimState::Releasing) {
+            return Err(Rejected::WrongState { key, found, wanted: "binding or active" });
+        }
+        let claim = claim.clone();
+        self.require_node(&claim.node);
+        let (Some(permit), Some((min, max))) = (claim.permit.as_deref(), bounds(&claim)) else {
+            return Err(Rejected::NotElastic(key));
+        };
+        let Some(row) = self.rows.nodes.get(&claim.node) else {
+            return Err(Rejected::NoClaim(key));
+        };
+        let target = self.rows.claims.get(&ClaimKey::target(ask.instance));
+        let moving_to =
+            target.filter(|it| it.state != ClaimState::Releasing).map(|it| it.node.clone());
+        let terms = Terms {
+            unit: ask.unit,
+            grants: ask.grants,
+            min,
+            max,
+            frozen: moving_to.is_some(),
+            whole_units: ask.whole_units,
+            node: Free::on(&row.room),
+            quota: self.rows.tenants.get(&claim.owner).map_or(Free::UNLIMITED, quota_left),
+            below_watermark: below(&row.room, ask.watermark),
+            now: self.rows.now.seconds(),
+        };
+        if ask.rigid_while_moving && terms.frozen && ask.wish.size != permit.granted {
+            return Err(Rejected::Moving(key));
+        }
+        let decided = decide(permit, &ask.wish, &terms)?;
+        Ok(self.record_permit(&claim, permit, decided, moving_to))
+    }
+
+    /// Charges what was decided, and tells of it if anybody need know.
+    fn record_permit(
+        &mut self,
+        claim: &Claim,
+        before: &Permit,
+        decided: Decided,
+        moving_to: Option<berth_engine::NodeId>,
+    ) -> PermitAnswer {
+        let Decided { permit, repeated, found_larger } = decided;
+        let charged = permit.charge().within(claim.amounts);
+        if !repeated {
+            self.recharge(claim, charged);
+            let resized =
+                Claim { amounts: charged, permit: Some(Box::new(permit)), ..claim.clone() };
+            self.rows.claims.set(&claim.key, Some(resized));
+            // Who only says that all is well makes no news.
+            let news = Permit { seq: before.seq, load_milli: before.load_milli, ..permit };
+            if news != *before || charged != claim.amounts {
+                self.tell_permit(claim, charged, permit);
+            }
+            self.keep();
+        }
+        PermitAnswer {
+            node: claim.node.clone(),
+            owner: Text::clone(&claim.owner),
+            fence: claim.fence,
+            permit,
+            charged,
+            repeated,
+            found_larger,
+            moving_to,
+        }
+    }
+
+    fn tell_permit(&mut self, claim: &Claim, charged: Amounts, permit: Permit) {
+        self.events.push(EventBody::Permit {
+            instance_id: claim.key.instance,
+            node_id: claim.node.clone(),
+            owner: Text::clone(&claim.owner),
+            fence: claim.fence,
+            resources: charged,
+            permit: Box::new(permit),
+        });
+    }
+
+    /// Charges node and tenant other amounts for a claim. Whether they may be is decided already.
+    pub(super) fn recharge(&mut self, claim: &Claim, charged: Amounts) {
+        if charged == claim.amounts {
+            return;
+        }
+        self.rows.nodes.edit(&claim.node, |row| {
+            row.room.used.charge(&claim.amounts, claim.capped, -1);
+            row.room.used.charge(&charged, claim.capped, 1);
+        });
+        let resized = Claim { amounts: charged, ..claim.clone() };
+        self.rows.tenants.edit(&claim.owner, |tenant| {
+            count_tenant(tenant, claim, -1);
+            count_tenant(tenant, &resized, 1);
+        });
+    }
+
+    /// Changes the bounds of an instance. What it was granted stands.
+    pub(super) fn rebound(&mut self, asked: &Bounds) -> Permitted {
+        let key = ClaimKey::primary(asked.instance);
+        let claim =
+            super::lifecycle::holder(self.rows.claims.get(&key), key, asked.owner.as_ref(), None)?;
+        let claim = claim.clone();
+        self.require_node(&claim.node);
+        let Some(permit) = claim.permit.as_deref() else { return Err(Rejected::NotElastic(key)) };
+        let Ok(mut request) = claim.spec.request() else { return Err(Rejected::NotElastic(key)) };
+        let Some(elastic) = request.elastic.as_mut() else { return Err(Rejected::NotElastic(key)) };
+        elastic.min = asked.min.within(elastic.min);
+        elastic.max = asked.max.within(elastic.max);
+        let (min, max) = (elastic.min, elastic.max);
+        let permit = permit.rebound(asked.max);
+        let charged = permit.charge().within(claim.amounts);
+        let changed = Claim {
+            spec: Spec::of(&request),
+            amounts: charged,
+            permit: Some(Box::new(permit)),
+            ..claim.clone()
+        };
+        if changed != claim {
+            self.recharge(&claim, charged);
+            self.events.push(EventBody::Bounds {
+                instance_id: asked.instance,
+                node_id: claim.node.clone(),
+                owner: Text::clone(&claim.owner),
+                resources: charged,
+                permit: Box::new(permit),
+                min,
+                max,
+            });
+            self.rows.claims.set(&key, Some(changed));
+            self.keep();
+        }
+        Ok(PermitAnswer {
+            node: claim.node.clone(),
+            owner: claim.owner.clone(),
+            fence: claim.fence,
+            permit,
+            charged,
+            repeated: false,
+            found_larger: false,
+            moving_to: None,
+        })
+    }
+}
+
+/// Between which sizes an instance may be.
+fn bounds(claim: &Claim) -> Option<(Size, Size)> {
+    let permit = claim.permit.as_deref()?;
+    claim.spec.elastic().map(|elastic| elastic.bounds(permit.granted))
+}
+
+fn quota_left(tenant: &TenantRow) -> Free {
+    let left =
+        |limit: Option<i64>, used: i64| limit.map_or(i64::MAX, |limit| limit.saturating_sub(used));
+    Free {
+        cpu: left(tenant.quota.cpu_milli, tenant.cpu),
+        memory: left(tenant.quota.memory_mib, tenant.memory),
+    }
+}
+
+/// What is left below the watermark. The row knows what may be promised; what others use is taken
+/// off that already, so this errs on the side of giving less unasked.
+fn below(room: &Room, watermark: WatermarkRule) -> Free {
+    let left = |limit: i64, permille: u16, used: i64| {
+        let mark = limit.max(0).saturating_mul(permille.into()).checked_div(1000).unwrap_or(0);
+        mark.saturating_sub(used)
+    };
+    Free {
+        cpu: left(room.limits.cpu, watermark.cpu_permille, room.used.cpu),
+        memory: left(room.limits.memory, watermark.memory_permille, room.memory_used()),
+    }
+}

@@ -1,0 +1,18 @@
+//! Elastic instances on a server: what the policy says of each, and permits asked for and signed.
+//!
+//! The arithmetic is the engine's and the decision the ledger's; here is only what holds for an
+//! instance at the moment of its request, and how it is told.
+
+mod account;
+mod ask;
+mod bounds;
+mod classify;
+mod reserve;
+mod signing;
+
+pub use account::account;
+pub use ask::{AskedBy, ask, read};
+pub use bounds::set_bounds;
+pub(crate) use classify::classify;
+pub(crate) use reserve::keep_reserves;
+pub use signing::Signer;

@@ -1,0 +1,53 @@
+//! Writes what the policy has hosts keep for themselves to the nodes, since guards read it there.
+//!
+//! Any server may do so, and several at once: what is so already changes nothing. Nothing is taken
+//! from instances for it; a node that is over its limit then lets nothing grow until it holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_engine::elastic::Size;
+use berth_engine::{Amounts, NodeId};
+use berth_ledger::Op;
+
+use crate::service::Service;
+
+/// How long nothing happens before nodes are looked at all the same.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The least time between two passes.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Writes reserves until the server stops.
+pub(crate) async fn keep_reserves(service: Arc<Service>) {
+    let mut room = service.catalog.room();
+    loop {
+        for (node, reserve) in wrong(&service) {
+            let op = Op::SetReserve { node: node.clone(), reserve };
+            if let Err(error) = service.submit(op).await {
+                tracing::warn!(%error, %node, "what its host keeps could not be written");
+            }
+        }
+        service.metrics.loop_ran("reserves");
+        tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            () = service.stopping.cancelled() => return,
+            _ = room.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Nodes that do not keep what the policy says, and what it says.
+fn wrong(service: &Service) -> Vec<(NodeId, Option<Amounts>)> {
+    let Some(policy) = service.catalog.policy() else { return Vec::new() };
+    let settings = policy.elastic();
+    let books = service.catalog.books();
+    let wanted = books.nodes.values().map(|node| {
+        let reserve = settings.on(&node.facts).system;
+        let reserve = reserve.map(|size: Size| size.within(node.facts.system_reserve));
+        (&node.facts, reserve)
+    });
+    let wrong = wanted.filter(|(facts, reserve)| facts.policy_reserve != *reserve);
+    wrong.map(|(facts, reserve)| (facts.id.clone(), reserve)).collect()
+}

@@ -1,0 +1,104 @@
+//! Permits: how large elastic instances may be.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{AskPermit, Permit, PermitKey, Role, SetBounds};
+use berth_engine::InstanceId;
+use berth_ledger::ClaimKey;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::elastic::{self, AskedBy};
+use crate::http::extract::{Json, Path};
+use crate::http::problem::{Answer, ApiError};
+use crate::placement::Audience;
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(ask))
+        .routes(routes!(read))
+        .routes(routes!(bounds))
+        .routes(routes!(key))
+}
+
+/// Ask how large an instance may be
+///
+/// An elastic instance asks before it grows, and says when it has shrunk. Less than it has always
+/// succeeds; the same says that it is content; more is granted as far as there is room, in whole
+/// compute units. The answer is durable when it is given.
+#[utoipa::path(post, path = "/v1/instances/{instance}/permit", tag = "elastic",
+    params(("instance" = Uuid, Path, description = "The instance.")),
+    request_body = AskPermit,
+    responses((status = 200, description = "How large it may be.", body = Permit)))]
+async fn ask(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Json(asked): Json<AskPermit>,
+) -> Answer<axum::Json<Permit>> {
+    let by = asked_by(&service, &caller);
+    elastic::ask(&service, by, InstanceId(instance), &asked).await.map(axum::Json)
+}
+
+/// An agent asks for what is on its node; others may ask for any instance.
+fn asked_by(service: &Service, caller: &Caller) -> AskedBy {
+    let node = caller.node().filter(|_| caller.role == Role::Agent).cloned();
+    let sees_nodes = Audience::of(service, caller, "").sees_nodes();
+    AskedBy { node, sees_nodes, ..AskedBy::default() }
+}
+
+/// Read how large an instance may be
+#[utoipa::path(get, path = "/v1/instances/{instance}/permit", tag = "elastic",
+    params(("instance" = Uuid, Path, description = "The instance.")),
+    responses((status = 200, description = "As it was last answered.", body = Permit)))]
+async fn read(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+) -> Answer<axum::Json<Permit>> {
+    service.settled().await;
+    let missing = || ApiError::not_found("instance", &instance.to_string());
+    let claim =
+        service.catalog.books().claims.get(&ClaimKey::primary(InstanceId(instance))).cloned();
+    let claim = claim.filter(|claim| match caller.role {
+        Role::Agent => caller.node() == Some(&claim.node),
+        _ => caller.sees(&claim.request.owner),
+    });
+    let claim = claim.ok_or_else(missing)?;
+    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
+    let permit = elastic::read(&service, &claim, sees_nodes);
+    permit.map(axum::Json).ok_or_else(|| {
+        let detail = format!("instance {instance} is not elastic: it stays as large as it is");
+        ApiError::conflict("not_elastic", detail)
+    })
+}
+
+/// Change between which sizes an instance may be
+///
+/// What it was granted stands until it shrinks, even where it is more than the new maximum.
+#[utoipa::path(put, path = "/v1/instances/{instance}/bounds", tag = "elastic",
+    params(("instance" = Uuid, Path, description = "The instance.")),
+    request_body = SetBounds,
+    responses((status = 200, description = "How large it may be.", body = Permit)))]
+async fn bounds(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Path(instance): Path<Uuid>,
+    Json(asked): Json<SetBounds>,
+) -> Answer<axum::Json<Permit>> {
+    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
+    let done = elastic::set_bounds(&service, &caller, InstanceId(instance), asked, sees_nodes);
+    done.await.map(axum::Json)
+}
+
+/// Read the key that headroom is signed with
+#[utoipa::path(get, path = "/v1/permits/key", tag = "elastic",
+    responses((status = 200, description = "The public key.", body = PermitKey)))]
+async fn key(State(service): State<Arc<Service>>) -> axum::Json<PermitKey> {
+    axum::Json(service.signer.key().clone())
+}

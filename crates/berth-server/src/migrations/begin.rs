@@ -1,0 +1,332 @@
+//! Deciding a migration: where to, that it may be, and holding the place. And calling it off.
+
+use std::sync::Arc;
+
+use berth_api::{Migration, MigrationReason, MigrationState};
+use berth_engine::elastic::{Size, watermark_free};
+use berth_engine::{InstanceId, InstanceRequest, NodeId, PlaceError, Refusal, Timestamp};
+use berth_ledger::{
+    ClaimKey, ClaimState, DocumentWrite, Expect, Hold, Op, PlannedClaim, Release, Text,
+};
+use uuid::Uuid;
+
+use super::record::{MigrationRecord, Stepped, step, view, write};
+use super::{GUARD, KIND};
+use crate::access::Caller;
+use crate::catalog::ClaimEntry;
+use crate::http::{Answer, ApiError};
+use crate::service::Service;
+
+/// A migration that is to be decided.
+#[derive(Clone, Debug)]
+pub struct Begin {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Where to.
+    pub to: NodeId,
+    /// Why.
+    pub reason: MigrationReason,
+    /// What it costs.
+    pub cost: u64,
+    /// The decision must have seen all decisions up to this one; absent: it need not.
+    pub guard: Option<Option<i64>>,
+}
+
+/// Where an instance could go.
+#[derive(Debug)]
+pub enum Destination {
+    /// There.
+    Node(NodeId),
+    /// Nowhere.
+    Nowhere(Box<Refusal>),
+}
+
+/// Decides a migration and holds its place. The place is held with what the instance has by then.
+///
+/// # Errors
+/// When it cannot be moved; the problem says why.
+pub async fn begin(service: &Arc<Service>, caller: &Caller, asked: &Begin) -> Answer<Migration> {
+    let claim = movable(service, asked.instance)?;
+    let now = service.now();
+    let record = MigrationRecord {
+        instance: asked.instance,
+        owner: claim.request.owner.clone(),
+        source: claim.node.clone(),
+        target: asked.to.clone(),
+        state: MigrationState::Planned,
+        reason: asked.reason,
+        cost: asked.cost,
+        frees: Size::of(&claim.amounts),
+        fence: claim.fence,
+        copied_permille: None,
+        why: None,
+        since: now,
+        changed_at: now,
+    };
+    let id = Uuid::now_v7().to_string();
+    let subject = format!("{} from {} to {}", asked.instance, record.source, record.target);
+    let expect = match asked.guard {
+        Some(Some(seen)) => Expect::Revision(seen),
+        Some(None) => Expect::Absent,
+        None => Expect::Any,
+    };
+    let DocumentWrite { kind, id: name, body, .. } = write(&id, &record, Expect::Absent)?;
+    let op = Op::PutDocument { kind, id: name, body, expect: Expect::Absent };
+    let guard = DocumentWrite {
+        kind: Text::from(KIND),
+        id: Text::from(GUARD),
+        body: format!("{{\"last\":\"{id}\"}}"),
+        expect,
+    };
+    let by = Some((caller, "migration.begin", subject));
+    match step(service, &id, op, vec![guard], by).await? {
+        Stepped::Done => {}
+        Stepped::Stale => {
+            let detail = "another server decided a migration meanwhile";
+            return Err(ApiError::conflict("contention", detail).retry_after(1));
+        }
+        Stepped::Rejected(error) => return Err(error),
+    }
+    hold(service, &id).await?;
+    let known = service.migrations.get(&id);
+    let known = known.ok_or_else(|| ApiError::not_found("migration", &id))?;
+    Ok(view(&id, &known.0))
+}
+
+/// An instance that may be moved.
+fn movable(service: &Service, instance: InstanceId) -> Answer<Arc<ClaimEntry>> {
+    let claim = service.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
+    let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
+    if claim.state != ClaimState::Active {
+        let detail = "only an instance that runs can be moved while it runs".to_owned();
+        return Err(ApiError::conflict("wrong_state", detail));
+    }
+    if let Some((id, known)) = service.migrations.open_of(instance) {
+        let detail = format!("it is being moved to {} already: migration {id}", known.0.target);
+        return Err(ApiError::conflict("migrating", detail)
+            .remedy(format!("wait for it, or call it off: berth migrations cancel {id}")));
+    }
+    if !claim.request.volumes.is_empty() {
+        let detail = "it uses local volumes, which do not move with it".to_owned();
+        return Err(ApiError::conflict("volume_needs_move", detail)
+            .remedy("move its volumes: berth volumes move VOLUME --to NODE"));
+    }
+    Ok(claim)
+}
+
+/// Holds the place of a migration that was decided, or notes why it cannot be held.
+pub(super) async fn hold(service: &Arc<Service>, id: &str) -> Answer<()> {
+    let Some(known) = service.migrations.get(id) else { return Ok(()) };
+    let (record, revision) = &*known;
+    if record.state != MigrationState::Planned {
+        return Ok(());
+    }
+    let claim = service.catalog.books().claims.get(&ClaimKey::primary(record.instance)).cloned();
+    let planned = match claim {
+        Some(claim) => planned(service, &claim, &record.target).await,
+        None => Err(ApiError::not_found("instance", &record.instance.to_string())),
+    };
+    let planned = match planned {
+        Ok(planned) => planned,
+        Err(error) => return fail(service, id, &error.problem().detail, true).await,
+    };
+    let mut next = record.clone();
+    next.state = MigrationState::TargetHeld;
+    next.changed_at = service.now();
+    let hold = Hold { fence: record.fence, to: planned };
+    let document = write(id, &next, Expect::Revision(*revision))?;
+    match step(service, id, Op::Hold(Box::new(hold)), vec![document], None).await? {
+        Stepped::Done | Stepped::Stale => Ok(()),
+        Stepped::Rejected(error) => fail(service, id, &error.problem().detail, true).await,
+    }
+}
+
+/// The claim of a place on a node, judged by the code that places.
+async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<PlannedClaim> {
+    let request = Arc::new(InstanceRequest {
+        id: claim.key.instance,
+        name: claim.name.as_deref().map(str::to_owned),
+        resources: claim.amounts,
+        ..InstanceRequest::clone(&claim.request)
+    });
+    let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
+    let looked = service.placer.look(move |mirror| {
+        if let Err(why) = mirror.engine().check(&request, &to, now) {
+            return Err(ApiError::conflict("no_room", format!("node {to} cannot take it: {why}")));
+        }
+        let seen = mirror.seen(&to);
+        let neighbours = mirror.neighbours(&request, &to);
+        let policy = mirror.engine().policy().clone();
+        Ok(PlannedClaim { neighbours, ..PlannedClaim::new(request, &policy, to, seen) })
+    });
+    let stopping = || ApiError::unavailable("stopping", "the server is stopping");
+    looked.await.ok_or_else(stopping)?
+}
+
+/// Ends a migration that cannot go on; its instance runs where it was. The place that was held is
+/// freed: at once where nothing can be there yet, else when the target's agent says so.
+pub(super) async fn fail(
+    service: &Arc<Service>,
+    id: &str,
+    why: &str,
+    nothing_there: bool,
+) -> Answer<()> {
+    end(service, id, MigrationState::Failed, why, nothing_there, None).await
+}
+
+async fn end(
+    service: &Arc<Service>,
+    id: &str,
+    state: MigrationState,
+    why: &str,
+    nothing_there: bool,
+    by: Option<(&Caller, &'static str, String)>,
+) -> Answer<()> {
+    let Some(known) = service.migrations.get(id) else { return Ok(()) };
+    let (record, revision) = &*known;
+    if !matches!(record.state, MigrationState::Planned) && !record.is_on_its_way() {
+        return Ok(());
+    }
+    let next = MigrationRecord {
+        state,
+        why: Some(why.chars().take(500).collect()),
+        changed_at: service.now(),
+        ..record.clone()
+    };
+    let document = write(id, &next, Expect::Revision(*revision))?;
+    let key = ClaimKey::target(record.instance);
+    let held = service.read(move |ledger| ledger.claim(key)).await?;
+    let held = held.filter(|held| record.is_on_its_way() && held.node == record.target);
+    let op = match held {
+        Some(held) => Op::Release(Release {
+            request_id: Text::from(format!("migration-{id}-{}", u8::from(nothing_there))),
+            key,
+            owner: None,
+            fence: Some(held.fence),
+            confirmed: nothing_there,
+            reason: Text::from(state.name()),
+        }),
+        None => {
+            let DocumentWrite { kind, id, body, expect } = document.clone();
+            Op::PutDocument { kind, id, body, expect }
+        }
+    };
+    let documents = if matches!(op, Op::PutDocument { .. }) { Vec::new() } else { vec![document] };
+    match step(service, id, op, documents, by).await? {
+        Stepped::Done => service.metrics.migration(state.name()),
+        // Somebody else took it further; the next look tells.
+        Stepped::Stale => {}
+        Stepped::Rejected(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Calls a migration off, while its instance still runs on the source.
+///
+/// # Errors
+/// When there is none, or it is too late.
+pub async fn cancel(service: &Arc<Service>, caller: &Caller, id: &str) -> Answer<Migration> {
+    let known = service.migrations.get(id);
+    let known = known.ok_or_else(|| ApiError::not_found("migration", id))?;
+    let record = &known.0;
+    match record.state {
+        MigrationState::Switched | MigrationState::Done => {
+            let detail = format!("the instance runs on {} already", record.target);
+            return Err(ApiError::conflict("too_late", detail).remedy(format!(
+                "move it back: berth migrations start {} --to {}",
+                record.instance, record.source
+            )));
+        }
+        MigrationState::Failed | MigrationState::Cancelled => return Ok(view(id, record)),
+        MigrationState::Planned | MigrationState::TargetHeld | MigrationState::Copying => {}
+    }
+    let why = format!("{} called it off", caller.name);
+    let by = Some((caller, "migration.cancel", format!("{id} of {}", record.instance)));
+    // An agent may have begun to receive it since it was last heard.
+    end(service, id, MigrationState::Cancelled, &why, false, by).await?;
+    let known = service.migrations.get(id);
+    let known = known.ok_or_else(|| ApiError::not_found("migration", id))?;
+    Ok(view(id, &known.0))
+}
+
+/// What a migration would be, of which nothing is stored.
+#[must_use]
+pub fn preview(service: &Service, claim: &ClaimEntry, to: NodeId, cost: u64) -> Migration {
+    let now = service.now();
+    let record = MigrationRecord {
+        instance: claim.key.instance,
+        owner: claim.request.owner.clone(),
+        source: claim.node.clone(),
+        target: to,
+        state: MigrationState::Planned,
+        reason: MigrationReason::Asked,
+        cost,
+        frees: Size::of(&claim.amounts),
+        fence: claim.fence,
+        copied_permille: None,
+        why: None,
+        since: now,
+        changed_at: now,
+    };
+    view("", &record)
+}
+
+/// Where an instance would best go, leaving every node below its watermark that is.
+///
+/// # Errors
+/// When it cannot be moved at all.
+pub async fn destination(
+    service: &Arc<Service>,
+    instance: InstanceId,
+    to: Option<NodeId>,
+) -> Answer<Destination> {
+    let claim = movable(service, instance)?;
+    if let Some(to) = &to {
+        if *to == claim.node {
+            return Err(ApiError::conflict("already_there", format!("it runs on {to} already")));
+        }
+        if !service.catalog.books().nodes.contains_key(to) {
+            let value = Some(format!("{:?}", to.as_str()));
+            return Err(ApiError::field("to", value, "a node that is registered"));
+        }
+        planned(service, &claim, to).await?;
+        return Ok(Destination::Node(to.clone()));
+    }
+    let mut asked = InstanceRequest {
+        id: claim.key.instance,
+        name: claim.name.as_deref().map(str::to_owned),
+        resources: claim.amounts,
+        ..InstanceRequest::clone(&claim.request)
+    };
+    asked.excluded_nodes.push(claim.node.clone());
+    asked.excluded_nodes.extend(too_full(service, Size::of(&claim.amounts)));
+    let now = Timestamp(service.now().as_second());
+    let from = claim.node.clone();
+    let looked = service.placer.look(move |mirror| {
+        // As if it were not where it is: the ledger's rules about neighbours judge in the end.
+        let engine = mirror.engine();
+        engine.fleet_mut().release(asked.id);
+        let placed = engine.place(&asked, now);
+        let _ = engine.fleet_mut().claim(&asked, &from);
+        placed
+    });
+    let placed = looked.await;
+    match placed.ok_or_else(|| ApiError::unavailable("stopping", "the server is stopping"))? {
+        Ok(placed) => Ok(Destination::Node(placed.node)),
+        Err(PlaceError::Refused(refusal)) => Ok(Destination::Nowhere(refusal)),
+        Err(PlaceError::Invalid(invalid)) => Err(ApiError::invalid(invalid.to_string())),
+    }
+}
+
+/// Nodes that would pass their watermark with so much more.
+fn too_full(service: &Service, more: Size) -> Vec<NodeId> {
+    let policy = service.catalog.policy();
+    let Some(policy) = policy else { return Vec::new() };
+    let books = service.catalog.books();
+    let full = books.nodes.values().filter(|node| {
+        let mark = policy.elastic().on(&node.facts).watermark;
+        let free = watermark_free(&node.facts, &node.room.used, mark);
+        free.cpu < i64::from(more.cpu_milli) || free.memory < i64::from(more.memory_mib)
+    });
+    full.map(|node| node.facts.id.clone()).collect()
+}

@@ -1,0 +1,178 @@
+//! The loop that takes migrations further where no agent does: holds places, ends what takes too
+//! long or lost its ground, and forgets. Any server may run it: every step is a guarded write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::MigrationState;
+use berth_engine::NodeState;
+use berth_ledger::{Claim, ClaimKey, Expect, Op, Release, Text};
+
+use super::begin::{fail, hold};
+use super::record::{MigrationRecord, Stepped, step, write};
+use super::{GUARD, KIND};
+use crate::http::Answer;
+use crate::service::Service;
+
+/// How long nothing happens before migrations are looked at all the same.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The least time between two passes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a migration that ended is remembered at least: its instance rests by it.
+const REMEMBERED_S: i64 = 86_400;
+
+/// How long a decision may wait for its place before it is void.
+const STALE_PLAN_S: i64 = 60;
+
+/// Drives migrations until the server stops.
+pub(crate) async fn keep_migrating(service: Arc<Service>) {
+    let mut room = service.catalog.room();
+    loop {
+        tokio::select! {
+            () = service.stopping.cancelled() => return,
+            () = service.migrations.wake.notified() => {}
+            _ = room.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        room.mark_unchanged();
+        let migrations = service.migrations.all();
+        if !migrations.is_empty() {
+            service.settled().await;
+        }
+        for (id, known) in migrations {
+            if let Err(error) = drive(&service, &id, &known.0, known.1).await {
+                let why = &error.problem().detail;
+                tracing::warn!(why, id, "a migration does not go on");
+            }
+        }
+        service.metrics.loop_ran("migrations");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Takes one migration a step further, if it is its turn.
+async fn drive(
+    service: &Arc<Service>,
+    id: &str,
+    record: &MigrationRecord,
+    revision: i64,
+) -> Answer<()> {
+    let age_s =
+        |since: jiff::Timestamp| service.now().as_second().saturating_sub(since.as_second());
+    match record.state {
+        MigrationState::Planned if age_s(record.since) > STALE_PLAN_S => {
+            fail(service, id, "no place was held for it in time", true).await
+        }
+        MigrationState::Planned => hold(service, id).await,
+        MigrationState::TargetHeld | MigrationState::Copying => {
+            let policy = service.catalog.policy();
+            let timeout = policy.map_or(3600, |policy| policy.elastic().migration.timeout_s);
+            match lost_ground(service, record) {
+                Some(why) => fail(service, id, &why, false).await,
+                None if age_s(record.since) > i64::from(timeout) => {
+                    let why = format!("its agents took longer than {timeout} s");
+                    fail(service, id, &why, false).await
+                }
+                None => Ok(()),
+            }
+        }
+        MigrationState::Switched => finish(service, id, record, revision).await,
+        MigrationState::Failed | MigrationState::Cancelled => free_lost(service, record).await,
+        MigrationState::Done => Ok(()),
+    }?;
+    if !record.is_open() && age_s(record.changed_at) > REMEMBERED_S && id != GUARD {
+        let (kind, name) = (Text::from(KIND), Text::from(id));
+        let op = Op::RemoveDocument { kind, id: name, expect: Expect::Revision(revision) };
+        service.submit(op).await?;
+    }
+    Ok(())
+}
+
+/// Why a migration that is on its way cannot be finished, if so.
+fn lost_ground(service: &Service, record: &MigrationRecord) -> Option<String> {
+    let books = service.catalog.books();
+    let claim = books.claims.get(&ClaimKey::primary(record.instance));
+    let Some(claim) = claim else { return Some("the instance is gone".to_owned()) };
+    if claim.node != record.source {
+        return Some(format!("the instance is on {} meanwhile", claim.node));
+    }
+    if claim.state == berth_ledger::ClaimState::Releasing {
+        return Some("the instance was told to stop".to_owned());
+    }
+    let target = books.nodes.get(&record.target);
+    match target.map(|node| node.facts.state) {
+        None => Some(format!("node {} was removed", record.target)),
+        Some(NodeState::Lost) => Some(format!("node {} is lost", record.target)),
+        Some(_) => None,
+    }
+}
+
+/// Nothing is left on the source once its claim is gone. A source that is gone for good leaves
+/// nothing to be cleaned up either.
+async fn finish(
+    service: &Arc<Service>,
+    id: &str,
+    record: &MigrationRecord,
+    revision: i64,
+) -> Answer<()> {
+    let key = ClaimKey::source(record.instance);
+    let left = service.read(move |ledger| ledger.claim(key)).await?;
+    let next = MigrationRecord {
+        state: MigrationState::Done,
+        changed_at: service.now(),
+        ..record.clone()
+    };
+    let document = write(id, &next, Expect::Revision(revision))?;
+    let op = match left.filter(|left| left.node == record.source) {
+        Some(left) if is_gone(service, &left) => freed(id, &left),
+        Some(_) => return Ok(()),
+        None => {
+            let berth_ledger::DocumentWrite { kind, id, body, expect } = document.clone();
+            Op::PutDocument { kind, id, body, expect }
+        }
+    };
+    let documents = if matches!(op, Op::PutDocument { .. }) { Vec::new() } else { vec![document] };
+    if let Stepped::Done = step(service, id, op, documents, None).await? {
+        service.metrics.migration(MigrationState::Done.name());
+    }
+    Ok(())
+}
+
+/// A place that was to be dropped on a node that is gone for good.
+async fn free_lost(service: &Arc<Service>, record: &MigrationRecord) -> Answer<()> {
+    let key = ClaimKey::target(record.instance);
+    let known = service.catalog.books().claims.get(&key).cloned();
+    if known.is_none_or(|held| held.node != record.target) {
+        return Ok(());
+    }
+    let held = service.read(move |ledger| ledger.claim(key)).await?;
+    let held = held.filter(|held| held.node == record.target && is_gone(service, held));
+    let still_its = service.migrations.open_of(record.instance).is_none();
+    if let Some(held) = held.filter(|_| still_its) {
+        service.submit(freed("lost", &held)).await?;
+    }
+    Ok(())
+}
+
+/// Whether a claim's node has been lost for so long that nothing can run there.
+fn is_gone(service: &Service, claim: &Claim) -> bool {
+    let outside = service.outside();
+    let books = service.catalog.books();
+    let Some(node) = books.nodes.get(&claim.node) else { return true };
+    let heard = node.heard_at.max(outside.listening_since);
+    let silent_s = outside.now.as_second().saturating_sub(heard);
+    node.facts.state == NodeState::Lost && silent_s > outside.gone_after_s
+}
+
+fn freed(id: &str, claim: &Claim) -> Op {
+    Op::Release(Release {
+        request_id: Text::from(format!("migration-{id}-freed-{}", claim.fence)),
+        key: claim.key,
+        owner: None,
+        fence: Some(claim.fence),
+        confirmed: true,
+        reason: Text::from("node_lost"),
+    })
+}
