@@ -1,6 +1,6 @@
 //! Elastic instances: permits, bounds, and migrations while they run.
 
-use berth_engine::elastic::{Limit, Size};
+use berth_engine::elastic::{Account, Limit, Size};
 use berth_engine::{InstanceId, NodeId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -284,4 +284,41 @@ pub struct MigrationReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     pub reason: Option<String>,
+}
+
+/// What is lacking of one resource, over nodes. Milli-CPU or MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Lacking {
+    /// What was denied for lack of room, fading.
+    pub capacity_pressure: i64,
+    /// What is above watermarks.
+    pub logical_pressure: i64,
+    /// What leaves with migrations under way.
+    pub accounted_for: i64,
+    /// What should leave beyond that, or find more nodes.
+    pub excess: i64,
+}
+
+/// What nodes lack together: the signal for whoever adds nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Pressure {
+    /// As of when.
+    pub at: Timestamp,
+    /// Milli-CPU.
+    pub cpu: Lacking,
+    /// MiB.
+    pub memory: Lacking,
+    /// Nodes that are above a watermark or had to deny something.
+    pub nodes: Vec<NodePressure>,
+}
+
+/// A node under pressure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodePressure {
+    /// Which.
+    pub node: NodeId,
+    /// Whether somebody should leave who is not leaving yet.
+    pub must_shed: bool,
+    /// Its account.
+    pub account: Account,
 }

@@ -33,8 +33,9 @@ pub use drain::{
     VolumeMoveTask,
 };
 pub use elastic::{
-    AskPermit, Headroom, Migration, MigrationAction, MigrationReason, MigrationReport,
-    MigrationState, MigrationStep, MigrationTask, Permit, PermitKey, SetBounds, StartMigration,
+    AskPermit, Headroom, Lacking, Migration, MigrationAction, MigrationReason, MigrationReport,
+    MigrationState, MigrationStep, MigrationTask, NodePressure, Permit, PermitKey, Pressure,
+    SetBounds, StartMigration,
 };
 pub use event::Event;
 pub use node::{

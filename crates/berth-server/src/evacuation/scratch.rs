@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use berth_engine::elastic::{Account, Free, ReliefGuest, ReliefPlan};
 use berth_engine::{
     Effort, Engine, EvacuationPlan, Group, Guest, InstanceId, InstanceRequest, InvalidRequest,
-    NodeFacts, NodeId, PlaceError, Policy, Refusal, Timestamp, Volume,
+    NodeFacts, NodeId, PlaceError, Policy, Refusal, Timestamp, Used, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,8 +19,10 @@ use crate::service::Service;
 use crate::workloads::WorkloadKey;
 
 /// What a fleet is made of, as it was at one moment.
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     nodes: Vec<(Arc<NodeFacts>, i64)>,
+    /// What is used on each of them.
+    used: Vec<Used>,
     claims: Vec<Arc<ClaimEntry>>,
     groups: Vec<Group>,
     volumes: Vec<Volume>,
@@ -32,7 +35,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Takes it; absent when the server is stopping.
-    pub(super) async fn take(service: &Service) -> Option<Self> {
+    pub(crate) async fn take(service: &Service) -> Option<Self> {
         service.settled().await;
         let policy = service.placer.look(|mirror| mirror.engine().policy().clone()).await?;
         let now = Timestamp(service.now().as_second());
@@ -43,6 +46,7 @@ impl Snapshot {
             workload.body.rolling.surge_and_unavailable(wanted).1 > 0
         });
         Some(Self {
+            used: books.nodes.values().map(|node| node.room.used).collect(),
             nodes: nodes.collect(),
             claims: books.claims.values().cloned().collect(),
             groups: books.groups.values().cloned().collect(),
@@ -54,8 +58,13 @@ impl Snapshot {
         })
     }
 
+    /// Every node and what is used on it.
+    pub(crate) fn rooms(&self) -> impl Iterator<Item = (&NodeFacts, &Used)> {
+        self.nodes.iter().map(|(facts, _)| &**facts).zip(&self.used)
+    }
+
     /// Makes the fleet. It takes about a microsecond for each claim: not for a thread that serves.
-    pub(super) fn build(self) -> Scratch {
+    pub(crate) fn build(self) -> Scratch {
         let mut engine = Engine::new(self.policy);
         let fleet = engine.fleet_mut();
         let mut nodes = Vec::with_capacity(self.nodes.len());
@@ -90,7 +99,7 @@ impl Snapshot {
 }
 
 /// A fleet to plan on.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     engine: Engine,
     /// All nodes, in order of id.
     pub(super) nodes: Vec<NodeId>,
@@ -106,6 +115,21 @@ impl Scratch {
         let guest =
             |id: InstanceId| claims.get(&id).map_or(Guest::Unknown, |claim| guest(claims, claim));
         self.engine.plan_evacuation(nodes, guest, effort, self.now)
+    }
+
+    /// Plans to relieve a node.
+    #[expect(clippy::too_many_arguments, reason = "as the engine is asked")]
+    pub(crate) fn relieve(
+        &mut self,
+        node: &NodeId,
+        account: &Account,
+        guests: &[ReliefGuest],
+        below_watermark: &dyn Fn(&NodeId) -> Free,
+        closed: &dyn Fn(&NodeId) -> bool,
+        most: usize,
+        now: Timestamp,
+    ) -> ReliefPlan {
+        self.engine.plan_relief(node, account, guests, below_watermark, closed, most, now)
     }
 
     /// Why an instance could not run on a node if all its volumes lived there; absent: it could.

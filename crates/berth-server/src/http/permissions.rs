@@ -61,6 +61,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("PUT", "/v1/instances/{instance}/bounds", PLACE),
     ("POST", "/v1/instances/{instance}/migrate", RUN),
     ("GET", "/v1/permits/key", ALL),
+    ("GET", "/v1/pressure", READ),
     ("GET", "/v1/migrations", READ),
     ("GET", "/v1/migrations/{id}", READ),
     ("POST", "/v1/migrations/{id}/cancel", RUN),

@@ -125,6 +125,7 @@ impl Service {
         tokio::spawn(drain::keep_emptying(Arc::clone(&service)));
         tokio::spawn(volume_moves::keep_moving(Arc::clone(&service)));
         tokio::spawn(migrations::keep_migrating(Arc::clone(&service)));
+        tokio::spawn(crate::relief::keep_relieving(Arc::clone(&service)));
         tokio::spawn(elastic::keep_reserves(Arc::clone(&service)));
         tokio::spawn(workloads::keep_running(Arc::clone(&service)));
         tokio::spawn(crate::evacuation::keep_checking(Arc::clone(&service)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use berth_api::{
-    Migration, MigrationReason, MigrationReport, MigrationState, Page, StartMigration,
+    Migration, MigrationReason, MigrationReport, MigrationState, Page, Pressure, StartMigration,
 };
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::ClaimKey;
@@ -29,6 +29,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(start))
         .routes(routes!(cancel))
         .routes(routes!(report))
+        .routes(routes!(pressure))
 }
 
 /// Which migrations.
@@ -152,4 +153,15 @@ async fn report(
 ) -> Answer<axum::Json<Migration>> {
     service.node_for(&caller, &node)?;
     migrations::report(&service, &node, &said).await.map(axum::Json)
+}
+
+/// Read what nodes lack
+///
+/// What was denied and what is above watermarks, in all and by node: the signal for whoever adds
+/// nodes. Denials fade, so what nobody asks for again is gone after a while.
+#[utoipa::path(get, path = "/v1/pressure", tag = "elastic",
+    responses((status = 200, description = "What is lacking.", body = Pressure)))]
+async fn pressure(State(service): State<Arc<Service>>) -> axum::Json<Pressure> {
+    service.settled().await;
+    axum::Json(crate::relief::signal(&service))
 }
