@@ -5,6 +5,7 @@
 //! until its agent says that nothing is left. There is no moment with none or with two.
 
 use berth_engine::Amounts;
+use berth_engine::elastic::Size;
 
 use super::Work;
 use super::charge::{Mode, claim_of};
@@ -92,6 +93,10 @@ impl Work {
         moved.state = source.state;
         moved.fence = held.fence.max(source.fence.saturating_add(1));
         moved.permit.clone_from(&source.permit);
+        if let Some(permit) = moved.permit.as_deref_mut() {
+            // What the source had to deny says nothing of the target.
+            (permit.pressure, permit.pressure_at, permit.limited_by) = (Size::ZERO, 0, None);
+        }
         moved.name.clone_from(&source.name);
         moved.created_at = source.created_at;
         moved.batch = source.batch;

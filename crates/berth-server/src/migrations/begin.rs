@@ -15,6 +15,7 @@ use super::{GUARD, KIND};
 use crate::access::Caller;
 use crate::catalog::ClaimEntry;
 use crate::http::{Answer, ApiError};
+use crate::mirror::engine_id;
 use crate::service::Service;
 
 /// A migration that is to be decided.
@@ -150,8 +151,11 @@ async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<P
         ..InstanceRequest::clone(&claim.request)
     });
     let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
+    let second = engine_id(ClaimKey::target(claim.key.instance));
     let looked = service.placer.look(move |mirror| {
-        if let Err(why) = mirror.engine().check(&request, &to, now) {
+        // It is there as well while it moves, so its second place goes by another id.
+        let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
+        if let Err(why) = mirror.engine().check(&asked, &to, now) {
             return Err(ApiError::conflict("no_room", format!("node {to} cannot take it: {why}")));
         }
         let seen = mirror.seen(&to);

@@ -148,7 +148,8 @@ async fn begin_all(
                 instance: step.instance,
                 to: step.to,
                 reason: MigrationReason::Pressure,
-                cost: step.cost,
+                // In whole MiB; the engine counts finer.
+                cost: step.cost.div_ceil(1000),
                 guard: Some(guard),
             };
             migrations::begin(service, &caller, &begin).await?;
