@@ -239,6 +239,10 @@ impl Work {
         if source.state == ClaimState::Held {
             unexpired(&source, self.rows.now)?;
         }
+        if to.restart && self.rows.claims.get(&ClaimKey::target(instance)).is_some() {
+            // Its agents are at it; what they copy must not be stopped under their hands.
+            return Err(Rejected::Moving(key));
+        }
         if to.restart && source.state == ClaimState::Releasing {
             // Nobody wants it started anywhere.
             let (found, wanted) = (source.state, "held, binding or active");

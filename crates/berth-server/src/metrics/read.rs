@@ -45,6 +45,7 @@ pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64
     queue(service, &mut lines);
     workloads(service, &mut lines);
     evacuations(service, &mut lines);
+    pressure(service, &mut lines);
     lines.head("loop_last_round_seconds", "gauge", "When each loop last did its round, Unix time");
     let mut names: Vec<&&str> = rounds.keys().collect();
     names.sort_unstable();
@@ -55,6 +56,30 @@ pub(super) fn text(service: &Service, rounds: &FxHashMap<&'static str, AtomicU64
         }
     }
     lines.0
+}
+
+/// What nodes lack: the signal for whoever adds some.
+fn pressure(service: &Service, lines: &mut Lines) {
+    let found = crate::relief::signal(service);
+    let help = "What elastic instances lack, in milli-CPU and MiB: denied and fading, above \
+        watermarks, leaving with migrations, and what should leave beyond that";
+    lines.head("elastic_pressure", "gauge", help);
+    for (resource, lacking) in [("cpu", found.cpu), ("memory", found.memory)] {
+        let kinds = [
+            ("capacity", lacking.capacity_pressure),
+            ("logical", lacking.logical_pressure),
+            ("accounted_for", lacking.accounted_for),
+            ("excess", lacking.excess),
+        ];
+        for (kind, value) in kinds {
+            let labels = format!("resource=\"{resource}\",kind=\"{kind}\"");
+            lines.value("elastic_pressure", &labels, value);
+        }
+    }
+    let shedding = found.nodes.iter().filter(|node| node.must_shed).count();
+    lines.gauge("nodes_under_pressure", "Nodes that somebody should leave", shedding);
+    let open = service.migrations.all().iter().filter(|(_, known)| known.0.is_open()).count();
+    lines.gauge("migrations_open", "Migrations under way", open);
 }
 
 fn workloads(service: &Service, lines: &mut Lines) {

@@ -105,6 +105,7 @@ fn lost_ground(service: &Service, record: &MigrationRecord) -> Option<String> {
     match target.map(|node| node.facts.state) {
         None => Some(format!("node {} was removed", record.target)),
         Some(NodeState::Lost) => Some(format!("node {} is lost", record.target)),
+        Some(NodeState::Draining) => Some(format!("node {} is being emptied", record.target)),
         Some(_) => None,
     }
 }

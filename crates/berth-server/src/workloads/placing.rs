@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::definition::Definition;
 use super::turn::Creation;
+use crate::elastic::classify;
 use crate::http::{ApiError, guard_in_words, refused, volumes_of};
 use crate::placement::request_of;
 use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, WantedSeat};
@@ -68,6 +69,8 @@ pub(super) async fn recipe(
     };
     let mut request = request_of(definition.owner(), template);
     request.workload = Some(definition.name().to_owned());
+    let policy = service.catalog.policy();
+    classify(policy.as_deref(), &mut request, "template.elastic").map_err(why)?;
     for set in &template.attachments {
         let found = volumes_of(service, definition.owner(), set).await;
         request.volumes.extend(found.map_err(why)?);

@@ -82,6 +82,7 @@ pub(super) fn wanted<T>(
     books: &Books,
     caller: &Caller,
     wanted: &Wanted,
+    only: impl Fn(&ClaimEntry) -> bool,
     view: impl Fn(&ClaimEntry) -> T,
 ) -> Answer<Page<T>> {
     let most = limit(wanted.limit)?;
@@ -89,6 +90,7 @@ pub(super) fn wanted<T>(
     let passes = |claim: &&ClaimEntry| {
         caller.sees(&claim.request.owner)
             && wanted.includes(claim)
+            && only(claim)
             && after.is_none_or(|after| claim.key > after)
     };
     let named = |claim: &ClaimEntry| (cursor(claim.key), view(claim));
@@ -181,7 +183,7 @@ async fn list(
     service.settled().await;
     let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
     let books = service.catalog.books();
-    wanted(&books, &caller, &asked, |claim| view(claim, sees_nodes)).map(axum::Json)
+    wanted(&books, &caller, &asked, |_| true, |claim| view(claim, sees_nodes)).map(axum::Json)
 }
 
 /// Which of an instance's claims.

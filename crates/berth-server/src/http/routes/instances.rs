@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use berth_api::{Instance, LocalityIndex, Page};
 use berth_engine::InstanceId;
-use berth_ledger::ClaimKey;
+use berth_ledger::{ClaimKey, Role};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -37,7 +37,9 @@ async fn list(
     service.settled().await;
     let show = Show::new(&service, &caller);
     let books = service.catalog.books();
-    claims::wanted(&books, &caller, &asked, |claim| show.view(&books, claim)).map(axum::Json)
+    // An instance that moves has a second claim, and is no second instance.
+    let here = |claim: &ClaimEntry| claim.key.role == Role::Primary;
+    claims::wanted(&books, &caller, &asked, here, |claim| show.view(&books, claim)).map(axum::Json)
 }
 
 /// Read an instance

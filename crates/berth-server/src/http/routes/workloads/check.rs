@@ -39,6 +39,8 @@ pub(super) async fn new(
     rules.and(new.rolling.validate()).map_err(|error| ApiError::invalid(error.to_string()))?;
     let mut request = request_of(owner, &new.template);
     request.workload = Some(name.to_owned());
+    let policy = service.catalog.policy();
+    crate::elastic::classify(policy.as_deref(), &mut request, "template.elastic")?;
     request.validate().map_err(|invalid| ApiError::invalid(format!("template: {invalid}")))?;
     let mut volumes = request.volumes;
     for set in &new.template.attachments {
