@@ -35,7 +35,7 @@ pub struct NodeBook {
 pub struct ClaimBook {
     /// The instance, in hexadecimal.
     pub instance: String,
-    /// 0 primary, 1 migration target.
+    /// 0 primary, 1 migration target, 2 migration source.
     pub role: i64,
     /// The node.
     pub node: String,

@@ -119,6 +119,13 @@ pub enum Order {
         /// The fence it was granted with.
         fence: i64,
     },
+    /// Binding becomes active.
+    Activate {
+        /// The instance.
+        instance: InstanceId,
+        /// The fence it was granted with.
+        fence: i64,
+    },
     /// Held stays held.
     Renew {
         /// The instance.
@@ -137,6 +144,22 @@ pub enum Order {
     },
     /// The instance moves.
     Move(Box<MoveAsk>),
+    /// The instance asks how large it may be.
+    Permit {
+        /// The instance.
+        instance: InstanceId,
+        /// The request's number; absent: the next.
+        seq: Option<u64>,
+        /// How much memory it wants.
+        memory_mib: u32,
+    },
+    /// The same by reading what is left and then taking it, which must be caught.
+    NaivePermit {
+        /// The instance.
+        instance: InstanceId,
+        /// How much more memory it wants.
+        more_mib: u32,
+    },
     /// All leases that ran out end.
     Reap,
     /// The node takes nothing new.
@@ -166,6 +189,13 @@ pub enum Task {
     Orders(Vec<Order>),
     /// Moves an instance between two nodes until it is killed, or for ten seconds.
     MoveToAndFro {
+        /// What moves.
+        instance: InstanceRequest,
+        /// Between.
+        nodes: [String; 2],
+    },
+    /// Moves an instance between two nodes while it runs, until it is killed, or for ten seconds.
+    MigrateToAndFro {
         /// What moves.
         instance: InstanceRequest,
         /// Between.
@@ -289,6 +319,15 @@ pub enum Stood {
         code: String,
         /// All that was said.
         text: String,
+    },
+    /// It may be so large.
+    Permitted {
+        /// The number of the request that was answered.
+        seq: u64,
+        /// The memory it may use.
+        memory_mib: u32,
+        /// Whether it was answered before.
+        repeated: bool,
     },
     /// So many claims or counters were concerned.
     Count(usize),

@@ -252,6 +252,20 @@ impl Stage {
         }
     }
 
+    /// What the documents of migrations say, by instance.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn migration_states(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let rows = self.hand.rows("SELECT id, body FROM document WHERE kind = 'migration'")?;
+        let state = |row: &Vec<Option<String>>| {
+            let id = row.first()?.clone()?;
+            let body: serde_json::Value = serde_json::from_str(row.get(1)?.as_deref()?).ok()?;
+            Some((id, body.get("state")?.as_str()?.to_owned()))
+        };
+        Ok(rows.iter().filter_map(state).collect())
+    }
+
     /// Every broken promise, by the books and by the ledger's own reconciler.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //!
 //! It judges nothing; it reports what it was told.
 
+mod elastic;
 mod orders;
 mod soak;
 
@@ -25,6 +26,7 @@ pub(crate) struct Server {
     placer: Placer,
     policy: Policy,
     clock: Clock,
+    url: String,
 }
 
 enum Hands {
@@ -96,7 +98,7 @@ impl Server {
         let clock: Clock = Arc::new(move || Timestamp(wall_clock_s() + offset_s));
         options.clock = Arc::clone(&clock);
         let placer = Placer::start(Backend::parse(&settings.url)?, &options)?;
-        Ok(Self { placer, policy, clock })
+        Ok(Self { placer, policy, clock, url: settings.url.clone() })
     }
 
     pub(crate) const fn ledger(&self) -> &Ledger {
@@ -118,6 +120,7 @@ impl Server {
                 Report::Stood(orders.iter().map(|order| self.obey(order)).collect())
             }
             Task::MoveToAndFro { instance, nodes } => self.move_to_and_fro(instance, nodes),
+            Task::MigrateToAndFro { instance, nodes } => self.migrate_to_and_fro(instance, nodes),
             Task::Churn { like, space, millis } => self.churn(like, *space, *millis)?,
             Task::Soak(ask) => Report::Soaked(Box::new(soak::run(self, ask)?)),
             Task::Clock => Report::Clock((self.clock)().0),

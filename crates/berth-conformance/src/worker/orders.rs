@@ -16,7 +16,7 @@ use crate::timing::stopwatch;
 static MOVES: AtomicU64 = AtomicU64::new(0);
 
 /// The longest that an instance is moved to and fro.
-const TO_AND_FRO: Duration = Duration::from_secs(10);
+pub(super) const TO_AND_FRO: Duration = Duration::from_secs(10);
 
 fn stood(answer: Result<Result<Standing, Rejected>, LedgerError>) -> Stood {
     match answer {
@@ -43,11 +43,16 @@ impl Server {
     pub(super) fn obey(&self, order: &Order) -> Stood {
         match order {
             Order::Bind { instance, fence } => self.step(*instance, *fence, Step::Bind),
+            Order::Activate { instance, fence } => self.step(*instance, *fence, Step::Activate),
             Order::Renew { instance, fence, lease_s } => {
                 self.step(*instance, *fence, Step::Renew { lease_s: *lease_s })
             }
             Order::Release { request_id, instance } => self.release(request_id, *instance),
             Order::Move(ask) => self.relocate(ask),
+            Order::Permit { instance, seq, memory_mib } => {
+                self.permit(*instance, *seq, *memory_mib)
+            }
+            Order::NaivePermit { instance, more_mib } => self.naive_permit(*instance, *more_mib),
             Order::Reap => known(self.ledger().reap(), |reaped| Stood::Count(reaped.len())),
             Order::Cordon { node, after_ms } => {
                 std::thread::sleep(Duration::from_millis(*after_ms));

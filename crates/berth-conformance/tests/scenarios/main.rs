@@ -9,6 +9,7 @@
 mod answers;
 mod capacity;
 mod drift;
+mod elastic;
 mod groups;
 mod leases;
 mod moves;
@@ -93,6 +94,13 @@ conformance! {
     a_random_life_agrees_with_its_model => crate::soak::a_random_life_agrees_with_its_model;
     /// Scenario 16; the speed itself is for `berth bench ledger`.
     a_thousand_nodes_end_consistent => crate::scale::a_thousand_nodes_end_consistent;
+    /// Scenario 19: permits are claims.
+    permits_never_oversell => crate::elastic::permits_never_oversell;
+    /// Scenario 19, one request from everywhere.
+    one_wish_from_everywhere => crate::elastic::one_wish_from_everywhere;
+    /// Scenario 20: migrations, with kill -9.
+    a_killed_migration_leaves_source_or_target =>
+        crate::elastic::a_killed_migration_leaves_source_or_target;
     /// Scenario 17.
     a_refusal_explains_itself => crate::scale::a_refusal_explains_itself;
 }
