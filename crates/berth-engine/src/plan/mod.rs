@@ -15,6 +15,7 @@ mod neighbours;
 mod preempt;
 mod ranking;
 mod rankings;
+mod rebalance;
 mod scan;
 mod search;
 mod words;
@@ -27,3 +28,7 @@ pub use neighbours::Notice;
 pub(crate) use neighbours::{DomainRule, Origin};
 pub use preempt::Preemption;
 pub(crate) use preempt::smallest_release;
+pub use rebalance::{
+    RebalanceGoal, RebalanceGuest, RebalanceMeasure, RebalanceMove, RebalancePlan, RebalanceTerms,
+    StopReason,
+};
