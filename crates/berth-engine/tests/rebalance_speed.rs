@@ -106,7 +106,8 @@ fn a_hundred_moves() {
     {
         let (mut engine, guests) = fleet(nodes, instances, rules, 7);
         for goal in [RebalanceGoal::Spread, RebalanceGoal::Consolidate] {
-            for budget in [100, 5000] {
+            // A plan that is let run to its end; of the largest fleet that takes minutes.
+            for budget in [100, 5000].into_iter().filter(|&most| most == 100 || nodes < 10_000) {
                 let terms = RebalanceTerms::new(goal, budget);
                 let start = Instant::now();
                 let plan = plan(&mut engine, terms, &guests);
