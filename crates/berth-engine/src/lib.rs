@@ -36,6 +36,7 @@ pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
     Batch, BatchMode, BatchOutcome, Effort, Engine, EvacuationPlan, Guest, MoveOutcome, NotHere,
-    Notice, PlaceError, Placement, PlannedMove, Preemption, Reuse, SearchEnd,
+    Notice, PlaceError, Placement, PlannedMove, Preemption, RebalanceGoal, RebalanceGuest,
+    RebalanceMeasure, RebalanceMove, RebalancePlan, RebalanceTerms, Reuse, SearchEnd, StopReason,
 };
 pub use policy::Policy;

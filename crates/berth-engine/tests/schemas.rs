@@ -10,7 +10,8 @@ use berth_engine::policy::BUILTIN_NAMES;
 use berth_engine::{
     Amounts, Audience, Batch, BootOutcome, CapacityType, Elastic, Explanation, Group, GroupKind,
     Hint, InstanceId, InstanceRequest, LinkState, Locality, Network, NodeFacts, NodeId, NodeUsage,
-    Placement, Platform, PlatformVersion, Policy, Ratios, Refusal, Timestamp, TraitValue, Volume,
+    Placement, Platform, PlatformVersion, Policy, Ratios, RebalanceGoal, RebalanceGuest,
+    RebalancePlan, RebalanceTerms, Refusal, Timestamp, TraitValue, Volume,
 };
 use common::{NOW, builtin, claim, engine, node_with, policy, refusal, request};
 use jsonschema::Validator;
@@ -303,4 +304,34 @@ fn a_policy_is_read_as_its_schema_says() {
     ];
     agree::<Policy>(|text| Policy::from_json(text).is_ok(), &table);
     agree::<Policy>(|text| serde_json::from_str::<Policy>(text).is_ok(), &table);
+}
+
+#[test]
+fn plans_to_rebalance_and_their_terms() {
+    let mut engine = engine(builtin("balanced"), &[full_node(), node_with("b", 8, 8192, |_| {})]);
+    let wanted = request(1, 1, 1024);
+    claim(&mut engine, &wanted, "b");
+    let guests = [RebalanceGuest {
+        id: wanted.id,
+        request: wanted.into(),
+        copy_mib: 1024,
+        load_milli: None,
+        priority: 0,
+        movable: true,
+    }];
+    let terms = [RebalanceGoal::Spread, RebalanceGoal::Consolidate]
+        .map(|goal| RebalanceTerms { onto_empty: true, ..RebalanceTerms::new(goal, 9) });
+    fits::<RebalanceTerms>(&terms);
+    let free = |_: &NodeId| berth_engine::elastic::Free::UNLIMITED;
+    fits::<RebalancePlan>(&terms.map(|of| engine.plan_rebalance(of, &guests, &free, NOW)));
+    let reads = |text: &str| serde_json::from_str::<RebalanceTerms>(text).is_ok();
+    agree::<RebalanceTerms>(
+        reads,
+        &[
+            (json!({ "goal": "spread", "budget": 1 }), true),
+            (json!({ "goal": "spread", "budget": -1 }), false),
+            (json!({ "goal": "sideways", "budget": 1 }), false),
+            (json!({ "goal": "consolidate", "budget": 1, "moves": 2 }), false),
+        ],
+    );
 }

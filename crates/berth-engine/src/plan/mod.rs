@@ -15,6 +15,7 @@ mod neighbours;
 mod preempt;
 mod ranking;
 mod rankings;
+mod rebalance;
 mod relief;
 mod scan;
 mod search;
@@ -28,3 +29,7 @@ pub use neighbours::Notice;
 pub(crate) use neighbours::{DomainRule, Origin};
 pub use preempt::Preemption;
 pub(crate) use preempt::smallest_release;
+pub use rebalance::{
+    RebalanceGoal, RebalanceGuest, RebalanceMeasure, RebalanceMove, RebalancePlan, RebalanceTerms,
+    StopReason,
+};

@@ -16,7 +16,7 @@ use crate::explain::Refusal;
 use crate::fleet::Slot;
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, NodeState, Timestamp};
 use steps::Moving;
-pub(super) use steps::spare_id;
+pub(super) use steps::{is_choosy, replacement, spare_id};
 
 /// How much a plan may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

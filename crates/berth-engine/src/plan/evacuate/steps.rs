@@ -339,17 +339,12 @@ fn outcome(
 /// An instance as it stands, and what would be asked for in its place.
 fn mover(engine: &Engine, row: &InstanceRow, guest: Guest) -> Option<Mover> {
     let (id, from) = (row.id, Slot(row.node));
-    let (mut replacement, is_known) = match guest {
+    let (request, is_known) = match guest {
         Guest::Asks(request) => (InstanceRequest::clone(&request), true),
         Guest::Unknown => (InstanceRequest::new(id, "", row.resources), false),
         Guest::Leaves => return None,
     };
-    replacement.id = spare_id(engine, id);
-    // What it is charged now may not be what it was granted, and who shares a request with others
-    // has a name of its own.
-    replacement.resources = row.resources;
-    let name = row.rare.as_ref().and_then(|rare| rare.name);
-    replacement.name = name.map(|name| engine.fleet.texts().text(name).to_owned());
+    let mut replacement = replacement(engine, row, request);
     let volumes = std::mem::take(&mut replacement.volumes);
     let invalid = |error: InvalidRequest| Stand::Out(MoveOutcome::Invalid(error));
     let stand = if is_known {
@@ -358,6 +353,23 @@ fn mover(engine: &Engine, row: &InstanceRow, guest: Guest) -> Option<Mover> {
         Stand::Out(MoveOutcome::RequestUnknown)
     };
     Some(Mover { id, from, replacement, volumes, stand, turn: 0 })
+}
+
+/// What would be asked for in the place of an instance that asked for `request`.
+pub(in crate::plan) fn replacement(
+    engine: &Engine,
+    row: &InstanceRow,
+    request: InstanceRequest,
+) -> InstanceRequest {
+    // What it is charged now may not be what it was granted, and who shares a request with others
+    // has a name of its own.
+    let name = row.rare.as_ref().and_then(|rare| rare.name);
+    InstanceRequest {
+        id: spare_id(engine, row.id),
+        resources: row.resources,
+        name: name.map(|name| engine.fleet.texts().text(name).to_owned()),
+        ..request
+    }
 }
 
 /// An id that nobody has: the engine knows one claim by each.
@@ -371,7 +383,7 @@ pub(in crate::plan) fn spare_id(engine: &Engine, id: InstanceId) -> InstanceId {
 }
 
 /// Whether rules leave an instance fewer nodes than its size does.
-fn is_choosy(request: &InstanceRequest) -> bool {
+pub(in crate::plan) fn is_choosy(request: &InstanceRequest) -> bool {
     !request.groups.is_empty()
         || !request.extra.is_empty()
         || !request.traits.is_empty()

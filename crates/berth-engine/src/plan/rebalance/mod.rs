@@ -1,0 +1,223 @@
+//! Moving instances that could stay: to empty whole nodes, or to even out their use.
+//!
+//! Nobody needs such a move, so it must pay: each states what it gains and what it costs, and a plan
+//! never makes more than it was allowed. Moves are tried in the fleet, in order, by the same code
+//! that places anything, and taken back. A move is made as a migration acts: the target is there
+//! while the instance still runs, then the instance goes; the rules hold at both times. The planner
+//! never lets a destination pass its watermark, never breaks a hard rule of somebody who stays, and
+//! never brings the replicas of a workload closer together than they were.
+//!
+//! # Why it never ping-pongs
+//! An instance moves at most once in a plan. Spreading lowers one number, the measure, with every
+//! move, so no chain of plans can come back to where it was. Consolidating only ever lets the number
+//! of nodes in use fall. The two work against each other, so nobody should run both on the same
+//! nodes: unless it is asked to (`onto_empty`), spreading leaves empty nodes empty. Whoever applies a
+//! plan leaves what it moved alone for a while (`movable: false` in the next plan), as after any
+//! migration; then a plan that ended with nothing to gain is followed by one without moves.
+
+mod board;
+mod consolidate;
+mod measure;
+mod spread;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::engine::Engine;
+use crate::elastic::Free;
+use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
+use board::Board;
+
+/// What instances are moved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RebalanceGoal {
+    /// Empty whole nodes, so that they can be switched off or given back.
+    Consolidate,
+    /// Even out the use of nodes.
+    Spread,
+}
+
+impl RebalanceGoal {
+    /// What [`RebalanceMeasure::value_ppm`] is.
+    #[must_use]
+    pub const fn measure(self) -> &'static str {
+        match self {
+            Self::Consolidate => "share of the nodes in service that hold instances",
+            Self::Spread => {
+                "sum over the nodes in service of their squared use, by size; a full node of \
+                 average size is 1000000"
+            }
+        }
+    }
+
+    /// What [`RebalanceMove::gain`] is counted in.
+    #[must_use]
+    pub const fn gain_unit(self) -> &'static str {
+        match self {
+            Self::Consolidate => "MiB",
+            Self::Spread => "ppm",
+        }
+    }
+}
+
+/// What a plan may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RebalanceTerms {
+    /// What it is for.
+    pub goal: RebalanceGoal,
+    /// Most moves.
+    pub budget: u32,
+    /// Of spreading: the least that one move must lower the measure by, in millionths of a full node
+    /// of average size. It does not depend on how many nodes there are. Zero counts as one.
+    ///
+    /// Moving 5 % of a node from one that is 20 % fuller gains 15000, from one that is 10 % fuller
+    /// 5000, and from one that is 6 % fuller 1000.
+    #[serde(default = "RebalanceTerms::default_min_gain_ppm")]
+    pub min_gain_ppm: u32,
+    /// Of spreading: whether nodes that hold nothing are filled. Otherwise they stay empty, so that
+    /// what was consolidated stays so.
+    #[serde(default)]
+    pub onto_empty: bool,
+}
+
+impl RebalanceTerms {
+    /// What a move should gain at least, if nobody says otherwise.
+    pub const DEFAULT_MIN_GAIN_PPM: u32 = 5000;
+
+    /// The usual terms.
+    #[must_use]
+    pub const fn new(goal: RebalanceGoal, budget: u32) -> Self {
+        Self { goal, budget, min_gain_ppm: Self::DEFAULT_MIN_GAIN_PPM, onto_empty: false }
+    }
+
+    const fn default_min_gain_ppm() -> u32 {
+        Self::DEFAULT_MIN_GAIN_PPM
+    }
+}
+
+/// An instance as a plan needs to know it. What it is charged is taken from the fleet, so that
+/// nobody can be of two minds about it. One that is not told of stays where it is.
+#[derive(Clone, Debug)]
+pub struct RebalanceGuest {
+    /// Which.
+    pub id: InstanceId,
+    /// What it asked for.
+    pub request: Arc<InstanceRequest>,
+    /// Memory that must be copied to move it.
+    pub copy_mib: u32,
+    /// Its load as its agent last told, in thousandths; absent: as if it were 1000.
+    pub load_milli: Option<u32>,
+    /// Of moves that gain about the same, the one with the lowest priority is made.
+    pub priority: i32,
+    /// Whether it may be moved: not when it opted out, is on its way already, or was moved of late.
+    /// One with local volumes never moves, whatever this says.
+    pub movable: bool,
+}
+
+impl RebalanceGuest {
+    /// What moving it costs: MiB that are expected to be copied. What it changes meanwhile is copied
+    /// again, so a load of 1000 counts its memory twice; above 4000 it makes no more difference.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        let load = u64::from(self.load_milli.unwrap_or(1000).min(4000));
+        (u64::from(self.copy_mib) * (1000 + load) / 1000).max(1)
+    }
+}
+
+/// One instance that should go elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RebalanceMove {
+    /// Which.
+    pub instance: InstanceId,
+    /// Where it is.
+    pub from: NodeId,
+    /// Where it should be.
+    pub to: NodeId,
+    /// MiB that are expected to be copied; see [`RebalanceGuest::cost`].
+    pub cost: u64,
+    /// What it gains. Of spreading: by how many ppm it lowers the measure. Of consolidating: its
+    /// part of the MiB of memory that its node frees, which nobody has until all of the node's moves
+    /// are made. Either way the gains of a plan add up.
+    pub gain: u64,
+    /// Why, in words, with both numbers.
+    pub why: String,
+}
+
+/// How a fleet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RebalanceMeasure {
+    /// What the plan wants to be lower; [`RebalanceGoal::measure`] says what it is.
+    pub value_ppm: u64,
+    /// The use of the fullest node in service: the larger of its shares of CPU and memory.
+    pub fullest_ppm: u64,
+    /// The use of the emptiest of those that hold instances.
+    pub emptiest_ppm: u64,
+    /// Nodes in service: those that could take an instance as far as their facts and state go.
+    /// Others are left alone and not counted.
+    pub nodes: u32,
+    /// Those of them that hold instances.
+    pub in_use: u32,
+}
+
+/// Why a plan ends where it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Another move would be made, or another node might be emptied, with a larger budget.
+    Budget,
+    /// No further move is possible and worth it.
+    NothingToGain,
+}
+
+/// Moves that bring a fleet closer to a goal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RebalancePlan {
+    /// The goal.
+    pub goal: RebalanceGoal,
+    /// The moves, in an order in which each can be made.
+    pub moves: Vec<RebalanceMove>,
+    /// How the fleet stands.
+    pub before: RebalanceMeasure,
+    /// How it would stand then.
+    pub after: RebalanceMeasure,
+    /// Nodes that hold nothing any more then, in order of id.
+    pub emptied: Vec<NodeId>,
+    /// Why there are no more moves.
+    pub stopped_by: StopReason,
+}
+
+impl Engine {
+    /// Plans moves towards a goal. `below_watermark` says what may be added to a node before it
+    /// passes a watermark, as things are now; see [`crate::elastic::Account::below_watermark`]. The
+    /// fleet is as before when this returns.
+    pub fn plan_rebalance(
+        &mut self,
+        terms: RebalanceTerms,
+        guests: &[RebalanceGuest],
+        below_watermark: &dyn Fn(&NodeId) -> Free,
+        now: Timestamp,
+    ) -> RebalancePlan {
+        let mut board = Board::new(self, guests, below_watermark, now);
+        let before = board.measure(terms.goal);
+        let stopped_by = match terms.goal {
+            RebalanceGoal::Consolidate => consolidate::run(&mut board, &terms),
+            RebalanceGoal::Spread => spread::run(&mut board, &terms),
+        };
+        let after = board.measure(terms.goal);
+        let emptied = board.emptied();
+        let moves = board.finish();
+        RebalancePlan { goal: terms.goal, moves, before, after, emptied, stopped_by }
+    }
+}
+
+#[cfg(test)]
+mod tests;
