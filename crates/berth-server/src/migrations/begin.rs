@@ -15,7 +15,6 @@ use super::{GUARD, KIND};
 use crate::access::Caller;
 use crate::catalog::ClaimEntry;
 use crate::http::{Answer, ApiError};
-use crate::mirror::engine_id;
 use crate::service::Service;
 
 /// A migration that is to be decided.
@@ -151,11 +150,11 @@ async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<P
         ..InstanceRequest::clone(&claim.request)
     });
     let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
-    let second = engine_id(ClaimKey::target(claim.key.instance));
     let looked = service.placer.look(move |mirror| {
-        // It is there as well while it moves, so its second place goes by another id.
-        let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
-        if let Err(why) = mirror.engine().check(&asked, &to, now) {
+        // It is placed already, where it must not be in its own way.
+        let checked =
+            mirror.engine().without(request.id, |engine| engine.check(&request, &to, now));
+        if let Err(why) = checked {
             return Err(ApiError::conflict("no_room", format!("node {to} cannot take it: {why}")));
         }
         let seen = mirror.seen(&to);
@@ -305,14 +304,9 @@ pub async fn destination(
     asked.excluded_nodes.push(claim.node.clone());
     asked.excluded_nodes.extend(too_full(service, Size::of(&claim.amounts)));
     let now = Timestamp(service.now().as_second());
-    let from = claim.node.clone();
     let looked = service.placer.look(move |mirror| {
-        // As if it were not where it is: the ledger's rules about neighbours judge in the end.
-        let engine = mirror.engine();
-        engine.fleet_mut().release(asked.id);
-        let placed = engine.place(&asked, now);
-        let _ = engine.fleet_mut().claim(&asked, &from);
-        placed
+        // The ledger's rules about neighbours judge in the end.
+        mirror.engine().without(asked.id, |engine| engine.place(&asked, now))
     });
     let placed = looked.await;
     match placed.ok_or_else(|| ApiError::unavailable("stopping", "the server is stopping"))? {
