@@ -17,12 +17,17 @@ fn elastic(number: u128) -> InstanceRequest {
     InstanceRequest { elastic: Some(Elastic::new(min, max)), ..instance(number, BEGIN) }
 }
 
-/// Eight instances that run on one node, which has four times what they begin with.
-fn running(stage: &Stage, crew: &mut Crew) -> Vec<InstanceRequest> {
+/// Two nodes, each with four times what eight instances begin with. Before there is a crew, so that
+/// all of it knows them.
+fn nodes(stage: &Stage) {
     let memory = SHARE * u32::try_from(CREW).unwrap();
     for node in ["a", "b"] {
         stage.put_node(Stage::facts(node, 1_000_000, memory, "r")).unwrap();
     }
+}
+
+/// Eight instances that run on one node.
+fn running(stage: &Stage, crew: &mut Crew) -> Vec<InstanceRequest> {
     let instances: Vec<InstanceRequest> = (1..=CREW as u128).map(elastic).collect();
     let plans = instances.iter().map(|instance| PlannedAsk {
         ask: Ask::one(instance.clone()),
@@ -48,6 +53,7 @@ fn granted(answers: &[Stood]) -> Vec<u32> {
 }
 
 pub(crate) fn permits_never_oversell(stage: &Stage) {
+    nodes(stage);
     let mut crew = crew(stage);
     let instances = running(stage, &mut crew);
     for number in 1..=20_u32 {
@@ -71,6 +77,7 @@ pub(crate) fn permits_never_oversell(stage: &Stage) {
 }
 
 pub(crate) fn one_wish_from_everywhere(stage: &Stage) {
+    nodes(stage);
     let mut crew = crew(stage);
     let instances = running(stage, &mut crew);
     let shared = instances.first().map(|instance| instance.id).unwrap();
@@ -91,6 +98,7 @@ pub(crate) fn one_wish_from_everywhere(stage: &Stage) {
 }
 
 pub(crate) fn a_killed_migration_leaves_source_or_target(stage: &Stage) {
+    nodes(stage);
     let instances = running(stage, &mut crew(stage));
     let mut moved = false;
     for number in 0..4_u64 {
@@ -136,9 +144,9 @@ fn one_place_each(stage: &Stage, instances: &[InstanceRequest]) {
 
 /// The same race by looking first and taking then, for the control.
 pub(crate) fn by_looking_first(stage: &Stage, rounds: u128) -> Vec<Fault> {
-    let mut crew = crew(stage);
     let memory = 2 * BEGIN * u32::try_from(CREW).unwrap();
     stage.put_node(Stage::facts("a", 1_000_000, memory, "r")).unwrap();
+    let mut crew = crew(stage);
     let instances: Vec<InstanceRequest> = (1..=CREW as u128).map(elastic).collect();
     let plans = instances.iter().map(|instance| PlannedAsk {
         ask: Ask::one(instance.clone()),
