@@ -64,20 +64,16 @@ impl Server {
 
     fn take_what_is_left(&self, instance: InstanceId, more_mib: u32) -> anyhow::Result<u32> {
         let url = self.url.as_str();
-        let hand = match url.strip_prefix("postgres") {
-            Some(_) => Hand::postgres(url)?,
-            None => Hand::sqlite(Path::new(url))?,
-        };
+        let file = url.strip_prefix("sqlite:");
+        let hand =
+            file.map_or_else(|| Hand::postgres(url), |file| Hand::sqlite(Path::new(file)))?;
         let left = hand.number("SELECT limit_memory - used_memory FROM node_room")?;
         std::thread::sleep(PAUSE);
         if left < i64::from(more_mib) {
             return Ok(0);
         }
         let id = instance.0.simple();
-        let key = match url.strip_prefix("postgres") {
-            Some(_) => format!("'\\x{id}'"),
-            None => format!("x'{id}'"),
-        };
+        let key = if file.is_some() { format!("x'{id}'") } else { format!("'\\x{id}'") };
         hand.run(&format!(
             "UPDATE claim SET memory = memory + {more_mib} WHERE instance = {key};
              UPDATE node_room SET used_memory = used_memory + {more_mib};"

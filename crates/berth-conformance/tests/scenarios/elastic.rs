@@ -144,7 +144,8 @@ fn one_place_each(stage: &Stage, instances: &[InstanceRequest]) {
 
 /// The same race by looking first and taking then, for the control.
 pub(crate) fn by_looking_first(stage: &Stage, rounds: u128) -> Vec<Fault> {
-    let memory = 2 * BEGIN * u32::try_from(CREW).unwrap();
+    // Room for half of them to grow once.
+    let memory = BEGIN * u32::try_from(CREW + CREW / 2).unwrap();
     stage.put_node(Stage::facts("a", 1_000_000, memory, "r")).unwrap();
     let mut crew = crew(stage);
     let instances: Vec<InstanceRequest> = (1..=CREW as u128).map(elastic).collect();
