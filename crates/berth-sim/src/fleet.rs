@@ -5,10 +5,11 @@
 //! rules, locality hints, platforms, networks, traits, further classes and images.
 
 use berth_engine::affinity::{AffinityError, Rule, Strength, Topology};
+use berth_engine::elastic::InvalidWish;
 use berth_engine::{
     Amounts, BootOutcome, CapacityType, ClaimError, Fleet, Group, GroupKind, Hint, InstanceId,
-    InstanceRequest, InvalidNode, LinkState, Locality, Network, NodeFacts, NodeId, Platform,
-    PlatformVersion, Timestamp, TraitValue,
+    InstanceRequest, InvalidNode, InvalidRequest, LinkState, Locality, Network, NodeFacts, NodeId,
+    Platform, PlatformVersion, Timestamp, TraitValue,
 };
 
 use thiserror::Error;
@@ -25,6 +26,15 @@ pub enum SimulationError {
     /// A rule that cannot be read.
     #[error("the simulated rule cannot be read")]
     Rule(#[from] AffinityError),
+    /// An instance that cannot be asked for.
+    #[error("the simulated instance cannot be asked for")]
+    Request(#[from] InvalidRequest),
+    /// A permit that cannot be asked for.
+    #[error("the simulated permit cannot be asked for")]
+    Wish(#[from] InvalidWish),
+    /// The fleet cannot hold the instances at the start.
+    #[error("the simulated fleet has no place for instance {0}; use more nodes, or a lower fill")]
+    Full(u32),
 }
 
 /// The moment all generated fleets live in: 2026-01-01.

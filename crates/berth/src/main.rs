@@ -3,6 +3,7 @@
 mod agent;
 mod bench;
 mod cli;
+mod simulate;
 mod transfer;
 mod up;
 
@@ -62,6 +63,11 @@ enum Command {
     ///
     /// Example: berth import --database-url postgres://berth@localhost/berth ledger.jsonl
     Import(transfer::Import),
+    /// Play a day in memory, to judge a rule before a fleet depends on it.
+    ///
+    /// Example: berth simulate elastic --nodes 100 --instances 2000
+    #[command(subcommand)]
+    Simulate(simulate::Simulate),
     /// Run a server.
     ///
     /// Example: berth up --demo
@@ -74,8 +80,8 @@ enum Command {
 
 /// Commands that ask no server, or have ways of their own to say which: they show none of the
 /// options that do.
-const LOCAL: [&str; 8] =
-    ["agent", "bench", "certificate", "config", "export", "import", "up", "verify"];
+const LOCAL: [&str; 9] =
+    ["agent", "bench", "certificate", "config", "export", "import", "simulate", "up", "verify"];
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {
@@ -121,6 +127,7 @@ fn main() -> ExitCode {
         Command::Config(config) => config.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
+        Command::Simulate(simulate) => simulate.run(),
         Command::Up(up) => up.run(),
         Command::Verify(verify) => verify.run(),
     };

@@ -10,6 +10,7 @@ mod relief;
 mod settings;
 mod size;
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, reason = "a test that overflows has failed")]
 mod tests;
 
 pub use account::{Account, Holding, ResourceAccount, Sums, watermark_free};

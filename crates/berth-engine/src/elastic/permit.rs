@@ -158,13 +158,14 @@ impl Permit {
 fn faded(amount: u32, age_s: i64, half_life_s: u32) -> u32 {
     let age = u64::try_from(age_s).unwrap_or(0);
     let half_life = u64::from(half_life_s.max(1));
-    let halvings = u32::try_from(age / half_life).unwrap_or(u32::MAX);
+    let halvings = age.checked_div(half_life).and_then(|times| u32::try_from(times).ok());
+    let halvings = halvings.unwrap_or(u32::MAX);
     if halvings >= 16 {
         return 0;
     }
     let now = u64::from(amount >> halvings);
-    let into = age % half_life;
-    let fallen = (now / 2).saturating_mul(into) / half_life;
+    let into = age.checked_rem(half_life).unwrap_or(0);
+    let fallen = (now / 2).saturating_mul(into).checked_div(half_life).unwrap_or(0);
     u32::try_from(now.saturating_sub(fallen)).unwrap_or(0)
 }
 

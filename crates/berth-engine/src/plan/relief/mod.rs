@@ -13,6 +13,10 @@ use crate::elastic::{Account, Free, Leaver, ReliefGuest, ReliefMove, ReliefPlan,
 use crate::fleet::Slot;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
 
+/// A destination should keep this part of itself free below its watermark. Whoever is sent to a node
+/// that is almost there has soon to be sent on.
+const MARGIN: i64 = 10;
+
 /// What a plan is made under.
 struct Terms<'a> {
     from: Slot,
@@ -140,7 +144,8 @@ impl Engine {
         places
     }
 
-    /// The best node for a replacement that stays at or below its watermark with it.
+    /// The best node for a replacement that stays at or below its watermark with it, and with a
+    /// margin if there is one.
     fn landing(
         &mut self,
         terms: &Terms<'_>,
@@ -149,7 +154,8 @@ impl Engine {
         replacement: &InstanceRequest,
     ) -> Option<Slot> {
         let wanted = Size::of(&replacement.resources);
-        self.pick_where(replacement, terms.now, &mut |slot, row| {
+        let mut without_margin = None;
+        let landing = self.pick_where(replacement, terms.now, &mut |slot, row| {
             let room = rooms.entry(slot).or_insert_with(|| {
                 let open = slot != terms.from && !(terms.closed)(&row.id);
                 open.then(|| (terms.below_watermark)(&row.id))
@@ -158,8 +164,14 @@ impl Engine {
             let taken = taken.get(&slot).copied().unwrap_or_default();
             let added = wanted.plus(taken).plus(Size::new(0, row.vmm_overhead_mib));
             let rest = free.recharged(Size::ZERO, added);
-            rest.cpu >= 0 && rest.memory >= 0
-        })
+            if rest.cpu < 0 || rest.memory < 0 {
+                return false;
+            }
+            without_margin = without_margin.or(Some(slot));
+            let keeps = |rest: i64, limit: i64| rest >= limit / MARGIN;
+            keeps(rest.cpu, row.limits.cpu) && keeps(rest.memory, row.limits.memory)
+        });
+        landing.or(without_margin)
     }
 
     /// The same again, under another id: both are there for a while. Nothing if it could not be

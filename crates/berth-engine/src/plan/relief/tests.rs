@@ -257,3 +257,17 @@ fn what_is_leaving_already_is_not_relieved_twice() {
     let plan = stage.engine.plan_relief(&node, &account, &guests, &below, &|_| false, 9, NOW);
     assert_eq!(plan, ReliefPlan::default());
 }
+
+#[test]
+fn a_node_that_is_almost_full_is_chosen_only_when_no_other_is_there() {
+    let mut stage = Stage::new(&[1000, 1000, 1000]);
+    let guest = stage.claim(1, 10, 900, "a");
+    stage.guests.get_mut(&guest).unwrap().movable = false;
+    let moves = stage.claim(2, 10, 50, "a");
+    // Packing prefers `b`, which would be 40 below its watermark with it.
+    stage.claim(3, 10, 690, "b");
+    stage.claim(4, 10, 300, "c");
+    assert_eq!(who(&stage.plan("a")), [(moves, "c")]);
+    let closed = |node: &NodeId| node.as_str() == "c";
+    assert_eq!(who(&stage.plan_with("a", closed, 9)), [(moves, "b")]);
+}

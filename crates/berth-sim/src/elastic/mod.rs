@@ -1,0 +1,127 @@
+//! A day of elastic instances: permits, pressure and migrations, minute by minute.
+//!
+//! Permits, accounts and plans are the engine's own; only loads, agents and copying are played. The
+//! same day is played by Berth's rule and by the seed's, so that what differs is the rule alone.
+//! Nothing here reads a clock: the same options give the same day.
+
+mod day;
+mod report;
+mod rules;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use berth_engine::Policy;
+use berth_engine::elastic::MigrationSettings;
+use berth_engine::policy::PolicyError;
+
+pub use report::{Migrations, NodeMinutes, Outcome, PerInstance};
+
+use crate::SimulationError;
+use world::World;
+
+/// Who moves instances, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The engine's plan: the cheapest set, to places that are held first.
+    Berth,
+    /// The seed's: the one with the lowest load, to wherever a placement says, unheld.
+    Seed,
+}
+
+/// How places are chosen, the same for both rules. CPU is never promised twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// The seed's own curve: the nearer to four fifths full, the better.
+    Tent,
+    /// As even as can be.
+    Even,
+}
+
+const EVEN: &str = r#"
+name = "even"
+[filters]
+cpu = "hard"
+[scores]
+cpu-pressure = 2
+memory-spread = 2
+"#;
+
+impl Places {
+    /// The policy that chooses them.
+    ///
+    /// # Errors
+    /// Never, unless the engine has come to read policies differently.
+    pub fn policy(self) -> Result<Policy, PolicyError> {
+        match self {
+            Self::Tent => Policy::builtin("neon"),
+            Self::Even => Policy::from_toml(EVEN),
+        }
+    }
+}
+
+/// What day is played.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many nodes.
+    pub nodes: u32,
+    /// How many instances.
+    pub instances: u32,
+    /// How many hours.
+    pub hours: u32,
+    /// What the day follows from.
+    pub seed: u64,
+    /// How full nodes are on the average of a whole day, in percent of their watermark.
+    pub fill_percent: u32,
+    /// How fast memory is copied, in MiB a second.
+    pub copy_mib_s: u32,
+    /// How many of a thousand migrations fail for reasons of their own.
+    pub failing_permille: u32,
+    /// Whether the seed's rule holds a place from the start of a migration after all.
+    pub seed_holds: bool,
+    /// How places are chosen.
+    pub policy: Policy,
+    /// What Berth's rule keeps to.
+    pub migration: MigrationSettings,
+}
+
+impl Options {
+    /// A whole day of so many nodes and instances, otherwise as by default.
+    #[must_use]
+    pub fn new(nodes: u32, instances: u32, seed: u64, policy: Policy) -> Self {
+        let migration = policy.elastic().migration;
+        Self {
+            nodes,
+            instances,
+            hours: 24,
+            seed,
+            fill_percent: 75,
+            copy_mib_s: 128,
+            failing_permille: 5,
+            seed_holds: false,
+            policy,
+            migration,
+        }
+    }
+}
+
+/// Plays a day.
+///
+/// # Errors
+/// When the stage cannot be set: the fleet has no place for the instances.
+pub fn play(options: &Options, rule: Rule) -> Result<Outcome, SimulationError> {
+    let mut world = World::new(options)?;
+    let minutes = options.hours.saturating_mul(60);
+    for minute in 0..minutes {
+        world.begin(minute);
+        world.finish_migrations()?;
+        world.ask_for_permits()?;
+        match rule {
+            Rule::Berth => world.relieve(options)?,
+            Rule::Seed => world.pass_on(options)?,
+        }
+        world.audit();
+    }
+    Ok(world.report.finish(options, rule, &world.moves_of_each()))
+}

@@ -1,0 +1,207 @@
+//! `berth simulate`: days that are played in memory, against the engine itself, so that a rule can be
+//! judged before a fleet depends on it. It asks no server.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use berth_sim::elastic::{Options, Outcome, Places, Rule, play};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+/// What to play.
+#[derive(Subcommand)]
+pub(crate) enum Simulate {
+    /// A day of instances that grow and shrink: permits, pressure and migrations.
+    ///
+    /// The same day is played by Berth's rule and by that of the autoscaling scheduler that it
+    /// follows: the instance with the lowest load leaves, for a place that nobody holds. Ends with an
+    /// error if any node was ever oversold, or if Berth's rule ever sent an instance back.
+    ///
+    /// Example: berth simulate elastic --nodes 1000 --instances 20000 --json
+    Elastic(ElasticDay),
+}
+
+impl Simulate {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Elastic(day) => day.run(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Rules {
+    Berth,
+    Seed,
+    Both,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PlaceRule {
+    /// The curve of the autoscaling scheduler: nodes are filled to four fifths, not beyond.
+    Tent,
+    /// As even as can be.
+    Even,
+}
+
+/// Options of `berth simulate elastic`.
+#[derive(Args)]
+pub(crate) struct ElasticDay {
+    /// How many nodes there are. They are as large as the instances need.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    nodes: u32,
+    /// How many instances there are.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    instances: u32,
+    /// How many hours are played, from midnight.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=168))]
+    hours: u32,
+    /// What the day follows from; the same seed gives the same day.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Whose rule moves instances.
+    #[arg(long, value_enum, default_value_t = Rules::Both)]
+    rule: Rules,
+    /// How places are chosen, under either rule.
+    #[arg(long, value_enum, default_value_t = PlaceRule::Tent)]
+    places: PlaceRule,
+    /// How full nodes are on the average of a day, in percent of their watermark.
+    #[arg(long, default_value_t = 75, value_parser = clap::value_parser!(u32).range(10..=100))]
+    fill: u32,
+    /// Let the seed's rule hold places too, from the start of a migration.
+    #[arg(long)]
+    seed_holds: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One rule's day, and how long it took to play.
+#[derive(Serialize)]
+struct Played {
+    #[serde(flatten)]
+    outcome: Outcome,
+    wall_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    nodes: u32,
+    instances: u32,
+    hours: u32,
+    seed: u64,
+    days: Vec<Played>,
+}
+
+impl ElasticDay {
+    fn run(self) -> anyhow::Result<()> {
+        let places = match self.places {
+            PlaceRule::Tent => Places::Tent,
+            PlaceRule::Even => Places::Even,
+        };
+        let options = Options {
+            hours: self.hours,
+            fill_percent: self.fill,
+            seed_holds: self.seed_holds,
+            ..Options::new(self.nodes, self.instances, self.seed, places.policy()?)
+        };
+        let rules: &[Rule] = match self.rule {
+            Rules::Berth => &[Rule::Berth],
+            Rules::Seed => &[Rule::Seed],
+            Rules::Both => &[Rule::Berth, Rule::Seed],
+        };
+        let mut days = Vec::new();
+        for rule in rules {
+            let start = now();
+            let outcome = play(&options, *rule)?;
+            let wall_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+            days.push(Played { outcome, wall_ms });
+        }
+        let (nodes, instances, hours) = (self.nodes, self.instances, self.hours);
+        let report = Report { nodes, instances, hours, seed: self.seed, days };
+        if self.json {
+            println!("{}", serde_json::to_string(&report)?);
+        } else {
+            print!("{report}");
+        }
+        judge(&report)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long it took to play is part of the report")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// What must never be.
+fn judge(report: &Report) -> anyhow::Result<()> {
+    for Played { outcome, .. } in &report.days {
+        if outcome.violations > 0 {
+            bail!(
+                "under the rule of {} nodes were oversold, or not the sum of their instances, for {} \
+                 node-minutes; accepted is 0",
+                outcome.rule,
+                outcome.violations
+            );
+        }
+        let ping_pong = outcome.migrations.ping_pong;
+        if outcome.rule == "berth" && ping_pong > 0 {
+            bail!("Berth's rule sent instances back {ping_pong} times; accepted is 0");
+        }
+    }
+    Ok(())
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} nodes, {} elastic instances, {} hours, seed {}",
+            self.nodes, self.instances, self.hours, self.seed
+        )?;
+        let mut row = |name: &str, value: &dyn Fn(&Played) -> String| {
+            write!(f, "{name:<34}")?;
+            for day in &self.days {
+                write!(f, " {:>12}", value(day))?;
+            }
+            writeln!(f)
+        };
+        row("", &|day| day.outcome.rule.to_owned())?;
+        row("mean fill, % of watermark", &|day| tenths(day.outcome.mean_fill_permille))?;
+        row("peak fill of the fleet, %", &|day| tenths(day.outcome.peak_fill_permille))?;
+        type Count = fn(&Outcome) -> u64;
+        let counts: [(&str, Count); 17] = [
+            ("node-minutes above watermark, CPU", |day| day.node_minutes_above.cpu),
+            ("  memory", |day| day.node_minutes_above.memory),
+            ("  either", |day| day.node_minutes_above.either),
+            ("node-minutes over-full", |day| day.node_minutes_above.over_full),
+            ("permit requests", |day| day.requests),
+            ("  not granted in full", |day| day.denials),
+            ("denied unit-minutes", |day| day.denied_unit_minutes),
+            ("migrations started", |day| day.migrations.started),
+            ("  done", |day| day.migrations.done),
+            ("  failed, no room at arrival", |day| day.migrations.failed_no_room),
+            ("  failed otherwise", |day| day.migrations.failed_otherwise),
+            ("without a place", |day| day.migrations.without_place),
+            ("GiB copied", |day| day.migrations.copied_gib),
+            ("ping-pong, same day", |day| day.migrations.ping_pong),
+            ("  within an hour", |day| day.migrations.ping_pong_within_hour),
+            ("violations", |day| day.violations),
+            ("migrations per instance, p99", |day| day.per_instance.p99.into()),
+        ];
+        for (name, count) in counts {
+            row(name, &|day| count(&day.outcome).to_string())?;
+        }
+        row("  mean", &|day| thousandths(day.outcome.per_instance.mean_milli))?;
+        row("  max", &|day| day.outcome.per_instance.max.to_string())?;
+        row("seconds to play", &|day| thousandths(day.wall_ms))
+    }
+}
+
+fn tenths(permille: u64) -> String {
+    format!("{}.{}", permille / 10, permille % 10)
+}
+
+fn thousandths(milli: u64) -> String {
+    format!("{}.{:03}", milli / 1000, milli % 1000)
+}
