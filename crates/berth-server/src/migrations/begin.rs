@@ -151,7 +151,9 @@ async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<P
     });
     let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
     let looked = service.placer.look(move |mirror| {
-        if let Err(why) = mirror.engine().check(&request, &to, now) {
+        // It is placed already, where it must not be in its own way.
+        let checked = mirror.engine().without(request.id, |engine| engine.check(&request, &to, now));
+        if let Err(why) = checked {
             return Err(ApiError::conflict("no_room", format!("node {to} cannot take it: {why}")));
         }
         let seen = mirror.seen(&to);
@@ -301,14 +303,9 @@ pub async fn destination(
     asked.excluded_nodes.push(claim.node.clone());
     asked.excluded_nodes.extend(too_full(service, Size::of(&claim.amounts)));
     let now = Timestamp(service.now().as_second());
-    let from = claim.node.clone();
     let looked = service.placer.look(move |mirror| {
-        // As if it were not where it is: the ledger's rules about neighbours judge in the end.
-        let engine = mirror.engine();
-        engine.fleet_mut().release(asked.id);
-        let placed = engine.place(&asked, now);
-        let _ = engine.fleet_mut().claim(&asked, &from);
-        placed
+        // The ledger's rules about neighbours judge in the end.
+        mirror.engine().without(asked.id, |engine| engine.place(&asked, now))
     });
     let placed = looked.await;
     match placed.ok_or_else(|| ApiError::unavailable("stopping", "the server is stopping"))? {
