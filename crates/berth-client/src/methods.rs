@@ -2,8 +2,9 @@
 
 use berth_api::engine::{InstanceId, NodeFacts, NodeId};
 use berth_api::{
-    AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard, Heartbeat, Node, NodeStateChange,
-    Page, PlaceRequest, Placed, ReleaseClaim, RenewClaim, Standing, Ticket,
+    AskPermit, AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard, Heartbeat, Migration,
+    MigrationReport, Node, NodeStateChange, Page, Permit, PlaceRequest, Placed, ReleaseClaim,
+    RenewClaim, SetBounds, Standing, StartMigration, Ticket,
 };
 use reqwest::Method;
 use serde::Deserialize;
@@ -149,6 +150,79 @@ impl Client {
         release: &ReleaseClaim,
     ) -> Result<Standing, ClientError> {
         self.post(&format!("/v1/claims/{instance}/release"), release).await
+    }
+
+    /// How large an instance may be, as it was last answered.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn permit(&self, instance: InstanceId) -> Result<Permit, ClientError> {
+        self.get(&format!("/v1/instances/{instance}/permit"), &[]).await
+    }
+
+    /// Asks how large an instance may be.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn ask_permit(
+        &self,
+        instance: InstanceId,
+        asked: &AskPermit,
+    ) -> Result<Permit, ClientError> {
+        self.post(&format!("/v1/instances/{instance}/permit"), asked).await
+    }
+
+    /// Changes between which sizes an instance may be.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn set_bounds(
+        &self,
+        instance: InstanceId,
+        bounds: &SetBounds,
+    ) -> Result<Permit, ClientError> {
+        self.put(&format!("/v1/instances/{instance}/bounds"), bounds).await
+    }
+
+    /// Moves an instance while it runs.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn migrate(
+        &self,
+        instance: InstanceId,
+        how: &StartMigration,
+    ) -> Result<Migration, ClientError> {
+        self.post(&format!("/v1/instances/{instance}/migrate"), how).await
+    }
+
+    /// One migration.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn migration(&self, id: &str) -> Result<Migration, ClientError> {
+        self.get(&format!("/v1/migrations/{}", escape(id)), &[]).await
+    }
+
+    /// Calls a migration off.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn cancel_migration(&self, id: &str) -> Result<Migration, ClientError> {
+        let nothing = serde_json::Map::new();
+        self.post(&format!("/v1/migrations/{}/cancel", escape(id)), &nothing).await
+    }
+
+    /// Reports what an agent has done of a migration.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn report_migration(
+        &self,
+        node: &NodeId,
+        report: &MigrationReport,
+    ) -> Result<Migration, ClientError> {
+        self.post(&format!("/v1/nodes/{}/migrations", escape(node.as_str())), report).await
     }
 
     /// Changes part of a node's facts, by a merge patch.

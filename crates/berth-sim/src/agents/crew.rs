@@ -183,12 +183,24 @@ async fn speak(
     number: usize,
     mut host: Host,
 ) -> (usize, Host, Result<Heard, ClientError>) {
+    for report in host.reports(Instant::now()) {
+        // What was called off meanwhile, or is over, the answer tells.
+        let _ = client.report_migration(&host.facts.id, &report).await;
+    }
     let beat = host.beat(Instant::now());
     let mut answer = client.heartbeat(&host.facts.id, &beat).await;
     let unknown =
         matches!(&answer, Err(ClientError::Problem { problem, .. }) if problem.status == 404);
     if unknown && client.put_node(&host.facts).await.is_ok() {
         answer = client.heartbeat(&host.facts.id, &beat).await;
+    }
+    if answer.is_ok() {
+        for (instance, asked) in host.asks(Instant::now()) {
+            // What is refused is asked for again, or is gone by then.
+            if let Ok(permit) = client.ask_permit(instance, &asked).await {
+                host.permitted(&permit);
+            }
+        }
     }
     (number, host, answer)
 }

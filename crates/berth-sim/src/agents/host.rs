@@ -3,15 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::{Assignment, ClaimState, Heard, Heartbeat, RunState, RunningInstance};
+use berth_api::{
+    AskPermit, Assignment, ClaimState, Heard, Heartbeat, MigrationReport, Permit, RunState,
+    RunningInstance,
+};
 use berth_engine::{InstanceId, NodeFacts};
 use tokio::time::Instant;
 
+use super::moves::Moves;
 use super::pace::Pace;
+use super::stretch::Stretch;
 use crate::fleet::Numbers;
 
 /// Of how many boots one fails.
 const BOOTS_PER_FAILURE: u64 = 40;
+/// Permits that a host asks for at most each time it speaks: a fleet of them is one server's work.
+const ASKS: usize = 2;
+/// How long a day of elastic instances takes.
+const DAY_MS: u64 = 600_000;
 
 /// Where an instance stands on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +36,7 @@ enum Phase {
 struct Guest {
     fence: i64,
     phase: Phase,
+    stretch: Option<Stretch>,
 }
 
 /// A host with its agent.
@@ -35,6 +45,9 @@ pub(super) struct Host {
     facts_changed: bool,
     guests: BTreeMap<InstanceId, Guest>,
     guests_changed: bool,
+    moves: Moves,
+    /// When its play began: the hours of its instances are counted from it.
+    born: Option<Instant>,
     silent_until: Option<Instant>,
     numbers: Numbers,
     pace: Pace,
@@ -43,12 +56,14 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) const fn new(facts: NodeFacts, seed: u64, pace: Pace) -> Self {
+    pub(super) fn new(facts: NodeFacts, seed: u64, pace: Pace) -> Self {
         Self {
             facts,
             facts_changed: false,
             guests: BTreeMap::new(),
             guests_changed: false,
+            moves: Moves::default(),
+            born: None,
             silent_until: None,
             numbers: Numbers::new(seed),
             pace,
@@ -110,10 +125,45 @@ impl Host {
         }
     }
 
+    /// What is to be said of migrations, before anything else.
+    pub(super) fn reports(&self, now: Instant) -> Vec<MigrationReport> {
+        self.moves.reports(now)
+    }
+
+    /// Permits that are to be asked for: of instances that would like another size by now.
+    pub(super) fn asks(&mut self, now: Instant) -> Vec<(InstanceId, AskPermit)> {
+        let born = *self.born.get_or_insert(now);
+        let at_ms = u64::try_from(now.duration_since(born).as_millis()).unwrap_or(u64::MAX);
+        let day = u64::try_from(self.pace.time(DAY_MS).as_millis()).unwrap_or(DAY_MS);
+        let elastic = self.guests.iter().filter_map(|(instance, guest)| {
+            let stretch = guest.stretch.filter(|_| guest.phase == Phase::Running)?;
+            let resources = stretch.wants(*instance, at_ms, day);
+            let asks = resources != stretch.has && !self.moves.sends(*instance);
+            asks.then(|| (*instance, ask(guest.fence, resources)))
+        });
+        let mut asks: Vec<(InstanceId, AskPermit)> = elastic.collect();
+        // Not always the same ones first, since some are never granted.
+        if !asks.is_empty() {
+            let turn = self.numbers.below(asks.len() as u64);
+            asks.rotate_left(usize::try_from(turn).unwrap_or(0));
+        }
+        asks.truncate(ASKS);
+        asks
+    }
+
+    /// Takes in how large an instance may be.
+    pub(super) fn permitted(&mut self, permit: &Permit) {
+        let guest = self.guests.get_mut(&permit.instance);
+        if let Some(stretch) = guest.and_then(|guest| guest.stretch.as_mut()) {
+            stretch.has = permit.permit;
+        }
+    }
+
     /// Takes in the answer.
     pub(super) fn heard(&mut self, heard: &Heard, now: Instant) {
         self.facts_changed = false;
         self.guests_changed = false;
+        self.moves.take(&heard.migrations, self.pace, &mut self.numbers, now);
         let wanted: BTreeMap<InstanceId, &Assignment> =
             heard.assignments.iter().map(|one| (one.instance, one)).collect();
         // What is no longer listed is gone at once: nobody waits for a simulated process.
@@ -122,6 +172,9 @@ impl Host {
         });
         for assignment in wanted.values() {
             self.follow(assignment, now);
+            if let Some(guest) = self.guests.get_mut(&assignment.instance) {
+                guest.stretch = assignment.elastic.as_ref().and_then(Stretch::of);
+            }
         }
     }
 
@@ -140,7 +193,7 @@ impl Host {
             }
             (_, Some(_)) => return,
         };
-        let guest = Guest { fence: assignment.fence, phase };
+        let guest = Guest { fence: assignment.fence, phase, stretch: None };
         self.guests_changed |= phase != Phase::Running;
         self.guests.insert(assignment.instance, guest);
     }
@@ -160,8 +213,14 @@ impl Host {
         // Never all at the same moment: each is a little early, by its own numbers.
         let jitter = self.numbers.below(u64::try_from(every.as_millis()).unwrap_or(0) / 8 + 1);
         let regular = now + every.saturating_sub(Duration::from_millis(jitter));
+        let ends = ends.chain(self.moves.next());
         ends.min().map_or(regular, |end| end.min(regular))
     }
+}
+
+fn ask(fence: i64, resources: berth_engine::elastic::Size) -> AskPermit {
+    let fence = Some(fence);
+    AskPermit { resources, seq: None, fence, last_permit: None, headroom: None, load: None }
 }
 
 #[cfg(test)]
@@ -182,6 +241,7 @@ mod tests {
             tags: BTreeMap::new(),
             volumes: Vec::new(),
             values: Vec::new(),
+            elastic: None,
         });
         Heard {
             at: jiff::Timestamp::UNIX_EPOCH,
@@ -191,6 +251,7 @@ mod tests {
             reported: Vec::new(),
             assignments: assignments.collect(),
             volume_moves: Vec::new(),
+            migrations: Vec::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::DrainNode;
+use berth_api::{Claim, DrainNode, Page, StartMigration};
 use berth_client::{Client, ClientError};
 use berth_engine::{BootOutcome, NodeFacts, NodeId, Platform, PlatformVersion, Timestamp};
 use tokio::sync::mpsc;
@@ -27,10 +27,11 @@ enum Incident {
     Drain,
     Upgrade,
     RebootPlanned,
+    Move,
 }
 
 /// One round of incidents; the order is drawn anew each time.
-const DECK: [Incident; 12] = [
+const DECK: [Incident; 14] = [
     Incident::Impossible,
     Incident::Patient,
     Incident::RebootPlanned,
@@ -43,6 +44,8 @@ const DECK: [Incident; 12] = [
     Incident::Patient,
     Incident::Upgrade,
     Incident::Crash,
+    Incident::Move,
+    Incident::Move,
 ];
 
 struct Stage {
@@ -116,6 +119,7 @@ impl Stage {
                 Ok(())
             }
             Incident::Drain => self.drain(node).await,
+            Incident::Move => self.relocate(&node).await,
             Incident::Upgrade => {
                 let change = move |facts: &mut NodeFacts| upgrade(facts, now);
                 self.order(Order::Change { node, change: Box::new(change) }).await
@@ -127,6 +131,15 @@ impl Stage {
                 self.order(Order::Change { node, change: Box::new(change) }).await
             }
         }
+    }
+
+    /// Moves something that runs on a host elsewhere while it runs.
+    async fn relocate(&mut self, node: &NodeId) -> Result<(), ClientError> {
+        let query = [("node", node.as_str()), ("state", "active"), ("limit", "1")];
+        let found: Page<Claim> = self.client.get("/v1/claims", &query).await?;
+        let Some(claim) = found.items.first() else { return Ok(()) };
+        let moved = self.client.migrate(claim.instance, &StartMigration::default()).await;
+        expected(moved.map(drop))
     }
 
     async fn order(&self, order: Order) -> Result<(), ClientError> {

@@ -8,8 +8,10 @@
 mod crew;
 mod host;
 mod incidents;
+mod moves;
 mod pace;
 mod shapes;
+mod stretch;
 mod tenants;
 mod wanted;
 

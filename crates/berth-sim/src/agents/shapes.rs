@@ -2,7 +2,10 @@
 
 use berth_api::{InstanceSpec, Mode, PlaceRequest, Resources};
 use berth_engine::affinity::Rule;
-use berth_engine::{CapacityType, PlatformBounds, PlatformVersion, Timestamp, TraitValue};
+use berth_engine::elastic::Size;
+use berth_engine::{
+    Amounts, CapacityType, Elastic, PlatformBounds, PlatformVersion, Timestamp, TraitValue,
+};
 
 use crate::fleet::Numbers;
 
@@ -21,6 +24,8 @@ pub(super) struct Kind {
     pub(super) keeps_s: (u64, u64),
     spot: bool,
     gpu: u32,
+    /// Its instances grow and shrink with their day.
+    elastic: bool,
 }
 
 const PLAIN: Kind = Kind {
@@ -32,11 +37,20 @@ const PLAIN: Kind = Kind {
     keeps_s: (120, 600),
     spot: false,
     gpu: 0,
+    elastic: false,
 };
 
 /// The tenants.
 pub(super) const KINDS: [Kind; 6] = [
-    Kind { owner: "shop", workload: "web", cores: 4, memory_gib: 16, batch: 8, ..PLAIN },
+    Kind {
+        owner: "shop",
+        workload: "web",
+        cores: 4,
+        memory_gib: 16,
+        batch: 8,
+        elastic: true,
+        ..PLAIN
+    },
     Kind {
         owner: "bank",
         workload: "ledger",
@@ -63,6 +77,7 @@ pub(super) const KINDS: [Kind; 6] = [
         memory_gib: 24,
         batch: 10,
         keeps_s: (90, 360),
+        elastic: true,
         ..PLAIN
     },
     Kind { owner: "mail", workload: "store", cores: 4, memory_gib: 32, batch: 4, ..PLAIN },
@@ -84,6 +99,7 @@ impl Kind {
         let cores = self.cores << numbers.below(2);
         let memory_mib = (self.memory_gib * 1024) << numbers.below(2);
         let mut spec = spec(cores, memory_mib);
+        spec.elastic = self.elastic.then(|| elastic(cores, memory_mib));
         spec.count = u32::try_from(count.clamp(1, 100)).ok();
         spec.name = Some(workload.clone());
         spec.image = Some(format!("image-{}", numbers.below(40)));
@@ -102,6 +118,14 @@ impl Kind {
         spec.workload = Some(workload);
         request(self.owner, spec, Mode::BestEffort)
     }
+}
+
+/// From a quarter to twice what it begins with, in units of a core and its share of memory.
+fn elastic(cores: u32, memory_mib: u32) -> Elastic {
+    let of = |units: u32| Size::new(units * 1000, units * (memory_mib / cores));
+    let bound = |units: u32| of(units).within(Amounts::default());
+    let compute_unit = Some(of(1));
+    Elastic { compute_unit, ..Elastic::new(bound(cores / 4), bound(cores * 2)) }
 }
 
 fn spec(cores: u32, memory_mib: u32) -> InstanceSpec {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use berth_api::Assignment;
 use berth_api::engine::InstanceId;
+use berth_api::{Assignment, MigrationTask};
 
 /// An instance to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,21 @@ pub(super) struct Launch {
     pub(super) fence: i64,
     /// What it is told about itself, as names and values of an environment.
     pub(super) environment: BTreeMap<String, String>,
+    /// What receives an instance that is being moved here, run in place of the driver's own command.
+    pub(super) receive: Option<String>,
 }
 
 impl Launch {
+    /// What waits for an instance that is being moved here, and becomes it.
+    pub(super) fn receiving(task: &MigrationTask, command: &str) -> Self {
+        Self {
+            instance: task.instance,
+            fence: task.fence,
+            environment: about(task),
+            receive: Some(command.to_owned()),
+        }
+    }
+
     /// What an assignment asks for.
     pub(super) fn of(assignment: &Assignment) -> Self {
         let mut environment = BTreeMap::new();
@@ -57,8 +69,25 @@ impl Launch {
         if !assignment.volumes.is_empty() {
             tell("VOLUMES", assignment.volumes.join(" "));
         }
-        Self { instance: assignment.instance, fence: assignment.fence, environment }
+        let (instance, fence) = (assignment.instance, assignment.fence);
+        Self { instance, fence, environment, receive: None }
     }
+}
+
+/// What commands are told about a migration, as names and values of an environment.
+pub(super) fn about(task: &MigrationTask) -> BTreeMap<String, String> {
+    let told = [
+        ("BERTH_INSTANCE", task.instance.to_string()),
+        ("BERTH_MIGRATION", task.id.clone()),
+        ("BERTH_SOURCE", task.source.to_string()),
+        ("BERTH_TARGET", task.target.to_string()),
+        ("BERTH_FENCE", task.fence.to_string()),
+        ("BERTH_CPU_MILLI", task.resources.cpu_milli.to_string()),
+        ("BERTH_MEMORY_MIB", task.resources.memory_mib.to_string()),
+        ("BERTH_DISK_MIB", task.resources.disk_mib.to_string()),
+        ("BERTH_BANDWIDTH_MBPS", task.resources.bandwidth_mbps.to_string()),
+    ];
+    told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// A name as part of a variable's name: capitals, digits and underscores.
@@ -76,6 +105,8 @@ pub(super) struct Survivor {
     pub(super) instance: InstanceId,
     /// The fence it was started under.
     pub(super) fence: i64,
+    /// Whether it only waits for what is being moved here.
+    pub(super) arriving: bool,
 }
 
 /// What a look at an instance shows.
@@ -142,6 +173,13 @@ pub(super) trait Driver: Send {
 
     /// Starts an instance. After an error, nothing of it runs.
     fn start(&mut self, launch: &Launch) -> io::Result<()>;
+
+    /// Takes up what a migration brought: what received it, or else what was started here under the
+    /// fence of its task. From now on it runs under this fence. False: nothing of it is here.
+    fn adopt(&mut self, instance: InstanceId, under: i64, fence: i64) -> io::Result<bool>;
+
+    /// What whoever moves an instance has to know of it, as names and values of an environment.
+    fn told(&self, instance: InstanceId) -> BTreeMap<String, String>;
 
     /// What it does now. An instance that was never started is gone.
     fn look(&mut self, instance: InstanceId) -> Sight;

@@ -37,6 +37,19 @@ struct Record {
     fence: i64,
     /// Its process; absent when the agent was killed while it started it.
     process: Option<Process>,
+    /// It only waits for what is being moved here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    arriving: bool,
+    /// A migration brought it; this agent did not start it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    brought: bool,
+}
+
+impl Record {
+    const fn before_start(launch: &Launch) -> Self {
+        let arriving = launch.receive.is_some();
+        Self { fence: launch.fence, process: None, arriving, brought: false }
+    }
 }
 
 /// One instance that was started and not yet forgotten.
@@ -49,6 +62,14 @@ struct Started {
     exit: Option<Exit>,
     /// What it was told last.
     told: Option<Firmness>,
+    /// The entry in the environment of all its processes.
+    mark: String,
+}
+
+impl Started {
+    fn new(process: Process, child: Option<Child>, mark: String) -> Self {
+        Self { process, child, since: Instant::now(), exit: None, told: None, mark }
+    }
 }
 
 /// Runs a shell command for each instance.
@@ -106,12 +127,13 @@ impl Exec {
                 };
                 let process = Process::of(pid)?;
                 let process_known = Some(process.clone());
-                self.write(instance, &Record { fence: record.fence, process: process_known })?;
+                self.write(instance, &Record { process: process_known, ..record.clone() })?;
                 process
             }
         };
         let exit = (process.boot != self.boot).then_some(Exit::Reboot);
-        Ok(Some(Started { process, child: None, since: Instant::now(), exit, told: None }))
+        let mark = if record.brought { instance_mark(instance) } else { self.mark_of(instance) };
+        Ok(Some(Started { exit, ..Started::new(process, None, mark) }))
     }
 
     fn spawn(&self, launch: &Launch) -> io::Result<Child> {
@@ -119,7 +141,7 @@ impl Exec {
         let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
         Command::new("/bin/sh")
             .arg("-c")
-            .arg(&self.command)
+            .arg(launch.receive.as_ref().unwrap_or(&self.command))
             .envs(&launch.environment)
             .env(FOLDER_VARIABLE, &folder)
             // The agent's own secret is none of an instance's business.
@@ -166,7 +188,8 @@ impl Driver for Exec {
             match self.take_up(instance, &record)? {
                 Some(started) => {
                     self.started.insert(instance, started);
-                    survivors.push(Survivor { instance, fence: record.fence });
+                    let Record { fence, arriving, .. } = record;
+                    survivors.push(Survivor { instance, fence, arriving });
                 }
                 None => self.forget(instance),
             }
@@ -177,20 +200,18 @@ impl Driver for Exec {
     fn start(&mut self, launch: &Launch) -> io::Result<()> {
         let instance = launch.instance;
         fs::create_dir_all(self.folder_of(instance))?;
-        self.write(instance, &Record { fence: launch.fence, process: None })?;
+        let record = Record::before_start(launch);
+        self.write(instance, &record)?;
         let mut child = self.spawn(launch).inspect_err(|_| self.forget(instance))?;
         // Not yet waited for, so the process is listed even if it has ended already.
         let pid = i32::try_from(child.id()).map_err(io::Error::other);
         let process = pid.and_then(Process::of).and_then(|process| {
-            let known = Some(process.clone());
-            self.write(instance, &Record { fence: launch.fence, process: known })?;
+            self.write(instance, &Record { process: Some(process.clone()), ..record })?;
             Ok(process)
         });
         match process {
             Ok(process) => {
-                let since = Instant::now();
-                let child = Some(child);
-                let started = Started { process, child, since, exit: None, told: None };
+                let started = Started::new(process, Some(child), self.mark_of(instance));
                 self.started.insert(instance, started);
                 Ok(())
             }
@@ -204,8 +225,36 @@ impl Driver for Exec {
         }
     }
 
+    fn adopt(&mut self, instance: InstanceId, under: i64, fence: i64) -> io::Result<bool> {
+        if let Some(started) = self.started.get(&instance) {
+            let brought = started.mark == instance_mark(instance);
+            let process = Some(started.process.clone());
+            self.write(instance, &Record { fence, process, arriving: false, brought })?;
+            return Ok(true);
+        }
+        let mark = instance_mark(instance);
+        let Some(pid) = procfs::leader(&[mark.clone(), format!("BERTH_FENCE={under}")]) else {
+            return Ok(false);
+        };
+        let process = Process::of(pid)?;
+        fs::create_dir_all(self.folder_of(instance))?;
+        let record =
+            Record { fence, process: Some(process.clone()), arriving: false, brought: true };
+        self.write(instance, &record)?;
+        self.started.insert(instance, Started::new(process, None, mark));
+        Ok(true)
+    }
+
+    fn told(&self, instance: InstanceId) -> BTreeMap<String, String> {
+        let folder = self.folder_of(instance).display().to_string();
+        let mut told = BTreeMap::from([(FOLDER_VARIABLE.to_owned(), folder)]);
+        if let Some(started) = self.started.get(&instance) {
+            told.insert("BERTH_PID".to_owned(), started.process.pid.to_string());
+        }
+        told
+    }
+
     fn look(&mut self, instance: InstanceId) -> Sight {
-        let mark = self.mark_of(instance);
         let Some(started) = self.started.get_mut(&instance) else {
             return Sight::Gone(Exit::Unwatched);
         };
@@ -219,7 +268,7 @@ impl Driver for Exec {
             None if started.since.elapsed() < SETTLES_WITHIN => Sight::Starting,
             None => Sight::Running,
             Some(Exit::Reboot) => Sight::Gone(Exit::Reboot),
-            Some(exit) if procfs::members(started.process.pid, &mark).is_empty() => {
+            Some(exit) if procfs::members(started.process.pid, &started.mark).is_empty() => {
                 Sight::Gone(exit)
             }
             // The first process is gone. What it started is part of the instance: it goes too, at
@@ -234,14 +283,13 @@ impl Driver for Exec {
     }
 
     fn stop(&mut self, instance: InstanceId, firmness: Firmness) {
-        let mark = self.mark_of(instance);
         let Some(started) = self.started.get_mut(&instance) else { return };
         started.told = Some(firmness);
         // A group's number is used again once nobody is left in it: look before sending anything.
         let ours = match started.exit {
             None => started.process.is_alive(),
             Some(Exit::Reboot) => false,
-            Some(_) => !procfs::members(started.process.pid, &mark).is_empty(),
+            Some(_) => !procfs::members(started.process.pid, &started.mark).is_empty(),
         };
         if ours {
             let how = match firmness {
@@ -260,8 +308,13 @@ impl Driver for Exec {
     }
 }
 
+/// The entry in the environment of what a migration brought: it knows no folder of this agent.
+fn instance_mark(instance: InstanceId) -> String {
+    format!("BERTH_INSTANCE={instance}")
+}
+
 /// Sends a signal to a whole group. One that is gone already needs none.
-fn signal(group: i32, signal: Signal) {
+pub(super) fn signal(group: i32, signal: Signal) {
     if let Some(group) = Pid::from_raw(group) {
         let _ = kill_process_group(group, signal);
     }
@@ -284,7 +337,7 @@ mod tests {
     fn started(folder: &Path) -> Exec {
         let mut driver = Exec::new(folder, "exec sleep 60").unwrap();
         let environment = BTreeMap::from([("BERTH_FENCE".to_owned(), "5".to_owned())]);
-        driver.start(&Launch { instance: ONE, fence: 5, environment }).unwrap();
+        driver.start(&Launch { instance: ONE, fence: 5, environment, receive: None }).unwrap();
         driver
     }
 
@@ -306,7 +359,10 @@ mod tests {
         // As it is when an agent is killed just after it started a process.
         first.write(ONE, &Record { process: None, ..record.clone() }).unwrap();
         let mut second = Exec::new(folder.path(), "exec sleep 60").unwrap();
-        assert_eq!(second.recover().unwrap(), [Survivor { instance: ONE, fence: 5 }]);
+        assert_eq!(
+            second.recover().unwrap(),
+            [Survivor { instance: ONE, fence: 5, arriving: false }]
+        );
         assert_eq!(second.read(ONE), Some(record));
         second.stop(ONE, Firmness::Force);
         assert_eq!(gone(&mut second), Exit::Unwatched);
@@ -320,7 +376,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut driver = Exec::new(folder.path(), "true").unwrap();
         fs::create_dir_all(driver.folder_of(ONE)).unwrap();
-        driver.write(ONE, &Record { fence: 5, process: None }).unwrap();
+        driver
+            .write(ONE, &Record { fence: 5, process: None, arriving: false, brought: false })
+            .unwrap();
         assert_eq!(driver.recover().unwrap(), []);
         assert_eq!(driver.read(ONE), None);
     }

@@ -9,10 +9,13 @@ use std::io;
 use std::time::Duration;
 
 use berth_api::engine::InstanceId;
-use berth_api::{Assignment, ClaimState, RunState, RunningInstance};
+use berth_api::{
+    Assignment, ClaimState, MigrationReport, MigrationTask, RunState, RunningInstance,
+};
 use tokio::time::Instant;
 
 use super::driver::{Driver, Exit, Firmness, Launch, Sight};
+use super::moves::Moves;
 use super::say::say;
 
 /// What becomes of an instance that ends by itself.
@@ -76,6 +79,9 @@ struct Guest {
     starts: u32,
     /// Since when answers leave it out.
     missing: Option<Instant>,
+    /// It only waits for what is being moved here. Nothing is said of it: what is said to run has
+    /// arrived.
+    arriving: bool,
 }
 
 /// What is said of one instance.
@@ -92,6 +98,9 @@ pub(super) struct Word {
 pub(super) struct Report {
     /// Of each instance.
     pub(super) words: Vec<Word>,
+    /// Of migrations, and before anything is said of instances: one that stopped because it was
+    /// moved has not died.
+    pub(super) migrations: Vec<MigrationReport>,
     /// Whether something runs that the last answer left out, so that another is wanted soon.
     pub(super) in_doubt: bool,
 }
@@ -101,6 +110,8 @@ pub(super) struct Report {
 pub(super) struct Orders {
     /// Everything that should be on the node.
     pub(super) assignments: Vec<Assignment>,
+    /// What is to be done for migrations.
+    pub(super) migrations: Vec<MigrationTask>,
     /// Instances whose reports were refused, with the fence that was reported.
     pub(super) refused: Vec<(InstanceId, i64)>,
 }
@@ -108,6 +119,7 @@ pub(super) struct Orders {
 /// The keeper of one host.
 pub(super) struct Keeper {
     driver: Box<dyn Driver>,
+    moves: Moves,
     habits: Habits,
     guests: BTreeMap<InstanceId, Guest>,
     /// Absent until a server answered.
@@ -121,21 +133,24 @@ impl Keeper {
     /// A keeper that takes up what an earlier agent left running.
     pub(super) fn new(
         mut driver: Box<dyn Driver>,
+        moves: Moves,
         habits: Habits,
         now: Instant,
     ) -> io::Result<Self> {
         let survivors = driver.recover()?;
-        let guest = |fence| Guest {
+        let guest = |fence, arriving| Guest {
             fence,
             phase: Phase::Up { settled: true, since: now },
             starts: 1,
             missing: None,
+            arriving,
         };
-        let guests = survivors.iter().map(|one| (one.instance, guest(one.fence))).collect();
+        let guests = survivors.iter().map(|one| (one.instance, guest(one.fence, one.arriving)));
+        let guests = guests.collect();
         for survivor in &survivors {
             say!("{} was started by an earlier agent; it is kept", survivor.instance);
         }
-        Ok(Self { driver, habits, guests, wanted: None, heard_at: None, leaving: false })
+        Ok(Self { driver, moves, habits, guests, wanted: None, heard_at: None, leaving: false })
     }
 
     /// Takes in what a server answered.
@@ -146,6 +161,7 @@ impl Keeper {
             let listed = wanted.contains_key(instance);
             guest.missing = if listed { None } else { guest.missing.or(Some(now)) };
         }
+        self.moves.take(orders.migrations, now);
         self.wanted = Some(wanted);
         self.heard_at = Some(now);
         for (instance, fence) in orders.refused {
@@ -172,6 +188,7 @@ impl Keeper {
 
     /// One round: looks at everything, and does what is due.
     pub(super) fn tick(&mut self, now: Instant) {
+        self.carry(now);
         let instances: Vec<InstanceId> = self.guests.keys().copied().collect();
         for instance in instances {
             self.watch(instance, now);
@@ -197,6 +214,8 @@ impl Keeper {
                     (RunState::Starting, None)
                 }
                 Phase::Stopping { .. } => (RunState::Stopping, None),
+                // Its room is needed until what is left of it is removed.
+                Phase::Ended(_) if self.moves.clears(*instance) => (RunState::Stopping, None),
                 Phase::Ended(Ending::Stopped) => (RunState::Stopped, None),
                 // The report alone ends the claim, and is how the server learns of a bad boot.
                 Phase::Ended(Ending::NeverUp) => (RunState::Failed, None),
@@ -211,8 +230,10 @@ impl Keeper {
         };
         let left_out =
             |guest: &Guest| guest.missing.is_some() && matches!(guest.phase, Phase::Up { .. });
+        let here = self.guests.iter().filter(|(_, guest)| !guest.arriving);
         Report {
-            words: self.guests.iter().map(word).collect(),
+            words: here.map(word).collect(),
+            migrations: self.moves.reports(),
             in_doubt: self.guests.values().any(left_out),
         }
     }
@@ -224,6 +245,9 @@ impl Keeper {
             Phase::Up { settled, since } => match self.driver.look(instance) {
                 Sight::Starting => {}
                 Sight::Running => *settled = true,
+                Sight::Gone(exit) if guest.arriving => self.waited_in_vain(instance, exit),
+                // Its end is part of its move until it is known how that ended.
+                Sight::Gone(_) if self.moves.sends(instance) => {}
                 Sight::Gone(exit) => {
                     if now.duration_since(*since) > STEADY_AFTER {
                         guest.starts = 1;
@@ -284,6 +308,9 @@ impl Keeper {
         let Some(guest) = self.guests.get_mut(&instance) else {
             return self.welcome(assignment, now);
         };
+        if guest.arriving {
+            return self.arrive(assignment, now);
+        }
         // A lower fence than last seen is void; a higher one means that the instance was given
         // away and came back, so what runs here is the old one.
         if assignment.fence > guest.fence {
@@ -313,8 +340,19 @@ impl Keeper {
     /// An assignment of an instance that is not here.
     fn welcome(&mut self, assignment: &Assignment, now: Instant) {
         let (instance, fence) = (assignment.instance, assignment.fence);
-        let absent =
-            |ending| Guest { fence, phase: Phase::Ended(ending), starts: 0, missing: None };
+        let absent = |ending| Guest {
+            fence,
+            phase: Phase::Ended(ending),
+            starts: 0,
+            missing: None,
+            arriving: false,
+        };
+        if assignment.state == ClaimState::Active {
+            let under = self.moves.receives(instance).unwrap_or(fence);
+            if self.find(instance, under, fence, false, now) {
+                return;
+            }
+        }
         match (assignment.state, self.habits.restart) {
             // Not ours yet: it is bound first.
             (ClaimState::Held, _) => {}
@@ -350,7 +388,8 @@ impl Keeper {
                 }
             }
         };
-        self.guests.insert(instance, Guest { fence: launch.fence, phase, starts, missing: None });
+        let (fence, missing, arriving) = (launch.fence, None, false);
+        self.guests.insert(instance, Guest { fence, phase, starts, missing, arriving });
     }
 
     fn stop(&mut self, instance: InstanceId, why: &str, now: Instant) {
@@ -375,14 +414,23 @@ impl Keeper {
     fn clear_missing(&mut self, now: Instant) {
         let heard = self.heard_at;
         let long_enough = |since| heard.is_some_and(|heard| heard >= since + MISSING_FOR);
-        let missing = |guest: &Guest| guest.missing.is_some_and(long_enough);
-        let gone: Vec<InstanceId> =
-            self.guests.iter().filter(|(_, guest)| missing(guest)).map(|(id, _)| *id).collect();
+        let moves = &self.moves;
+        // What is being moved here is listed when it has arrived.
+        let awaited = |id: &InstanceId, guest: &Guest| {
+            guest.arriving && moves.receives(*id) == Some(guest.fence)
+        };
+        let missing = |(id, guest): &(&InstanceId, &Guest)| {
+            guest.missing.is_some_and(long_enough) && !awaited(id, guest)
+        };
+        let gone: Vec<InstanceId> = self.guests.iter().filter(missing).map(|(id, _)| *id).collect();
         for instance in gone {
             self.stop(instance, "it is no longer assigned to this node", now);
         }
-        self.guests
-            .retain(|_, guest| guest.missing.is_none() || !matches!(guest.phase, Phase::Ended(_)));
+        let moves = &self.moves;
+        self.guests.retain(|id, guest| {
+            let awaited = guest.arriving && moves.receives(*id) == Some(guest.fence);
+            guest.missing.is_none() || awaited || !matches!(guest.phase, Phase::Ended(_))
+        });
     }
 }
 
@@ -393,6 +441,9 @@ fn rest(starts: u32, launch: Launch, now: Instant) -> Phase {
     say!("{} is started again in {} s", launch.instance, pause.as_secs());
     Phase::Resting { until: now + pause, launch }
 }
+
+#[path = "keeper_moves.rs"]
+mod moving;
 
 #[cfg(test)]
 #[path = "keeper_tests.rs"]

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::agent::driver::Survivor;
-use berth_api::engine::Amounts;
+use crate::agent::moves::{Commands, Course, Errands};
+use berth_api::engine::{Amounts, NodeId};
+use berth_api::{MigrationAction, MigrationStep};
 
 #[derive(Default)]
 struct Stage {
@@ -13,6 +15,12 @@ struct Stage {
     starts: Vec<(InstanceId, i64)>,
     survivors: Vec<Survivor>,
     broken: bool,
+    /// Instances that a migration brought, with the fence of their task.
+    brought: BTreeMap<InstanceId, i64>,
+    /// How far the command of each task is, and tasks that an earlier agent began.
+    courses: BTreeMap<String, Course>,
+    begun: Vec<MigrationTask>,
+    errands: Vec<String>,
 }
 
 struct Puppets(Arc<Mutex<Stage>>);
@@ -40,6 +48,18 @@ impl Driver for Puppets {
         Ok(())
     }
 
+    fn adopt(&mut self, instance: InstanceId, under: i64, _fence: i64) -> io::Result<bool> {
+        let mut stage = self.0.lock().unwrap();
+        if stage.brought.get(&instance) == Some(&under) {
+            stage.up.insert(instance, Sight::Running);
+        }
+        Ok(stage.up.contains_key(&instance))
+    }
+
+    fn told(&self, _instance: InstanceId) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     fn look(&mut self, instance: InstanceId) -> Sight {
         let stage = self.0.lock().unwrap();
         stage.up.get(&instance).copied().unwrap_or(Sight::Gone(Exit::Unwatched))
@@ -54,6 +74,36 @@ impl Driver for Puppets {
     }
 }
 
+impl Errands for Puppets {
+    fn recover(&mut self) -> io::Result<Vec<MigrationTask>> {
+        Ok(self.0.lock().unwrap().begun.clone())
+    }
+
+    fn start(
+        &mut self,
+        task: &MigrationTask,
+        command: &str,
+        _more: BTreeMap<String, String>,
+    ) -> io::Result<()> {
+        let mut stage = self.0.lock().unwrap();
+        stage.errands.push(command.to_owned());
+        stage.courses.insert(task.id.clone(), Course::Going(None));
+        Ok(())
+    }
+
+    fn look(&mut self, task: &MigrationTask) -> Course {
+        self.0.lock().unwrap().courses.get(&task.id).cloned().unwrap_or(Course::Never)
+    }
+
+    fn stop(&mut self, task: &MigrationTask, _firmness: Firmness) {
+        self.0.lock().unwrap().courses.insert(task.id.clone(), Course::Lost);
+    }
+
+    fn forget(&mut self, task: &MigrationTask) {
+        self.0.lock().unwrap().courses.remove(&task.id);
+    }
+}
+
 const ONE: InstanceId = InstanceId::from_u128(1);
 
 struct Scene {
@@ -65,14 +115,26 @@ struct Scene {
 impl Scene {
     fn new(restart: Restart, survivors: Vec<Survivor>) -> Self {
         let up = survivors.iter().map(|one| (one.instance, Sight::Running)).collect();
-        let stage = Arc::new(Mutex::new(Stage { survivors, up, ..Stage::default() }));
+        Self::on(Stage { survivors, up, ..Stage::default() }, restart)
+    }
+
+    fn on(stage: Stage, restart: Restart) -> Self {
+        let stage = Arc::new(Mutex::new(stage));
         let habits = Habits { stop_grace: Duration::from_secs(10), restart };
         let now = Instant::now();
-        let keeper = Keeper::new(Box::new(Puppets(Arc::clone(&stage))), habits, now).unwrap();
+        let puppets = || Box::new(Puppets(Arc::clone(&stage)));
+        let command = |name: &str| Some(name.to_owned());
+        let commands = Commands { migrate: command("send"), receive: command("wait"), drop: None };
+        let moves = Moves::new(puppets(), commands).unwrap();
+        let keeper = Keeper::new(puppets(), moves, habits, now).unwrap();
         Self { stage, keeper, now }
     }
 
     fn hear(&mut self, assignments: &[(ClaimState, i64)]) {
+        self.hear_moves(assignments, Vec::new());
+    }
+
+    fn hear_moves(&mut self, assignments: &[(ClaimState, i64)], migrations: Vec<MigrationTask>) {
         let assignments = assignments.iter().map(|(state, fence)| Assignment {
             instance: ONE,
             state: *state,
@@ -87,7 +149,7 @@ impl Scene {
             values: Vec::new(),
             elastic: None,
         });
-        let orders = Orders { assignments: assignments.collect(), refused: Vec::new() };
+        let orders = Orders { assignments: assignments.collect(), migrations, ..Orders::default() };
         self.keeper.take(orders, self.now);
         // Once to act, once to see what came of it.
         self.pass(0);
@@ -167,7 +229,8 @@ fn an_instance_is_kept_until_answers_leave_it_out_for_a_while() {
 
 #[test]
 fn nothing_is_stopped_before_a_server_answered() {
-    let mut scene = Scene::new(Restart::Never, vec![Survivor { instance: ONE, fence: 5 }]);
+    let mut scene =
+        Scene::new(Restart::Never, vec![Survivor { instance: ONE, fence: 5, arriving: false }]);
     scene.pass(3600);
     assert_eq!(scene.state(), Some(RunState::Running));
     scene.hear(&[(ClaimState::Active, 5)]);
@@ -191,7 +254,7 @@ fn a_higher_fence_replaces_what_runs_and_a_lower_one_is_void() {
 fn a_refused_report_stops_what_runs_under_that_fence_only() {
     let mut scene = Scene::new(Restart::Never, Vec::new());
     scene.hear(&[(ClaimState::Binding, 5)]);
-    let refused = |fence| Orders { assignments: Vec::new(), refused: vec![(ONE, fence)] };
+    let refused = |fence| Orders { refused: vec![(ONE, fence)], ..Orders::default() };
     scene.keeper.take(refused(4), scene.now);
     assert_eq!(scene.state(), Some(RunState::Running));
     scene.keeper.take(refused(5), scene.now);
@@ -256,4 +319,164 @@ fn leaving_stops_everything_and_gives_it_up() {
     scene.die(Exit::Signal(15));
     assert!(scene.keeper.is_empty());
     assert!(matches!(scene.said(), Some((RunState::Stopped, 5, Some(_)))));
+}
+
+mod moving {
+    use super::*;
+
+    fn task(action: MigrationAction) -> MigrationTask {
+        MigrationTask {
+            id: "m".to_owned(),
+            instance: ONE,
+            action,
+            source: NodeId::new("a"),
+            target: NodeId::new("b"),
+            fence: 9,
+            resources: Amounts::new(1000, 512),
+        }
+    }
+
+    impl Scene {
+        fn step(&self) -> Option<MigrationStep> {
+            self.keeper.report().migrations.first().map(|report| report.step)
+        }
+
+        fn course(&mut self, course: Course) {
+            self.stage.lock().unwrap().courses.insert("m".to_owned(), course);
+            self.pass(0);
+        }
+
+        fn up(&self) -> bool {
+            self.stage.lock().unwrap().up.contains_key(&ONE)
+        }
+    }
+
+    /// An instance that runs here under fence 5 and is to be sent.
+    fn sending() -> Scene {
+        let mut scene = Scene::new(Restart::Never, Vec::new());
+        scene.hear(&[(ClaimState::Binding, 5)]);
+        scene.hear_moves(&[(ClaimState::Active, 5)], vec![task(MigrationAction::Send)]);
+        assert_eq!(scene.step(), Some(MigrationStep::Copying));
+        scene
+    }
+
+    #[test]
+    fn an_instance_that_is_sent_may_end_here_and_is_not_given_up() {
+        let mut scene = sending();
+        scene.die(Exit::Code(0));
+        assert_eq!(scene.said(), Some((RunState::Running, 5, None)));
+        scene.course(Course::Done);
+        assert_eq!(scene.step(), Some(MigrationStep::Switched));
+        assert_eq!(scene.said(), Some((RunState::Running, 5, None)));
+        // The server took it in.
+        scene.hear_moves(&[(ClaimState::Releasing, 5)], vec![task(MigrationAction::CleanUp)]);
+        assert_eq!(scene.step(), Some(MigrationStep::CleanedUp));
+        assert_eq!(scene.said(), Some((RunState::Stopped, 5, None)));
+        assert_eq!(scene.stage.lock().unwrap().errands, ["send"], "it is sent once");
+    }
+
+    #[test]
+    fn a_send_that_failed_is_said_and_an_instance_that_died_with_it_is_given_up() {
+        let mut scene = sending();
+        scene.course(Course::Failed("no route".to_owned()));
+        assert_eq!(scene.step(), Some(MigrationStep::Failed));
+        assert_eq!(scene.state(), Some(RunState::Running));
+        let mut scene = sending();
+        scene.die(Exit::Signal(9));
+        scene.course(Course::Failed("no route".to_owned()));
+        scene.pass(0);
+        assert_eq!(scene.state(), Some(RunState::Failed));
+    }
+
+    #[test]
+    fn after_a_restart_an_end_means_nothing_until_it_is_known_how_the_move_ended() {
+        let survivors = vec![Survivor { instance: ONE, fence: 5, arriving: false }];
+        let up = BTreeMap::from([(ONE, Sight::Gone(Exit::Unwatched))]);
+        let begun = vec![task(MigrationAction::Send)];
+        let stage = Stage { survivors, up, begun, ..Stage::default() };
+        let mut scene = Scene::on(stage, Restart::Never);
+        scene.course(Course::Lost);
+        assert_eq!((scene.state(), scene.step()), (Some(RunState::Running), None));
+        assert_eq!(scene.stage.lock().unwrap().errands.len(), 0, "nobody asked for it yet");
+        // It is still wanted: the command is run again, and finds that all is done.
+        scene.hear_moves(&[(ClaimState::Active, 5)], vec![task(MigrationAction::Send)]);
+        assert_eq!(scene.stage.lock().unwrap().errands, ["send"]);
+        scene.course(Course::Done);
+        assert_eq!(scene.step(), Some(MigrationStep::Switched));
+    }
+
+    #[test]
+    fn a_move_that_is_called_off_is_stopped_after_a_doubt_and_the_instance_goes_on() {
+        let mut scene = sending();
+        scene.hear(&[(ClaimState::Active, 5)]);
+        assert_eq!(scene.stage.lock().unwrap().courses["m"], Course::Going(None));
+        scene.pass(3);
+        scene.hear(&[(ClaimState::Active, 5)]);
+        scene.pass(0);
+        assert!(scene.stage.lock().unwrap().courses.is_empty());
+        assert_eq!((scene.state(), scene.step()), (Some(RunState::Running), None));
+    }
+
+    #[test]
+    fn what_waits_for_an_instance_is_not_said_to_run_before_it_arrived() {
+        let mut scene = Scene::new(Restart::Never, Vec::new());
+        for _ in 0..3 {
+            scene.hear_moves(&[], vec![task(MigrationAction::Receive)]);
+            scene.pass(3);
+        }
+        assert_eq!(scene.stage.lock().unwrap().starts, [(ONE, 9)]);
+        assert!(scene.up() && scene.told().is_empty());
+        assert_eq!((scene.state(), scene.step()), (None, None));
+        scene.hear(&[(ClaimState::Active, 11)]);
+        assert_eq!(scene.said(), Some((RunState::Running, 11, None)));
+        assert_eq!(scene.starts(), 1, "it is what waited");
+    }
+
+    #[test]
+    fn an_agent_that_is_restarted_while_it_waits_says_nothing_either() {
+        let survivors = vec![Survivor { instance: ONE, fence: 9, arriving: true }];
+        let mut scene = Scene::new(Restart::Never, survivors);
+        scene.pass(1);
+        assert_eq!(scene.state(), None);
+        scene.hear_moves(&[], vec![task(MigrationAction::Receive)]);
+        assert_eq!((scene.state(), scene.starts()), (None, 0));
+        scene.hear(&[(ClaimState::Active, 9)]);
+        assert_eq!(scene.said(), Some((RunState::Running, 9, None)));
+    }
+
+    #[test]
+    fn what_cannot_wait_fails_the_move_and_what_made_things_ready_does_not() {
+        for (exit, step) in [(Exit::Code(1), Some(MigrationStep::Failed)), (Exit::Code(0), None)] {
+            let mut scene = Scene::new(Restart::Never, Vec::new());
+            scene.hear_moves(&[], vec![task(MigrationAction::Receive)]);
+            scene.die(exit);
+            scene.pass(0);
+            assert_eq!((scene.step(), scene.state()), (step, None));
+            assert_eq!(scene.starts(), 1);
+        }
+    }
+
+    #[test]
+    fn what_a_migration_brought_is_taken_up_and_not_started_again() {
+        let mut scene = Scene::new(Restart::OnFailure, Vec::new());
+        scene.keeper.moves.commands.receive = None;
+        scene.hear_moves(&[], vec![task(MigrationAction::Receive)]);
+        scene.stage.lock().unwrap().brought.insert(ONE, 9);
+        // The switch may give it a higher fence than its task had.
+        scene.hear(&[(ClaimState::Active, 11)]);
+        assert_eq!(scene.said(), Some((RunState::Running, 11, None)));
+        assert_eq!(scene.starts(), 0);
+    }
+
+    #[test]
+    fn what_was_received_in_vain_is_stopped_before_it_is_said_to_be_dropped() {
+        let mut scene = Scene::new(Restart::Never, Vec::new());
+        scene.hear_moves(&[], vec![task(MigrationAction::Receive)]);
+        scene.hear_moves(&[], vec![task(MigrationAction::Drop)]);
+        assert_eq!((scene.told(), scene.step()), (vec![Firmness::Ask], None));
+        scene.die(Exit::Signal(15));
+        scene.pass(0);
+        assert_eq!(scene.step(), Some(MigrationStep::Dropped));
+        assert_eq!(scene.state(), None);
+    }
 }

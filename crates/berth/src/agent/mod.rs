@@ -8,8 +8,10 @@ mod exec;
 mod facts;
 mod keeper;
 mod link;
+mod moves;
 mod notice;
 mod procfs;
+mod runs;
 mod say;
 mod voice;
 mod volumes;
@@ -31,6 +33,8 @@ use exec::Exec;
 use facts::{FactArgs, FactSource, Machine};
 use keeper::{Habits, Keeper, Orders, Report, Restart};
 use link::{Link, LinkArgs};
+use moves::{Commands, Moves};
+use runs::Runs;
 use say::say;
 use voice::{Parts, Voice};
 
@@ -69,6 +73,17 @@ pub(crate) struct Agent {
     /// that it is done.
     #[arg(long, value_name = "COMMAND")]
     volume_command: Option<String>,
+    /// What moves a running instance to another host, told about it by BERTH_ variables; exit code 0
+    /// says that it runs there and no longer here.
+    #[arg(long, value_name = "COMMAND")]
+    migrate_command: Option<String>,
+    /// What receives an instance that is moved to this host: it waits for it and becomes it, or makes
+    /// things ready and ends with exit code 0.
+    #[arg(long, value_name = "COMMAND")]
+    receive_command: Option<String>,
+    /// What removes the rest of an instance that was moved away, or that was not moved here after all.
+    #[arg(long, value_name = "COMMAND")]
+    drop_command: Option<String>,
     /// Stop all instances when the agent is stopped; else they go on without it.
     #[arg(long)]
     stop_instances: bool,
@@ -113,7 +128,13 @@ impl Agent {
         let facts = FactSource::new(self.facts, machine)?;
         let link = Link::new(self.link)?;
         let habits = Habits { stop_grace: self.stop_grace, restart: self.restart };
-        let keeper = Keeper::new(driver, habits, Instant::now())?;
+        let commands = Commands {
+            migrate: self.migrate_command,
+            receive: self.receive_command,
+            drop: self.drop_command,
+        };
+        let moves = Moves::new(Box::new(Runs::new(&folder)?), commands)?;
+        let keeper = Keeper::new(driver, moves, habits, Instant::now())?;
 
         let (tell, reports) = watch::channel(keeper.report());
         let (give_orders, orders) = mpsc::channel(4);

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::engine::{InstanceId, NodeId};
-use berth_api::{Assignment, ClaimState, Heard, Heartbeat, ReleaseClaim, RunningInstance};
+use berth_api::{
+    Assignment, ClaimState, Heard, Heartbeat, MigrationReport, ReleaseClaim, RunningInstance,
+};
 use berth_client::{Client, ClientError, escape};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, interval_at, sleep, timeout};
@@ -138,7 +140,10 @@ impl Voice {
             self.registered = true;
             say!("node {} is registered at {}", self.node, self.link.url());
         }
-        let Report { words, in_doubt } = self.reports.borrow_and_update().clone();
+        let Report { words, migrations, in_doubt } = self.reports.borrow_and_update().clone();
+        for report in &migrations {
+            tell(&client, &self.node, report).await?;
+        }
         for word in &words {
             if let (Some(reason), Some(fence)) = (&word.give_up, word.running.fence) {
                 give_up(&client, word.running.instance, fence, reason).await?;
@@ -153,7 +158,9 @@ impl Voice {
             self.facts.said();
         }
         let next = Duration::from_secs(u64::from(heard.next_s.clamp(1, 300)));
-        let next = if in_doubt { next.min(DOUBT) } else { next };
+        // What a migration needs next is known soon after its last step.
+        let soon = in_doubt || !heard.migrations.is_empty();
+        let next = if soon { next.min(DOUBT) } else { next };
         self.mover.take(&client, std::mem::take(&mut heard.volume_moves));
         let gist = heard.assignments.iter().map(|one| (one.instance, one.fence, one.state));
         self.gist.send_replace(gist.collect());
@@ -219,7 +226,7 @@ async fn take_up(
     heard: Heard,
     reported: &[RunningInstance],
 ) -> Result<Orders, ClientError> {
-    let mut orders = Orders::default();
+    let mut orders = Orders { migrations: heard.migrations, ..Orders::default() };
     for report in heard.reported {
         // That a claim is not known may only mean that this server lags behind another; the list
         // decides then. A higher fence is never hearsay.
@@ -250,6 +257,16 @@ async fn bind(client: &Client, assignment: &mut Assignment) -> Result<(), Client
             say!("{} cannot be bound: {}", assignment.instance, chain(&error));
             Ok(())
         }
+        Err(error) => Err(error),
+    }
+}
+
+/// Says how far a migration is. One that was called off or is over meanwhile is settled by the next
+/// answer.
+async fn tell(client: &Client, node: &NodeId, report: &MigrationReport) -> Result<(), ClientError> {
+    match client.report_migration(node, report).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_refusal(&error) => Ok(()),
         Err(error) => Err(error),
     }
 }

@@ -1,5 +1,6 @@
 //! Values of flags: amounts, durations, `key=value`.
 
+use berth_api::engine::elastic::Size;
 use berth_api::engine::{Hint, InstanceId, TraitValue};
 use berth_api::units::{self, Rounding};
 
@@ -31,6 +32,19 @@ pub(crate) fn size_had(text: &str) -> Result<u32, String> {
 /// Bandwidth that there is, in Mbit/s.
 pub(crate) fn bandwidth_had(text: &str) -> Result<u32, String> {
     units::parse_bandwidth(text, Rounding::Down).map_err(|error| error.to_string())
+}
+
+/// CPU and memory that are asked for: `2,4GiB`.
+pub(crate) fn both(text: &str) -> Result<Size, String> {
+    let wrong = || "accepted is CPU and memory with a comma between, such as 0.5,1GiB".to_owned();
+    let (cores, memory) = text.split_once(',').ok_or_else(wrong)?;
+    Ok(Size::new(cpu(cores.trim())?, size(memory.trim())?))
+}
+
+/// CPU and memory as they are typed.
+pub(crate) fn both_typed(size: Size) -> String {
+    let cores = units::cpu_exact(i64::from(size.cpu_milli));
+    format!("{cores},{}", units::size_exact(i64::from(size.memory_mib)))
 }
 
 /// A duration, in seconds.
@@ -109,6 +123,18 @@ mod tests {
         assert_eq!(is("cpu=amd"), TraitValue::Text("amd".to_owned()));
         assert_eq!(is("cpu=amd|arm"), TraitValue::List(vec!["amd".to_owned(), "arm".to_owned()]));
         assert!(trait_wanted("=x").is_err());
+    }
+
+    #[test]
+    fn cpu_and_memory_go_together() {
+        assert_eq!(both("0.5,1GiB"), Ok(Size::new(500, 1024)));
+        assert_eq!(both("2, 512MiB"), Ok(Size::new(2000, 512)));
+        for wrong in ["2", "2;1GiB", ",1GiB", "2,"] {
+            assert!(both(wrong).is_err_and(|error| error.contains("accepted")), "{wrong}");
+        }
+        for size in [Size::new(500, 1024), Size::new(2000, 1000)] {
+            assert_eq!(both(&both_typed(size)), Ok(size));
+        }
     }
 
     #[test]

@@ -6,11 +6,12 @@ use clap::{Args, Subcommand};
 use super::claims;
 use super::failure::Done;
 use super::output::Output;
+use super::permits::{self, between, both};
 use super::session::Session;
 use super::table::{Table, pairs};
 use super::words::{age, amounts, claim_state, map, or_dash};
 
-/// See instances.
+/// See instances, and how large they may be.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth instances list --owner acme --tag role=web\n  berth instances show web-1"
@@ -22,7 +23,22 @@ pub(crate) enum Instances {
     /// Show one instance.
     #[command(after_help = "Example:\n  berth instances show web-1")]
     Show(One),
+    /// Ask how large an elastic instance may be, or show the last answer.
+    #[command(after_help = PERMIT_EXAMPLES)]
+    Permit(permits::Ask),
+    /// Change between which sizes an elastic instance may be.
+    #[command(after_help = "Example:\n  berth instances bounds db-1 --min 0.5,1GiB --max 8,32GiB")]
+    Bounds(permits::Bounds),
 }
+
+const PERMIT_EXAMPLES: &str = "\
+Examples:
+  berth instances permit db-1
+  berth instances permit db-1 --cpu 4 --memory 16GiB
+  berth instances permit db-1 --cpu 2 --memory 8GiB --headroom 1,4GiB
+
+Less than it has always succeeds, and more is granted as far as there is room: the answer says how
+much, and what held it back.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -106,6 +122,8 @@ impl Instances {
                     })
                     .await
             }
+            Self::Permit(ask) => ask.run(session).await,
+            Self::Bounds(bounds) => bounds.run(session).await,
         }
     }
 }
@@ -113,6 +131,11 @@ impl Instances {
 fn table(instances: &[Instance], wide: bool) -> Table {
     let mut table =
         Table::new(&["INSTANCE", "NAME", "OWNER", "WORKLOAD", "NODE", "STATE", "CHARGED", "AGE"]);
+    // Most fleets have none: then there is no column of dashes.
+    let elastic = instances.iter().any(|instance| instance.permit.is_some());
+    if elastic {
+        ["PERMIT", "BOUNDS"].iter().for_each(|name| table.column(name));
+    }
     if wide {
         ["TAGS", "IMAGE", "GROUPS", "HOST"].iter().for_each(|name| table.column(name));
     }
@@ -128,6 +151,11 @@ fn table(instances: &[Instance], wide: bool) -> Table {
             amounts(&claim.resources).into(),
             age(claim.created_at).into(),
         ];
+        if elastic {
+            let permit = instance.permit.as_ref();
+            row.push(or_dash(permit.map(|permit| both(permit.permit)).as_deref()));
+            row.push(or_dash(permit.map(|permit| between(permit.min, permit.max)).as_deref()));
+        }
         if wide {
             row.push(or_dash(Some(&map(&instance.tags))));
             row.push(or_dash(instance.image.as_deref()));
@@ -154,5 +182,6 @@ pub(crate) fn print(out: &Output, instance: &Instance) {
         ("image", instance.image.clone().unwrap_or_default()),
         ("groups", instance.groups.join(" ")),
     ]);
+    lines.extend(instance.permit.iter().flat_map(permits::lines));
     out.line(pairs(&lines));
 }

@@ -16,10 +16,12 @@ mod explain;
 mod failure;
 mod groups;
 mod instances;
+mod migrations;
 mod names;
 mod nodes;
 mod offline;
 mod output;
+mod permits;
 mod picture;
 mod place;
 mod policy;
@@ -59,6 +61,8 @@ pub(crate) enum Client {
     Evacuate(evacuate::Evacuate),
     #[command(subcommand)]
     Instances(instances::Instances),
+    #[command(subcommand)]
+    Migrations(migrations::Migrations),
     #[command(subcommand)]
     Claims(claims::Claims),
     #[command(subcommand)]
@@ -124,6 +128,7 @@ impl Client {
             Self::Nodes(nodes) => nodes.run(&session()?).await,
             Self::Evacuate(evacuate) => evacuate.run(&session()?).await,
             Self::Instances(instances) => instances.run(&session()?).await,
+            Self::Migrations(migrations) => migrations.run(&session()?).await,
             Self::Claims(claims) => claims.run(&session()?).await,
             Self::Queue(queue) => queue.run(&session()?).await,
             Self::Decisions(decisions) => decisions.run(&session()?).await,

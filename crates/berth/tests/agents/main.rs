@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that panics has failed")]
 
 mod exec;
+mod moves;
 mod play;
 mod stage;

@@ -68,12 +68,24 @@ impl Stage {
     /// An agent of node `n1`, not yet started.
     pub(crate) fn agent(&self, url: &str, command: &str) -> AgentPlan {
         AgentPlan {
+            node: "n1".to_owned(),
             url: url.to_owned(),
             token: self.agent_token("n1"),
             state_dir: self.folder.path().join("agent"),
             output: self.folder.path().join("agent.log"),
             command: command.to_owned(),
             more: Vec::new(),
+        }
+    }
+
+    /// An agent of another node, with a folder of its own.
+    pub(crate) fn agent_of(&self, node: &str, command: &str) -> AgentPlan {
+        AgentPlan {
+            node: node.to_owned(),
+            token: self.agent_token(node),
+            state_dir: self.folder.path().join(format!("agent-{node}")),
+            output: self.folder.path().join(format!("agent-{node}.log")),
+            ..self.agent(&self.url(), command)
         }
     }
 
@@ -136,7 +148,12 @@ impl Stage {
 
     /// The process of an instance, by the agent's own record.
     pub(crate) fn pid(&self, instance: InstanceId) -> Option<i32> {
-        let folder = self.folder.path().join("agent/instances").join(instance.to_string());
+        self.pid_in("agent", instance)
+    }
+
+    /// The same by the record of the agent with this folder.
+    pub(crate) fn pid_in(&self, agent: &str, instance: InstanceId) -> Option<i32> {
+        let folder = self.folder.path().join(agent).join("instances").join(instance.to_string());
         let record = fs::read(folder.join("record.json")).ok()?;
         let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
         record["process"]["pid"].as_i64()?.try_into().ok()
@@ -182,6 +199,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 
 /// How an agent is started.
 pub(crate) struct AgentPlan {
+    node: String,
     url: String,
     token: String,
     state_dir: PathBuf,
@@ -204,7 +222,9 @@ impl AgentPlan {
     pub(crate) fn start(&self) -> RunningAgent {
         let output = fs::File::options().create(true).append(true).open(&self.output).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_berth"))
-            .args(["agent", "--node", "n1", "--memory", "4GiB", "--disk", "100GiB", "--cpu", "4"])
+            .args([
+                "agent", "--node", &self.node, "--memory", "4GiB", "--disk", "100GiB", "--cpu", "4",
+            ])
             .args(["--url", &self.url, "--stop-grace", "2s", "--command", &self.command])
             .arg("--state-dir")
             .arg(&self.state_dir)

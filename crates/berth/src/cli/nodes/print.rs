@@ -2,13 +2,16 @@
 
 use std::cmp::Ordering;
 
-use berth_api::engine::{Amounts, LinkState, NodeFacts, TraitValue};
+use berth_api::engine::elastic::{Account, ResourceAccount};
+use berth_api::engine::{Amounts, LinkState, NodeFacts, TraitValue, Unit};
 use berth_api::{Node, NodeExplanation, units};
 
 use crate::cli::output::Output;
 use crate::cli::output::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cli::table::{Cell, Table, Tone, pairs};
-use crate::cli::words::{self, age, amounts, claim_state, many, node_state, or_dash, share};
+use crate::cli::words::{
+    self, age, amounts, claim_state, counted, many, node_state, or_dash, share,
+};
 
 /// By what nodes are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +82,9 @@ pub(crate) fn table(nodes: &[Node], wide: bool) -> Table {
     let columns = ["NODE", "STATE", "ZONE", "RACK", "CPU", "MEMORY", "DISK", ">INSTANCES", "HEARD"];
     let mut table = Table::new(&columns);
     if wide {
-        ["KIND", "PLATFORM", "TRAITS", "LABELS"].iter().for_each(|name| table.column(name));
+        ["PRESSURE", "KIND", "PLATFORM", "TRAITS", "LABELS"]
+            .iter()
+            .for_each(|name| table.column(name));
     }
     for node in nodes {
         let facts = &node.facts;
@@ -95,6 +100,7 @@ pub(crate) fn table(nodes: &[Node], wide: bool) -> Table {
             heard(node),
         ];
         if wide {
+            row.push(pressure(&node.account));
             row.push(facts.capacity_type.name().into());
             row.push(or_dash(platform(facts).as_deref()));
             row.push(traits(facts).into());
@@ -155,6 +161,76 @@ pub(crate) fn node(out: &Output, node: &Node) {
         ("generation", node.generation.to_string()),
     ];
     out.line(pairs(&lines));
+    account(out, &node.account);
+}
+
+/// What of CPU and memory is reserved, uncertain and lacking, and whether somebody should leave.
+fn account(out: &Output, account: &Account) {
+    let columns = [
+        "ACCOUNT",
+        ">TOTAL",
+        ">SYSTEM",
+        ">OTHER",
+        ">RESERVED",
+        ">BUFFER",
+        ">PRESSURE",
+        ">ACCOUNTED FOR",
+        ">WATERMARK",
+    ];
+    let mut table = Table::new(&columns);
+    let resources: [(&str, &ResourceAccount, fn(i64) -> String); 2] =
+        [("cpu", &account.cpu, units::cpu), ("memory", &account.memory, units::size)];
+    for (name, of, text) in resources {
+        let amount = |amount: i64| match amount {
+            0 => Cell::toned("0", Tone::Dim),
+            _ => text(amount).into(),
+        };
+        table.row([
+            name.into(),
+            amount(of.total),
+            amount(of.system),
+            amount(of.other),
+            amount(of.reserved),
+            amount(of.buffer),
+            amount(of.capacity_pressure),
+            amount(of.pressure_accounted_for),
+            amount(of.watermark),
+        ]);
+    }
+    out.line(format!("\n{}", table.text()));
+    let style = if account.must_shed() || account.is_over() { WARN } else { DIM };
+    out.line(paint(style, &judged(account)));
+}
+
+/// What should leave beyond what is leaving, such as `2 CPU and 4 GiB`.
+fn excess(account: &Account) -> String {
+    let parts = [(account.cpu.excess(), Unit::MilliCpu), (account.memory.excess(), Unit::Mib)];
+    let parts = parts.into_iter().filter(|(amount, _)| *amount > 0);
+    parts.map(|(amount, unit)| counted(amount, unit)).collect::<Vec<_>>().join(" and ")
+}
+
+/// Whether somebody should leave, in one sentence.
+fn judged(account: &Account) -> String {
+    let leaving = account.cpu.pressure_accounted_for.max(account.memory.pressure_accounted_for) > 0;
+    let also = match (account.must_shed(), leaving) {
+        (true, true) => format!("Beyond what is leaving already, {} too much.", excess(account)),
+        (true, false) => format!("Somebody should leave: {} too much.", excess(account)),
+        (false, true) => "What is leaving already is enough.".to_owned(),
+        (false, false) => "Nobody needs to leave.".to_owned(),
+    };
+    if account.is_over() {
+        return format!("More is reserved than may be, so nothing grows here. {also}");
+    }
+    also
+}
+
+/// What should leave, for a column.
+fn pressure(account: &Account) -> Cell {
+    match (account.must_shed(), account.is_over()) {
+        (true, _) => Cell::toned(format!("{} over", excess(account)), Tone::Bad),
+        (false, true) => Cell::toned("full", Tone::Warn),
+        (false, false) => Cell::toned("-", Tone::Dim),
+    }
 }
 
 /// Whether it could be emptied, and how old that knowledge is.
@@ -221,4 +297,29 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
     }
     out.line(table.text());
     out.note(paint(DIM, "\nberth explain INSTANCE tells all of it for one."));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(reserved: i64, watermark: i64) -> ResourceAccount {
+        ResourceAccount { total: 10_000, reserved, watermark, ..ResourceAccount::default() }
+    }
+
+    #[test]
+    fn an_account_says_in_one_sentence_whether_somebody_should_leave() {
+        let calm = Account { cpu: resource(1000, 9000), memory: resource(1024, 9000) };
+        assert_eq!(judged(&calm), "Nobody needs to leave.");
+        let mut full = Account { cpu: resource(9500, 9000), memory: resource(1024, 9000) };
+        assert_eq!(judged(&full), "Somebody should leave: 500m CPU too much.");
+        full.cpu.pressure_accounted_for = 400;
+        assert_eq!(judged(&full), "Beyond what is leaving already, 100m CPU too much.");
+        full.cpu.pressure_accounted_for = 500;
+        assert_eq!(judged(&full), "What is leaving already is enough.");
+        let over = Account { cpu: resource(11_000, 9000), memory: resource(9100, 9000) };
+        let text = judged(&over);
+        assert!(text.starts_with("More is reserved than may be"), "{text}");
+        assert!(text.ends_with("2 CPU and 100 MiB too much."), "{text}");
+    }
 }

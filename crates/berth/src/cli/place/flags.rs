@@ -7,6 +7,7 @@ use berth_api::engine::{CapacityType, Hint, Locality, TraitValue};
 use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest, Resources, units};
 use clap::Args;
 
+use super::elastic::ElasticFlags;
 use super::file;
 use crate::cli::failure::{Done, Failure};
 use crate::cli::{args, shell, words};
@@ -87,6 +88,8 @@ pub(crate) struct InstanceFlags {
     /// Higher may push out lower, by proposal.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) priority: Option<i32>,
+    #[command(flatten)]
+    pub(crate) elastic: ElasticFlags,
 }
 
 /// Networks of which one will do.
@@ -154,6 +157,7 @@ impl InstanceFlags {
             locality.far.extend(self.far.iter().cloned());
             locality.strict |= self.strict;
         }
+        self.elastic.apply(spec);
     }
 
     /// The flags as words of a command line.
@@ -186,6 +190,7 @@ impl InstanceFlags {
         line.switch("--cpu-capped", self.cpu_capped);
         line.switch("--exclude-virtual", self.exclude_virtual);
         line.flag("--priority", self.priority.map(|priority| priority.to_string()));
+        self.elastic.words(&mut line);
         line.0
     }
 }

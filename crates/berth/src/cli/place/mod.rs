@@ -1,6 +1,7 @@
 //! `berth place`: instances onto nodes, or the reasons why not.
 
 pub(crate) mod amounts;
+mod elastic;
 pub(crate) mod file;
 pub(crate) mod flags;
 mod print;
@@ -21,6 +22,7 @@ Examples:
   berth place --cpu 2 --memory 4GiB --count 50 --tag role=web --affinity 'role!=~web@rack'
   berth place --memory 16GiB --trait ssd --explain
   berth place --memory 512GiB --wait 5m
+  berth place --cpu 1 --memory 4GiB --min 0.5,1GiB --max 4,16GiB
   berth place -f web.yaml --count 3 --dry-run";
 
 /// Place instances: choose a node for each and claim room on it.

@@ -1,0 +1,126 @@
+//! A simulated host's part in migrations: it takes its time, and says what it would have done.
+
+use std::collections::BTreeMap;
+
+use berth_api::{MigrationAction, MigrationReport, MigrationStep, MigrationTask};
+use berth_engine::InstanceId;
+use tokio::time::Instant;
+
+use super::pace::Pace;
+use crate::fleet::Numbers;
+
+/// A task that is done at a certain moment.
+#[derive(Clone, Debug)]
+struct Move {
+    instance: InstanceId,
+    action: MigrationAction,
+    since: Instant,
+    until: Instant,
+}
+
+/// All tasks of a host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Moves(BTreeMap<String, Move>);
+
+impl Moves {
+    /// Takes in what a server told. What is no longer told is over.
+    pub(super) fn take(
+        &mut self,
+        tasks: &[MigrationTask],
+        pace: Pace,
+        numbers: &mut Numbers,
+        now: Instant,
+    ) {
+        self.0.retain(|id, known| {
+            tasks.iter().any(|task| task.id == *id && task.action == known.action)
+        });
+        for task in tasks {
+            let takes = match task.action {
+                MigrationAction::Send => pace.between(numbers, 2000, 6000),
+                // The source says when it is done.
+                MigrationAction::Receive => continue,
+                MigrationAction::CleanUp | MigrationAction::Drop => {
+                    pace.between(numbers, 300, 1500)
+                }
+            };
+            let until = now + takes;
+            let (instance, action) = (task.instance, task.action);
+            let begun = Move { instance, action, since: now, until };
+            self.0.entry(task.id.clone()).or_insert(begun);
+        }
+    }
+
+    /// What is to be reported at this moment.
+    pub(super) fn reports(&self, now: Instant) -> Vec<MigrationReport> {
+        let reports = self.0.iter().filter_map(|(id, known)| {
+            let over = known.until <= now;
+            let (step, copied_permille) = match known.action {
+                MigrationAction::Send if over => (MigrationStep::Switched, None),
+                MigrationAction::Send => (MigrationStep::Copying, Some(known.share(now))),
+                MigrationAction::CleanUp if over => (MigrationStep::CleanedUp, None),
+                MigrationAction::Drop if over => (MigrationStep::Dropped, None),
+                _ => return None,
+            };
+            Some(MigrationReport { id: id.clone(), step, copied_permille, reason: None })
+        });
+        reports.collect()
+    }
+
+    /// Whether an instance is on its way off the host, and must stay as large as it is.
+    pub(super) fn sends(&self, instance: InstanceId) -> bool {
+        let mut known = self.0.values();
+        known.any(|one| one.instance == instance && one.action == MigrationAction::Send)
+    }
+
+    /// When the next of them is over.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.values().map(|known| known.until).min()
+    }
+}
+
+impl Move {
+    fn share(&self, now: Instant) -> u16 {
+        let whole = self.until.duration_since(self.since).as_millis().max(1);
+        let part = now.duration_since(self.since).as_millis() * 1000 / whole;
+        u16::try_from(part.min(1000)).unwrap_or(1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_engine::{Amounts, NodeId};
+    use std::time::Duration;
+
+    #[test]
+    fn a_host_copies_for_a_while_then_says_that_it_switched_and_cleans_up() {
+        let mut task = MigrationTask {
+            id: "m".to_owned(),
+            instance: InstanceId::from_u128(1),
+            action: MigrationAction::Send,
+            source: NodeId::new("a"),
+            target: NodeId::new("b"),
+            fence: 2,
+            resources: Amounts::new(1000, 1024),
+        };
+        let (mut moves, mut numbers, now) = (Moves::default(), Numbers::new(1), Instant::now());
+        let mut take = |moves: &mut Moves, task: &MigrationTask, now| {
+            moves.take(std::slice::from_ref(task), Pace::new(100), &mut numbers, now);
+        };
+        let step = |moves: &Moves, now| moves.reports(now).first().map(|report| report.step);
+        take(&mut moves, &task, now);
+        assert_eq!(step(&moves, now), Some(MigrationStep::Copying));
+        assert!(moves.sends(task.instance));
+        // Told again, it does not begin anew.
+        let later = now + Duration::from_secs(7);
+        take(&mut moves, &task, later);
+        assert_eq!(step(&moves, later), Some(MigrationStep::Switched));
+        task.action = MigrationAction::CleanUp;
+        take(&mut moves, &task, later);
+        assert_eq!(step(&moves, later), None);
+        let later = later + Duration::from_secs(2);
+        assert_eq!(step(&moves, later), Some(MigrationStep::CleanedUp));
+        moves.take(&[], Pace::new(100), &mut Numbers::new(1), later);
+        assert_eq!(step(&moves, later), None);
+    }
+}

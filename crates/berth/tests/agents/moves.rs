@@ -1,0 +1,226 @@
+//! Instances that move between two real agents while they run, on one machine. What moves them is a
+//! shell script, as it would be `virsh migrate` or a snapshot elsewhere.
+
+use std::time::Duration;
+
+use berth_api::engine::{InstanceId, NodeId};
+use berth_api::{Migration, MigrationState, StartMigration};
+
+use crate::stage::{AgentPlan, RunningAgent, Stage, is_alive, processes_in, until};
+
+const RUNS: &str = "exec sleep 300";
+
+/// Two hosts, of which the first runs an instance.
+struct Pair {
+    stage: Stage,
+    source: Option<RunningAgent>,
+    source_plan: AgentPlan,
+    _target: RunningAgent,
+    instance: InstanceId,
+    /// Its process on the source.
+    pid: i32,
+}
+
+impl Pair {
+    async fn new(on_source: &[&str], on_target: &[&str]) -> Self {
+        let stage = Stage::new().await;
+        let source_plan = stage.agent(&stage.url(), RUNS).with(on_source);
+        let source = Some(source_plan.start());
+        stage.node_is_there("n1").await;
+        let (instance, fence) = stage.place(None).await;
+        stage.is_active(instance, fence).await;
+        let pid = stage.pid(instance).unwrap();
+        let target = stage.agent_of("n2", RUNS).with(on_target).start();
+        stage.node_is_there("n2").await;
+        Self { stage, source, source_plan, _target: target, instance, pid }
+    }
+
+    async fn start(&self) -> Migration {
+        let to = Some(NodeId::new("n2"));
+        let how = StartMigration { to, ..StartMigration::default() };
+        self.stage.client.migrate(self.instance, &how).await.unwrap()
+    }
+
+    /// Waits until it is over, and says how it ended. All the while, the instance has a claim.
+    async fn ended(&self, id: &str) -> Migration {
+        until("the migration is over", async || {
+            assert!(self.stage.client.claim(self.instance).await.is_ok(), "it has a claim");
+            self.stage.client.migration(id).await.unwrap().state.is_over()
+        })
+        .await;
+        self.stage.client.migration(id).await.unwrap()
+    }
+
+    async fn is_in(&self, id: &str, state: MigrationState) {
+        until("the migration goes on", async || {
+            self.stage.client.migration(id).await.unwrap().state == state
+        })
+        .await;
+    }
+
+    fn on_target(&self) -> Option<i32> {
+        self.stage.pid_in("agent-n2", self.instance)
+    }
+
+    /// It runs on the target under a fence of its own, and only there.
+    async fn is_on_target(&self) {
+        let claim = self.stage.client.claim(self.instance).await.unwrap();
+        assert_eq!(claim.node, Some(NodeId::new("n2")));
+        self.stage.is_active(self.instance, claim.fence).await;
+        assert!(!is_alive(self.pid));
+        let pid = self.on_target().unwrap();
+        assert!(is_alive(pid));
+        // It stays: nobody takes it for something that does not belong there.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(is_alive(pid));
+        assert_eq!(self.stage.client.claim(self.instance).await.unwrap().fence, claim.fence);
+        assert_eq!(processes_in(self.stage.folder.path()), [pid]);
+    }
+
+    /// It runs on the source as before, and nothing is left on the target.
+    async fn is_on_source(&self) {
+        let claim = self.stage.client.claim(self.instance).await.unwrap();
+        assert_eq!(claim.node, Some(NodeId::new("n1")));
+        until("nothing is left on the target", async || {
+            processes_in(self.stage.folder.path()) == [self.pid]
+        })
+        .await;
+        let path = "/v1/claims?node=n2";
+        until("its place on the target is free", async || {
+            let text = self.stage.client.get_text(path).await.unwrap();
+            !text.contains(&self.instance.to_string())
+        })
+        .await;
+    }
+}
+
+/// Waits for a word of the source, and becomes the instance.
+const WAIT: &str = r#"while ! test -e "/tmp/berth-$BERTH_MIGRATION"; do sleep 0.05; done
+    rm "/tmp/berth-$BERTH_MIGRATION"; exec sleep 300"#;
+
+/// Ends the instance here and gives the word.
+const HAND_OVER: &str = r#"kill -KILL "-$BERTH_PID"; touch "/tmp/berth-$BERTH_MIGRATION""#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_moves_to_what_waits_for_it() {
+    let send = format!("sleep 1; {HAND_OVER}");
+    let pair = Pair::new(&["--migrate-command", &send], &["--receive-command", WAIT]).await;
+    let id = pair.start().await.id;
+    pair.is_in(&id, MigrationState::Copying).await;
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
+    pair.is_on_target().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_without_a_command_takes_up_what_was_started_there_under_the_fence() {
+    // On one machine, the other host is a new session.
+    let send = r#"kill -KILL "-$BERTH_PID"
+        cd ../../../agent-n2 && setsid sleep 300 </dev/null >/dev/null 2>&1 &
+        sleep 0.5"#;
+    let pair = Pair::new(&["--migrate-command", send], &[]).await;
+    let id = pair.start().await.id;
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
+    until("it is taken up", async || pair.on_target().is_some()).await;
+    pair.is_on_target().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_agent_that_is_killed_in_the_middle_goes_on_when_it_is_back() {
+    let send = format!("echo begun >> ../begun; sleep 4; {HAND_OVER}");
+    let mut pair = Pair::new(&["--migrate-command", &send], &["--receive-command", WAIT]).await;
+    let id = pair.start().await.id;
+    pair.is_in(&id, MigrationState::Copying).await;
+    pair.source.take().unwrap().kill();
+    // Its command goes on without it, and the move happens with nobody to tell of it.
+    until("the instance left the source", async || !is_alive(pair.pid)).await;
+    assert_eq!(pair.stage.client.migration(&id).await.unwrap().state, MigrationState::Copying);
+    assert!(is_alive(pair.on_target().unwrap()));
+    pair.source = Some(pair.source_plan.start());
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
+    pair.is_on_target().await;
+    let begun = pair.stage.folder.path().join("agent/migrations/begun");
+    assert_eq!(std::fs::read_to_string(begun).unwrap(), "begun\n", "it was sent once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_killed_with_its_agent_is_run_again() {
+    let send = format!("test -e ../again || {{ touch ../again; sleep 300; }}; {HAND_OVER}");
+    let mut pair = Pair::new(&["--migrate-command", &send], &["--receive-command", WAIT]).await;
+    let id = pair.start().await.id;
+    pair.is_in(&id, MigrationState::Copying).await;
+    pair.source.take().unwrap().kill();
+    let runs = pair.stage.folder.path().join("agent/migrations");
+    for pid in processes_in(&runs) {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    assert!(is_alive(pair.pid), "it runs on the source all the while");
+    pair.source = Some(pair.source_plan.start());
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
+    pair.is_on_target().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_agent_that_is_killed_while_it_waits_does_not_switch_too_early() {
+    let send = format!("while ! test -e ../go; do sleep 0.05; done; {HAND_OVER}");
+    let pair = Pair::new(&["--migrate-command", &send], &["--receive-command", WAIT]).await;
+    let id = pair.start().await.id;
+    pair.is_in(&id, MigrationState::Copying).await;
+    until("it is awaited", async || pair.on_target().is_some_and(is_alive)).await;
+    let Pair { stage, source, source_plan, _target, instance, pid } = pair;
+    _target.kill();
+    let _target = stage.agent_of("n2", RUNS).with(&["--receive-command", WAIT]).start();
+    let log = stage.folder.path().join("agent-n2.log");
+    until("the second agent spoke", async || {
+        std::fs::read_to_string(&log).unwrap().matches("is registered").count() == 2
+    })
+    .await;
+    let pair = Pair { stage, source, source_plan, _target, instance, pid };
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(pair.stage.client.migration(&id).await.unwrap().state, MigrationState::Copying);
+    assert!(is_alive(pair.pid), "it runs on the source");
+    std::fs::write(pair.stage.folder.path().join("agent/migrations/go"), "").unwrap();
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
+    pair.is_on_target().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_fails_leaves_the_instance_where_it_is() {
+    let send = "echo trying; echo 'no route to n2'; exit 3";
+    let dropping = r#"echo "$BERTH_ACTION $BERTH_TARGET" >> ../dropped"#;
+    let on_target = ["--receive-command", WAIT, "--drop-command", dropping];
+    let pair = Pair::new(&["--migrate-command", send], &on_target).await;
+    let id = pair.start().await.id;
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Failed);
+    assert!(ended.message.contains("ended with code 3: no route to n2"), "{}", ended.message);
+    pair.is_on_source().await;
+    let dropped = pair.stage.folder.path().join("agent-n2/migrations/dropped");
+    assert_eq!(std::fs::read_to_string(dropped).unwrap(), "drop n2\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_is_called_off_stops_the_command_and_what_waits() {
+    let pair = Pair::new(&["--migrate-command", "sleep 300"], &["--receive-command", WAIT]).await;
+    let id = pair.start().await.id;
+    pair.is_in(&id, MigrationState::Copying).await;
+    pair.stage.client.cancel_migration(&id).await.unwrap();
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Cancelled, "{}", ended.message);
+    pair.is_on_source().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_cannot_move_instances_says_what_it_needs() {
+    let pair = Pair::new(&[], &[]).await;
+    let id = pair.start().await.id;
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Failed);
+    assert!(ended.message.contains("start it with --migrate-command"), "{}", ended.message);
+    pair.is_on_source().await;
+}
