@@ -18,7 +18,7 @@ use crate::protocol::{Report, Stood};
 use crate::timing::stopwatch;
 
 /// Between the look and the write, as a server has that does anything else in between.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Steps that this process has written.
 static STEPS: AtomicU64 = AtomicU64::new(0);

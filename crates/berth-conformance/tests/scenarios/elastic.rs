@@ -165,6 +165,12 @@ pub(crate) fn by_looking_first(stage: &Stage, rounds: u128) -> Vec<Fault> {
         if faults.iter().any(|fault| fault.kind == Kind::Oversold) {
             return faults;
         }
+        // They did not meet: once more from where they began.
+        let used = BEGIN * u32::try_from(CREW).unwrap();
+        let again = format!(
+            "UPDATE claim SET memory = {BEGIN}; UPDATE node_room SET used_memory = {used};"
+        );
+        stage.hand().run(&again).unwrap();
     }
     Vec::new()
 }
