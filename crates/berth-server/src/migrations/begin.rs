@@ -152,7 +152,8 @@ async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<P
     let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
     let looked = service.placer.look(move |mirror| {
         // It is placed already, where it must not be in its own way.
-        let checked = mirror.engine().without(request.id, |engine| engine.check(&request, &to, now));
+        let checked =
+            mirror.engine().without(request.id, |engine| engine.check(&request, &to, now));
         if let Err(why) = checked {
             return Err(ApiError::conflict("no_room", format!("node {to} cannot take it: {why}")));
         }

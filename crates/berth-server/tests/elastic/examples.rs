@@ -142,7 +142,8 @@ async fn examples_11_and_12_the_host_and_others_are_charged_in_whole_units() {
     };
     scene.node(NODE, Size::new(7910, 30_976), facts(0, 0)).await;
     let account = scene.account().await;
-    let numbers = |of: &ResourceAccount, unit| [of.total / unit, of.system / unit, of.watermark / unit];
+    let numbers =
+        |of: &ResourceAccount, unit| [of.total / unit, of.system / unit, of.watermark / unit];
     assert_eq!(numbers(&account.cpu, 1000), [7, 0, 4], "11");
     assert_eq!(numbers(&account.memory, 1024), [30, 1, 20], "11");
     assert_eq!(account.memory.reservable(), 29 * 1024, "11");
