@@ -63,7 +63,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Without sign-in on the wire, and with slots of which a unit is a multiple.
     pub(crate) fn new(way: Way, unit: Size) -> Self {
-        let slot_mib = if unit.memory_mib % 1024 == 0 { 1024 } else { 1 };
+        let slot_mib = if unit.memory_mib.is_multiple_of(1024) { 1024 } else { 1 };
         let wire = WireSettings { sign_in: false, slot_mib };
         Self { way, unit, watermark: 900, more: String::new(), wire }
     }

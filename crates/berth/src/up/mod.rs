@@ -83,7 +83,9 @@ impl Up {
         let wire_app = wire::router(Arc::clone(&service), loaded.config.wire_settings());
         let steps = Stop { draining: service.draining.clone(), ..Stop::default() };
         let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
-        let serving = tokio::spawn(async move { drop(tokio::join!(on_own, on_wire)) });
+        let serving = tokio::spawn(async move {
+            tokio::join!(on_own, on_wire);
+        });
 
         let sign_in = sign_in::arrange(&opened, &service, self.demo.is_some()).await?;
         greeting::print(&opened, &sign_in, self.demo);

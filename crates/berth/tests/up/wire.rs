@@ -18,7 +18,7 @@ fn body(name: &str, size: u32) -> Value {
     json!({
         "protoVersion": 7,
         "pod": {"name": name, "namespace": "acme"},
-        "computeUnit": {"vCPUs": "250m", "mem": "1Gi"},
+        "computeUnit": {"vCPUs": 1, "mem": "1Gi"},
         "resources": {"vCPUs": size, "mem": format!("{size}Gi")},
         "lastPermit": null,
         "metrics": null,
