@@ -28,6 +28,7 @@ pub mod serve;
 pub mod service;
 pub mod telemetry;
 pub mod volume_moves;
+pub mod wire;
 pub mod workloads;
 
 pub use access::{Caller, Scope, TokenError, TokenRecord};

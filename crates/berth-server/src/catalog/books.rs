@@ -123,6 +123,8 @@ pub struct Books {
     pub claims: BTreeMap<ClaimKey, Arc<ClaimEntry>>,
     /// Claims of each tenant.
     pub by_owner: FxHashMap<Text, BTreeSet<ClaimKey>>,
+    /// Instances with a name, by tenant and name. Names need not be unique.
+    named: FxHashMap<Text, FxHashMap<Text, BTreeSet<ClaimKey>>>,
     /// Groups, by id.
     pub groups: BTreeMap<String, Group>,
     /// Volumes, by id.
@@ -240,8 +242,12 @@ impl Books {
         if let Some(workload) = entry.workload() {
             self.seat(workload, &entry);
         }
-        let owner = self.by_owner.entry(Text::from(entry.request.owner.as_str()));
-        owner.or_default().insert(entry.key);
+        let owner = Text::from(entry.request.owner.as_str());
+        if let Some(name) = entry.name.clone().filter(|_| entry.key.role == Role::Primary) {
+            let named = self.named.entry(owner.clone()).or_default();
+            named.entry(name).or_default().insert(entry.key);
+        }
+        self.by_owner.entry(owner).or_default().insert(entry.key);
         self.claims.insert(entry.key, Arc::new(entry));
     }
 
@@ -269,6 +275,7 @@ impl Books {
             }
         }
         let owner = entry.request.owner.as_str();
+        self.unname(owner, &entry);
         if let Some(claims) = self.by_owner.get_mut(owner) {
             claims.remove(&key);
             if claims.is_empty() {
@@ -276,6 +283,26 @@ impl Books {
             }
         }
         Some(entry)
+    }
+
+    fn unname(&mut self, owner: &str, entry: &ClaimEntry) {
+        let (Some(name), Some(names)) = (&entry.name, self.named.get_mut(owner)) else { return };
+        if let Some(claims) = names.get_mut(name) {
+            claims.remove(&entry.key);
+            if claims.is_empty() {
+                names.remove(name);
+            }
+        }
+        if names.is_empty() {
+            self.named.remove(owner);
+        }
+    }
+
+    /// The instances of a tenant that have this name.
+    pub fn named(&self, owner: &str, name: &str) -> impl Iterator<Item = &ClaimEntry> {
+        let keys = self.named.get(owner).and_then(|names| names.get(name));
+        let keys = keys.into_iter().flatten();
+        keys.filter_map(|key| self.claims.get(key)).map(AsRef::as_ref)
     }
 
     fn define(&mut self, row: &berth_ledger::Workload) {

@@ -21,6 +21,16 @@ pub(super) fn together(loaded: &Loaded) -> Vec<BadSetting> {
         );
         bad("server.no_sign_in", problem);
     }
+    let open = config.wire.listen.iter().find(|a| !a.ip().to_canonical().is_loopback());
+    if !config.wire_settings().sign_in
+        && let Some(open) = open
+    {
+        let problem = format!(
+            "wire.listen has {open}, which others can reach, and nobody signs in there; accepted \
+             are loopback addresses, as in 127.0.0.1:10299, or wire.sign_in \"token\""
+        );
+        bad("wire.listen", problem);
+    }
     let (every, lost) = (config.settings.heartbeat_every, config.settings.lost_after);
     if lost <= every {
         let problem = format!(

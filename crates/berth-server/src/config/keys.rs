@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::value::{Kind, Value};
-use super::{Config, LogFormat, TlsMode};
+use super::{Config, LogFormat, TlsMode, WireSignIn};
 
 /// One setting.
 pub struct Key {
@@ -47,6 +47,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("server", "Where the server listens, keeps its data, and how it stops."),
     ("http", "Limits of the HTTP layer. Sizes are after decompression."),
     ("tls", "Encryption, and certificates of agents."),
+    ("wire", "The protocol of existing agents, on ports of its own; see `docs/wire.md`."),
     ("ledger", "How the database is used."),
     ("nodes", "Signs of life of agents."),
     ("queue", "Requests that wait for room."),
@@ -213,6 +214,30 @@ pub static KEYS: &[Key] = &[
         start,
         "Names and addresses that the certificate of mode `self` is for, beside those it listens on, `localhost` and the machine's name.",
         |config, value| config.tls.hosts = value.list()
+    ),
+    key!(
+        "wire.listen",
+        Kind::NoneOrAddresses,
+        "",
+        start,
+        "Addresses and ports on which permits are asked for by the protocol of existing agents; 10299 is its usual port. Encrypted as the others are. Empty: nowhere.",
+        |config, value| config.wire.listen = value.addresses()
+    ),
+    key!(
+        "wire.sign_in",
+        Kind::OneOf(&["server", "token", "none"]),
+        "server",
+        start,
+        "Whether those agents sign in. `server`: where others must. `token`: with the token or certificate of an agent or an operator. `none`: they need not; refused unless every address of `wire.listen` is a loopback address.",
+        |config, value| config.wire.sign_in = WireSignIn::of(&value.text())
+    ),
+    key!(
+        "wire.mem_slot",
+        Kind::Size(1, GIB),
+        "1GiB",
+        start,
+        "The size of a memory slot, in which agents of version 3.0 count.",
+        |config, value| config.wire.slot_mib = u32::try_from(value.count()).unwrap_or(u32::MAX)
     ),
     key!(
         "ledger.lanes",

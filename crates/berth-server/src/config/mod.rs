@@ -22,6 +22,7 @@ use crate::housekeeping::Chores;
 use crate::http::HttpLimits;
 use crate::serve::ConnectionLimits;
 use crate::service::Settings;
+use crate::wire::WireSettings;
 
 pub use keys::{KEYS, Key, SECTIONS};
 pub use read::{FileText, Layers};
@@ -37,6 +38,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// Encryption.
     pub tls: TlsConfig,
+    /// The protocol of existing agents.
+    pub wire: WireConfig,
     /// How the database is used.
     pub ledger: Options,
     /// What handlers and loops read anew each time.
@@ -111,6 +114,52 @@ impl TlsMode {
             "files" => Self::Files,
             _ => Self::Off,
         }
+    }
+}
+
+/// The protocol of existing agents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WireConfig {
+    /// Where it is spoken; empty: nowhere.
+    pub listen: Vec<SocketAddr>,
+    /// Whether agents sign in.
+    pub sign_in: WireSignIn,
+    /// MiB of a memory slot.
+    pub slot_mib: u32,
+}
+
+/// Whether agents of that protocol sign in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WireSignIn {
+    /// Where others must.
+    #[default]
+    AsServer,
+    /// They must.
+    Token,
+    /// They need not, on this machine.
+    Nobody,
+}
+
+impl WireSignIn {
+    fn of(word: &str) -> Self {
+        match word {
+            "token" => Self::Token,
+            "none" => Self::Nobody,
+            _ => Self::AsServer,
+        }
+    }
+}
+
+impl Config {
+    /// How the protocol of existing agents is served.
+    #[must_use]
+    pub const fn wire_settings(&self) -> WireSettings {
+        let sign_in = match self.wire.sign_in {
+            WireSignIn::AsServer => !self.server.no_sign_in,
+            WireSignIn::Token => true,
+            WireSignIn::Nobody => false,
+        };
+        WireSettings { sign_in, slot_mib: self.wire.slot_mib }
     }
 }
 

@@ -29,6 +29,8 @@ fn every_default_can_be_read_and_is_what_the_code_has() {
     assert_eq!(config.chores, Chores::default());
     assert_eq!(config.http.limits, HttpLimits::default());
     assert_eq!(config.http.connections, ConnectionLimits::default());
+    assert_eq!(config.wire_settings(), crate::wire::WireSettings::default());
+    assert_eq!(config.wire.listen, [], "off");
     assert_eq!(config.follow_every, Duration::from_millis(50));
     assert_eq!(config.policy, "balanced");
 }
@@ -114,6 +116,15 @@ fn likely_mistakes_are_understood() {
             "[server]\nno_sign_in = true\nlisten = \"0.0.0.0:1\"",
             "line 2: server.no_sign_in is true and server.listen has 0.0.0.0:1",
         ),
+        (
+            "[wire]\nsign_in = \"none\"\nlisten = \"0.0.0.0:10299\"",
+            "line 3: wire.listen has 0.0.0.0:10299, which others can reach",
+        ),
+        (
+            "[server]\nno_sign_in = true\n[wire]\nlisten = \"0.0.0.0:10299\"",
+            "line 4: wire.listen has 0.0.0.0:10299, which others can reach",
+        ),
+        ("[wire]\nmem_slot = \"0MiB\"", "wire.mem_slot is \"0MiB\"; accepted is a size"),
         (
             "[nodes]\nlost_after = \"5s\"",
             "line 2: nodes.lost_after is 5s and nodes.heartbeat_every is 10s",

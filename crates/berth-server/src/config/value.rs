@@ -26,6 +26,8 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
     /// Addresses with ports.
     Addresses,
+    /// The same, or none.
+    NoneOrAddresses,
     /// A list of texts.
     List,
 }
@@ -91,6 +93,9 @@ impl Kind {
             Self::Addresses => {
                 "addresses with ports, as in [\"127.0.0.1:7070\", \"[::1]:7070\"]".to_owned()
             }
+            Self::NoneOrAddresses => {
+                "addresses with ports, as in [\"127.0.0.1:10299\"], or nothing".to_owned()
+            }
             Self::List => "a list of texts, as in [\"a\", \"b\"]".to_owned(),
         }
     }
@@ -106,7 +111,7 @@ impl Kind {
             Self::Duration(..) => "duration",
             Self::Age => "duration or forever",
             Self::OneOf(_) => "word",
-            Self::Addresses => "addresses",
+            Self::Addresses | Self::NoneOrAddresses => "addresses",
             Self::List => "list",
         }
     }
@@ -146,13 +151,14 @@ impl Kind {
             (Self::OneOf(words), Given::Text(text)) => {
                 words.contains(&text.as_str()).then(|| Value::Text(text.clone()))
             }
-            (Self::Addresses | Self::List, Given::Text(text)) => {
+            (Self::Addresses | Self::NoneOrAddresses | Self::List, Given::Text(text)) => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
                 self.read(&Given::List(parts.map(str::to_owned).collect()))
             }
-            (Self::Addresses, Given::List(parts)) => {
+            (Self::Addresses | Self::NoneOrAddresses, Given::List(parts)) => {
                 let good = parts.iter().all(|part| part.parse::<SocketAddr>().is_ok());
-                (good && !parts.is_empty()).then(|| Value::List(parts.clone()))
+                let enough = !parts.is_empty() || self == Self::NoneOrAddresses;
+                (good && enough).then(|| Value::List(parts.clone()))
             }
             (Self::List, Given::List(parts)) => Some(Value::List(parts.clone())),
             _ => None,

@@ -115,6 +115,11 @@ fn load_milli(load: f64) -> Answer<u32> {
     Ok((load * 1000.0) as u32)
 }
 
+/// What grants to an instance are multiples of, as far as this server knows.
+pub(crate) fn unit_of(service: &Service, instance: InstanceId) -> Size {
+    ground(service, instance).unit
+}
+
 fn ground(service: &Service, instance: InstanceId) -> Ground {
     let policy = service.catalog.policy();
     let fallback = ElasticSettings::default();

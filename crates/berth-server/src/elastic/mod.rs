@@ -11,6 +11,7 @@ mod reserve;
 mod signing;
 
 pub use account::account;
+pub(crate) use ask::unit_of;
 pub use ask::{AskedBy, ask, read};
 pub use bounds::set_bounds;
 pub(crate) use classify::classify;

@@ -26,6 +26,7 @@ use crate::service::Service;
 
 pub use document::openapi;
 pub use guard::{CertifiedNode, OverTls};
+pub(crate) use guard::{caller, from as caller_from};
 pub use permissions::{Access, Permissions, ROUTES};
 pub use problem::{Answer, ApiError, guard_in_words};
 pub(crate) use refused::refused;

@@ -49,6 +49,11 @@ struct Code {
     code: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Status {
+    code: u16,
+}
+
 /// Loops whose health is told.
 pub const LOOPS: [&str; 12] = [
     "heartbeats",
@@ -75,6 +80,7 @@ pub struct Metrics {
     refusals: Family<Code, Counter>,
     conflicts: Family<Code, Counter>,
     permits: Family<Ended, Counter>,
+    wire: Family<Status, Counter>,
     migrations: Family<Ended, Counter>,
     stages: Family<Stage, Histogram>,
     /// When each loop last did its round, in whole seconds.
@@ -121,6 +127,9 @@ impl Metrics {
         let permits = Family::<Ended, Counter>::default();
         let help = "Requests for permits by how they ended: granted, held_back, repeated";
         registry.register("permits", help, permits.clone());
+        let wire = Family::<Status, Counter>::default();
+        let help = "Requests of the protocol of existing agents, by the status of their answer";
+        registry.register("wire_requests", help, wire.clone());
         let migrations = Family::<Ended, Counter>::default();
         let help = "Migrations by the states that this server took them to";
         registry.register("migrations", help, migrations.clone());
@@ -141,6 +150,7 @@ impl Metrics {
             refusals,
             conflicts,
             permits,
+            wire,
             migrations,
             stages,
             rounds,
@@ -157,6 +167,11 @@ impl Metrics {
             () => "granted",
         };
         self.permits.get_or_create(&Ended { outcome }).inc();
+    }
+
+    /// Counts a request of the protocol of existing agents.
+    pub fn wire(&self, status: StatusCode) {
+        self.wire.get_or_create(&Status { code: status.as_u16() }).inc();
     }
 
     /// Counts a step of a migration.

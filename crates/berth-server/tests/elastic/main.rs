@@ -8,3 +8,4 @@ mod common;
 mod examples;
 mod permits;
 mod scene;
+mod wire;

@@ -1,11 +1,14 @@
 //! One node with an exact size, instances on it, and an agent that asks: natively, or by the wire
 //! protocol with bodies as bytes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{Permit, Role};
 use berth_engine::elastic::{Account, ResourceAccount, Size};
 use berth_ledger::Backend;
+use berth_server::serve::Stop;
+use berth_server::wire::{self, WireSettings};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -13,6 +16,8 @@ use crate::common::{Reply, Server, TENANT};
 
 /// The node.
 pub(crate) const NODE: &str = "n1";
+
+const DATABASE: &str = "kept.db";
 
 /// Whole units of the worked examples: one CPU with 1 GiB.
 pub(crate) const fn whole(amount: u32) -> Size {
@@ -29,10 +34,18 @@ pub(crate) const fn fine(amount: u32) -> Size {
 pub(crate) enum Way {
     /// Natively, with wishes granted this way.
     Native(&'static str),
+    /// By the wire protocol of this version, with wishes granted this way.
+    Wire(u32, &'static str),
 }
 
 /// Every way that must give the same numbers.
-pub(crate) const WAYS: [Way; 2] = [Way::Native("joint"), Way::Native("per-resource")];
+pub(crate) const WAYS: [Way; 5] = [
+    Way::Native("joint"),
+    Way::Native("per-resource"),
+    Way::Wire(5, "joint"),
+    Way::Wire(6, "per-resource"),
+    Way::Wire(7, "joint"),
+];
 
 /// What a scene begins with.
 #[derive(Clone, Debug)]
@@ -43,11 +56,20 @@ pub(crate) struct Setup {
     pub(crate) watermark: u16,
     /// More of the policy's elastic part, in TOML.
     pub(crate) more: String,
+    /// How the wire protocol is served.
+    pub(crate) wire: WireSettings,
 }
 
 impl Setup {
+    /// Without sign-in on the wire, and with slots of which a unit is a multiple.
     pub(crate) fn new(way: Way, unit: Size) -> Self {
-        Self { way, unit, watermark: 900, more: String::new() }
+        let slot_mib = if unit.memory_mib.is_multiple_of(1024) { 1024 } else { 1 };
+        let wire = WireSettings { sign_in: false, slot_mib };
+        Self { way, unit, watermark: 900, more: String::new(), wire }
+    }
+
+    pub(crate) fn signed_in(self) -> Self {
+        Self { wire: WireSettings { sign_in: true, ..self.wire }, ..self }
     }
 
     pub(crate) fn watermark(self, watermark: u16) -> Self {
@@ -60,7 +82,7 @@ impl Setup {
 
     /// The policy. Nothing moves by itself, and what was denied does not fade during a test.
     pub(crate) fn policy(&self) -> String {
-        let Way::Native(grants) = self.way;
+        let (Way::Native(grants) | Way::Wire(_, grants)) = self.way;
         let (Size { cpu_milli, memory_mib }, mark) = (self.unit, self.watermark);
         format!(
             "name = \"elastic\"\n[scores]\nmemory-pack = 1\n[elastic]\ngrants = \"{grants}\"\n\
@@ -78,6 +100,9 @@ pub(crate) struct Scene {
     pub(crate) server: Server,
     pub(crate) operator: String,
     pub(crate) setup: Setup,
+    /// Where the wire protocol is spoken.
+    wire: String,
+    http: reqwest::Client,
     folder: tempfile::TempDir,
 }
 
@@ -87,7 +112,8 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let server = open(&folder).await;
         let operator = server.token(Role::Operator).await;
-        let scene = Self { server, operator, setup, folder };
+        let (wire, http) = (speak(&server, setup.wire), reqwest::Client::new());
+        let scene = Self { server, operator, setup, wire, http, folder };
         scene.activate(&scene.setup.policy()).await;
         scene.node(NODE, total, json!({})).await;
         scene
@@ -95,9 +121,16 @@ impl Scene {
 
     /// The same after the server was stopped and started again.
     pub(crate) async fn restarted(self) -> Self {
-        let Self { server, operator, setup, folder } = self;
+        let Self { server, operator, setup, http, folder, .. } = self;
         server.stop().await;
-        Self { server: open(&folder).await, operator, setup, folder }
+        let server = open(&folder).await;
+        let wire = speak(&server, setup.wire);
+        Self { server, operator, setup, wire, http, folder }
+    }
+
+    /// The file that the ledger is in.
+    pub(crate) fn database(&self) -> std::path::PathBuf {
+        self.folder.path().join(DATABASE)
     }
 
     /// Puts a policy in force.
@@ -194,11 +227,94 @@ impl Scene {
 
     /// The same for an agent that says what it was permitted last.
     pub(crate) async fn ask_holding(&self, id: &str, size: Size, last: Option<Size>) -> Size {
+        if let Way::Wire(version, _) = self.setup.way {
+            let body = self.wire_body(version, &self.pod(id).await, size, last);
+            return self.heard(version, &self.wire(&body).await.expect(200).json()["permit"]);
+        }
         let mut body = json!({"resources": size});
         if let Some(last) = last {
             body["last_permit"] = json!(last);
         }
         self.permit(id, &body).await.permit
+    }
+
+    /// The name of an instance, or its id if it has none.
+    async fn pod(&self, id: &str) -> String {
+        let claim = self.get(&format!("/v1/claims/{id}")).await;
+        claim["name"].as_str().unwrap_or(id).to_owned()
+    }
+
+    /// A request as an agent of this version writes it.
+    pub(crate) fn wire_body(
+        &self,
+        version: u32,
+        pod: &str,
+        size: Size,
+        last: Option<Size>,
+    ) -> String {
+        let said = |size: Size| {
+            let memory = match version {
+                5 => (size.memory_mib / self.setup.wire.slot_mib).to_string(),
+                _ => format!("\"{}Mi\"", size.memory_mib),
+            };
+            format!(r#"{{"vCPUs":"{}m","mem":{memory}}}"#, size.cpu_milli)
+        };
+        let last = last.map_or("null".to_owned(), said);
+        let unit = match version {
+            5 => String::new(),
+            _ => format!(r#""computeUnit":{},"#, said(self.setup.unit)),
+        };
+        let metrics = match version {
+            7 => r#"{"loadAvg1M":0.25}"#,
+            6 => r#"{"loadAvg1M":0.25,"loadAvg5M":0.5,"memoryUsageBytes":1.5e9}"#,
+            _ => "null",
+        };
+        let resources = said(size);
+        format!(
+            r#"{{"protoVersion":{version},"pod":{{"name":"{pod}","namespace":"{TENANT}"}},{unit}"resources":{resources},"lastPermit":{last},"metrics":{metrics}}}"#
+        )
+    }
+
+    /// Sends bytes over the wire.
+    pub(crate) async fn wire(&self, body: &str) -> Reply {
+        self.wire_as(None, "POST", "/", body.as_bytes()).await
+    }
+
+    /// The same with a token, another method or another path.
+    pub(crate) async fn wire_as(
+        &self,
+        token: Option<&str>,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Reply {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.wire));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let response = request.body(body.to_vec()).send().await.unwrap();
+        let (status, headers) = (response.status(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.unwrap() }
+    }
+
+    /// What an agent of this version understands of resources.
+    pub(crate) fn heard(&self, version: u32, said: &Value) -> Size {
+        let cpu_milli = match &said["vCPUs"] {
+            Value::String(text) => text.strip_suffix('m').unwrap().parse().unwrap(),
+            number => u32::try_from(number.as_u64().unwrap() * 1000).unwrap(),
+        };
+        let memory_mib = match &said["mem"] {
+            Value::String(text) if text.ends_with("Gi") => {
+                text.strip_suffix("Gi").unwrap().parse::<u32>().unwrap() * 1024
+            }
+            Value::String(text) => text.strip_suffix("Mi").unwrap().parse().unwrap(),
+            slots => {
+                assert_eq!(version, 5, "{said}");
+                u32::try_from(slots.as_u64().unwrap()).unwrap() * self.setup.wire.slot_mib
+            }
+        };
+        Size::new(cpu_milli, memory_mib)
     }
 
     /// Asks natively with all that can be said.
@@ -276,7 +392,18 @@ fn roof() -> Value {
     json!({"cpu_milli": 1_000_000, "memory_mib": 1_000_000, "disk_mib": 0, "bandwidth_mbps": 0})
 }
 
+/// Speaks the wire protocol on a free port, until the server stops. Returns where.
+pub(crate) fn speak(server: &Server, settings: WireSettings) -> String {
+    let listener = berth_server::serve::Server::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+    let at = listener.addresses()[0];
+    let stopping = server.service.stopping.clone();
+    let stop = Stop { closing: stopping.clone(), cut: stopping, ..Stop::default() };
+    let app = wire::router(Arc::clone(&server.service), settings);
+    tokio::spawn(listener.run(app, stop));
+    format!("http://{at}")
+}
+
 async fn open(folder: &tempfile::TempDir) -> Server {
-    let backend = Backend::Sqlite(folder.path().join("kept.db"));
+    let backend = Backend::Sqlite(folder.path().join(DATABASE));
     Server::start_with(move |options| options.backend = backend).await
 }

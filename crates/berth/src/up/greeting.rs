@@ -23,6 +23,10 @@ fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) ->
     )];
     lines.push(format!("  browser   {}/", opened.local_url()));
     lines.push(format!("  data      {}", opened.database()));
+    if !opened.wire.is_empty() {
+        let urls = opened.wire_urls().join(" and ");
+        lines.push(format!("  wire      {urls}/ for existing agents, versions 3.0 to 5.0"));
+    }
     if let Some(hosts) = demo {
         lines.push(format!("  fleet     {hosts} simulated hosts, and tenants that come and go"));
     }

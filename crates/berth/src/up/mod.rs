@@ -21,6 +21,7 @@ use berth_server::router;
 use berth_server::serve::Stop;
 use berth_server::service::Service;
 use berth_server::telemetry::Telemetry;
+use berth_server::wire;
 use berth_sim::agents::DemoOptions;
 use clap::Args;
 use sd_notify::NotifyState;
@@ -70,14 +71,21 @@ impl Up {
 
     async fn serve(self, loaded: Loaded, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         let mut signals = stop::Signals::new()?;
-        let server = open::listen(&loaded.config.server.listen)?;
-        let opened = Opened::new(&loaded.config, self.demo.is_some(), &server.addresses())?;
+        let server = open::listen("--listen", &loaded.config.server.listen)?;
+        let wire = open::listen("--wire-listen", &loaded.config.wire.listen)?;
+        let (own, others) = (server.addresses(), wire.addresses());
+        let opened = Opened::new(&loaded.config, self.demo.is_some(), &own, &others)?;
         let service = opened.start(&loaded.config).await?;
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
         let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
         let app = router(Arc::clone(&service), loaded.config.http.limits);
+        let wire = wire.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
+        let wire_app = wire::router(Arc::clone(&service), loaded.config.wire_settings());
         let steps = Stop { draining: service.draining.clone(), ..Stop::default() };
-        let serving = tokio::spawn(server.run(app, steps.clone()));
+        let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
+        let serving = tokio::spawn(async move {
+            tokio::join!(on_own, on_wire);
+        });
 
         let sign_in = sign_in::arrange(&opened, &service, self.demo.is_some()).await?;
         greeting::print(&opened, &sign_in, self.demo);

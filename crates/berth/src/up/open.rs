@@ -22,6 +22,7 @@ pub(super) struct Opened {
     pub(super) data_dir: PathBuf,
     pub(super) backend: Backend,
     pub(super) addresses: Vec<SocketAddr>,
+    pub(super) wire: Vec<SocketAddr>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) own: Option<Own>,
     pub(super) no_sign_in: bool,
@@ -35,19 +36,19 @@ pub(super) struct Own {
     pub(super) hosts: Vec<String>,
 }
 
-/// Takes the addresses.
-pub(super) fn listen(addresses: &[SocketAddr]) -> anyhow::Result<Server> {
+/// Takes the addresses, which are named by a flag.
+pub(super) fn listen(flag: &str, addresses: &[SocketAddr]) -> anyhow::Result<Server> {
     Server::bind(addresses).map_err(|(at, error)| match error.kind() {
         ErrorKind::AddrInUse => anyhow!(
-            "cannot listen on {at}: the port is in use; stop the program that has it, or name another with --listen, as in --listen {}:{}",
+            "cannot listen on {at}: the port is in use; stop the program that has it, or name another with {flag}, as in {flag} {}:{}",
             at.ip(),
             at.port().saturating_add(1)
         ),
         ErrorKind::PermissionDenied => anyhow!(
-            "cannot listen on {at}: ports below 1024 are for root; name another with --listen"
+            "cannot listen on {at}: ports below 1024 are for root; name another with {flag}"
         ),
         ErrorKind::AddrNotAvailable => anyhow!(
-            "cannot listen on {at}: this machine does not have the address; name one of its own with --listen"
+            "cannot listen on {at}: this machine does not have the address; name one of its own with {flag}"
         ),
         _ => anyhow!("cannot listen on {at}: {error}"),
     })
@@ -58,6 +59,7 @@ impl Opened {
         config: &Config,
         demo: bool,
         addresses: &[SocketAddr],
+        wire: &[SocketAddr],
     ) -> anyhow::Result<Self> {
         let mut data_dir = config.server.data_dir.clone();
         if data_dir.as_os_str().is_empty() {
@@ -82,16 +84,16 @@ impl Opened {
         let own = match config.tls.mode {
             TlsMode::Own => {
                 let authority = Authority::in_data_dir(&data_dir, now)?;
-                let hosts = hosts(addresses, &config.tls.hosts);
+                let hosts = hosts(&[addresses, wire].concat(), &config.tls.hosts);
                 authority.renew_server(&hosts, now)?;
                 Some(Own { authority, hosts })
             }
             TlsMode::Off | TlsMode::Files => None,
         };
         let tls = tls_files(config, own.as_ref()).map(Tls::load).transpose()?.map(Arc::new);
-        let addresses = addresses.to_vec();
+        let (addresses, wire) = (addresses.to_vec(), wire.to_vec());
         let no_sign_in = config.server.no_sign_in;
-        Ok(Self { data_dir, backend, addresses, tls, own, no_sign_in, _lock: lock })
+        Ok(Self { data_dir, backend, addresses, wire, tls, own, no_sign_in, _lock: lock })
     }
 
     /// Opens the ledger and starts what works on it.
@@ -149,6 +151,11 @@ impl Opened {
     /// All addresses, as people type them.
     pub(super) fn urls(&self) -> Vec<String> {
         self.addresses.iter().map(|at| self.url(Some(at))).collect()
+    }
+
+    /// Where the protocol of existing agents is spoken.
+    pub(super) fn wire_urls(&self) -> Vec<String> {
+        self.wire.iter().map(|at| self.url(Some(at))).collect()
     }
 
     fn url(&self, at: Option<&SocketAddr>) -> String {

@@ -15,6 +15,10 @@ pub(crate) struct Flags {
     /// Where the server listens; may be given several times. 127.0.0.1:7070 when not given.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<String>,
+    /// Where permits are asked for by the protocol of existing agents, as in 127.0.0.1:10299; may be
+    /// given several times. Nowhere when not given.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    wire_listen: Vec<String>,
     /// Where the server keeps its data.
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<String>,
@@ -107,6 +111,7 @@ impl Flags {
             self.no_sign_in.then_some(("server.no_sign_in", "--no-sign-in", Given::Flag(true)));
         let mut given: Vec<_> = [
             list("server.listen", "--listen", &self.listen),
+            list("wire.listen", "--wire-listen", &self.wire_listen),
             text("server.data_dir", "--data-dir", &self.data_dir),
             text("server.database_url", "--database-url", &self.database_url),
             no_sign_in,

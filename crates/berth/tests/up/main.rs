@@ -8,3 +8,4 @@ mod reload;
 mod start;
 mod stop;
 mod tls;
+mod wire;

@@ -1,0 +1,305 @@
+//! What goes over the wire: requests of versions 3.0 to 5.0 and their answers.
+//!
+//! Memory is counted in bytes there (before version 4.0 in slots) and in MiB here. What is reserved
+//! is rounded up and what is answered is cut to what was asked for, so that an answer is never more
+//! than either.
+
+use std::fmt;
+
+use berth_engine::Amounts;
+use berth_engine::elastic::Size;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::quantity::{self, Count};
+
+/// A version of the protocol that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Version {
+    /// Memory in slots, and the server's compute unit.
+    V3_0,
+    /// Memory in bytes, and the agent's compute unit.
+    V4_0,
+    /// Fewer metrics.
+    V5_0,
+}
+
+impl Version {
+    fn of(number: u64) -> Option<Self> {
+        match number {
+            5 => Some(Self::V3_0),
+            6 => Some(Self::V4_0),
+            7 => Some(Self::V5_0),
+            _ => None,
+        }
+    }
+}
+
+/// What stands in the body. Fields that are not known are not looked at, as agents expect.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    #[serde(default)]
+    proto_version: u64,
+    pod: Option<Pod>,
+    compute_unit: Option<Resources>,
+    resources: Option<Resources>,
+    last_permit: Option<Resources>,
+    metrics: Option<Metrics>,
+}
+
+/// Whose request it is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Pod {
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) namespace: String,
+}
+
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} in namespace {:?}", self.name, self.namespace)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Resources {
+    #[serde(rename = "vCPUs", default)]
+    cpus: Value,
+    #[serde(default)]
+    mem: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct Metrics {
+    #[serde(rename = "loadAvg1M", default)]
+    load_1m: Option<f64>,
+}
+
+/// CPU and memory as they were said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    cpu_milli: u32,
+    /// Bytes or slots.
+    memory: u64,
+}
+
+/// A request that can be understood.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Request {
+    pub(super) pod: Pod,
+    /// What it wants, as it is reserved.
+    pub(super) wanted: Size,
+    /// What its agent holds already, as it is reserved.
+    pub(super) last_permit: Option<Size>,
+    /// The agent's compute unit, if it has its own.
+    pub(super) unit: Option<Size>,
+    pub(super) load: Option<f64>,
+    said: Said,
+    memory_in: MemoryIn,
+}
+
+/// What memory is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemoryIn {
+    Bytes,
+    /// So many MiB.
+    Slots(u32),
+}
+
+const MIB: u64 = 1 << 20;
+
+impl MemoryIn {
+    /// MiB that hold so much, at least.
+    fn mib(self, memory: u64) -> Option<u32> {
+        let mib = match self {
+            Self::Bytes => memory.div_ceil(MIB),
+            Self::Slots(size) => memory.checked_mul(size.into())?,
+        };
+        u32::try_from(mib).ok().filter(|mib| *mib <= Amounts::MAX)
+    }
+}
+
+impl Request {
+    /// Reads a body; slots are of so many MiB.
+    pub(super) fn read(body: &[u8], slot_mib: u32) -> Result<Self, String> {
+        let body: Body = serde_json::from_slice(body)
+            .map_err(|error| format!("the body is not valid: {error}"))?;
+        let number = body.proto_version;
+        let version = Version::of(number).ok_or_else(|| {
+            format!("protoVersion is {number}; accepted is 5 to 7, which are versions 3.0 to 5.0")
+        })?;
+        let memory_in = match version {
+            Version::V3_0 => MemoryIn::Slots(slot_mib.max(1)),
+            Version::V4_0 | Version::V5_0 => MemoryIn::Bytes,
+        };
+        let missing = |field: &str| format!("{field} is missing");
+        let pod = body.pod.filter(|pod| !pod.name.is_empty()).ok_or_else(|| missing("pod.name"))?;
+        let resources = body.resources.ok_or_else(|| missing("resources"))?;
+        let said = resources.read("resources", memory_in)?;
+        let wanted = said.size("resources", memory_in)?;
+        said.none_is_zero("resources")?;
+        let last_permit = body.last_permit.map(|last| {
+            let said = last.read("lastPermit", memory_in)?;
+            said.size("lastPermit", memory_in)
+        });
+        let unit = match version {
+            Version::V3_0 => None,
+            Version::V4_0 | Version::V5_0 => {
+                let unit = body.compute_unit.ok_or_else(|| missing("computeUnit"))?;
+                Some(unit.read("computeUnit", memory_in)?.unit()?)
+            }
+        };
+        let load = body.metrics.and_then(|metrics| metrics.load_1m);
+        // What ranks candidates of migrations is no reason to refuse a permit.
+        let load = load.filter(|load| (0.0..=1_000_000.0).contains(load));
+        let last_permit = last_permit.transpose()?;
+        Ok(Self { pod, wanted, last_permit, unit, load, said, memory_in })
+    }
+
+    /// A server's unit, for an agent that has none of its own: of memory, whole slots.
+    pub(super) fn in_slots(&self, unit: Size) -> Size {
+        match self.memory_in {
+            MemoryIn::Bytes => unit,
+            MemoryIn::Slots(size) => {
+                let mib = unit.memory_mib.checked_next_multiple_of(size).unwrap_or(Amounts::MAX);
+                Size { memory_mib: mib.min(Amounts::MAX), ..unit }
+            }
+        }
+    }
+
+    /// The answer: never more than was asked for, nor than is reserved.
+    pub(super) fn answer(&self, permit: Size, moving: bool) -> Value {
+        let cpu_milli = permit.cpu_milli.min(self.said.cpu_milli);
+        let memory = match self.memory_in {
+            MemoryIn::Bytes => {
+                let bytes = u64::from(permit.memory_mib).saturating_mul(MIB);
+                quantity::write_bytes(bytes.min(self.said.memory))
+            }
+            MemoryIn::Slots(size) => {
+                let slots = permit.memory_mib.checked_div(size).unwrap_or(0);
+                u64::from(slots).min(self.said.memory).into()
+            }
+        };
+        let mut answer =
+            json!({"permit": {"vCPUs": quantity::write_cpu(cpu_milli), "mem": memory}});
+        if moving && let Some(fields) = answer.as_object_mut() {
+            fields.insert("migrate".to_owned(), json!({}));
+        }
+        answer
+    }
+}
+
+impl Resources {
+    fn read(&self, field: &str, memory_in: MemoryIn) -> Result<Said, String> {
+        let cpu = amount(&self.cpus, Count::Thousandths);
+        let cpu = cpu.and_then(|cpu| u32::try_from(cpu).ok()).filter(|cpu| *cpu <= Amounts::MAX);
+        let wrong = |name: &str, value: &Value, accepted: &str| match value {
+            Value::Null => format!("{field}.{name} is missing; accepted is {accepted}"),
+            value => format!("{field}.{name} is {value}; accepted is {accepted}"),
+        };
+        let whole = "a number or a quantity in whole thousandths, as in 2 or \"250m\"";
+        let cpu_milli = cpu.ok_or_else(|| wrong("vCPUs", &self.cpus, whole))?;
+        let accepted = match memory_in {
+            MemoryIn::Bytes => "a number of bytes or a quantity, as in \"4Gi\"",
+            MemoryIn::Slots(_) => "a number of memory slots",
+        };
+        let memory = amount(&self.mem, Count::Ones);
+        let memory = memory.ok_or_else(|| wrong("mem", &self.mem, accepted))?;
+        Ok(Said { cpu_milli, memory })
+    }
+}
+
+fn amount(value: &Value, count: Count) -> Option<u64> {
+    match value {
+        Value::Number(number) => quantity::read(&number.to_string(), count),
+        Value::String(text) => quantity::read(text, count),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+impl Said {
+    fn size(self, field: &str, memory_in: MemoryIn) -> Result<Size, String> {
+        let mib = memory_in.mib(self.memory).ok_or_else(|| {
+            format!("{field}.mem is more than {} MiB, which nobody has", Amounts::MAX)
+        })?;
+        Ok(Size::new(self.cpu_milli, mib))
+    }
+
+    fn none_is_zero(self, field: &str) -> Result<(), String> {
+        let named = [("vCPUs", u64::from(self.cpu_milli)), ("mem", self.memory)];
+        match named.into_iter().find(|(_, value)| *value == 0) {
+            Some((name, _)) => Err(format!("{field}.{name} is 0; accepted is more than that")),
+            None => Ok(()),
+        }
+    }
+
+    /// As a compute unit. Whole MiB: half of one could not be granted.
+    fn unit(self) -> Result<Size, String> {
+        self.none_is_zero("computeUnit")?;
+        if !self.memory.is_multiple_of(MIB) {
+            let bytes = self.memory;
+            return Err(format!("computeUnit.mem is {bytes}; accepted are whole MiB"));
+        }
+        self.size("computeUnit", MemoryIn::Bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Request, String> {
+        Request::read(body.as_bytes(), 1024)
+    }
+
+    fn bytes(mem: u64) -> Request {
+        read(&format!(
+            r#"{{"protoVersion": 7, "pod": {{"name": "a"}}, "resources": {{"vCPUs": 1, "mem": {mem}}},
+                "computeUnit": {{"vCPUs": "250m", "mem": "1Gi"}}}}"#
+        ))
+        .unwrap()
+    }
+
+    /// Whatever is asked for and granted, the answer is no more than either, and no less than what
+    /// was answered before if that is still reserved.
+    #[test]
+    fn an_answer_in_bytes_is_between_what_is_used_and_what_was_asked_for() {
+        let sizes = [1, MIB - 1, MIB, MIB + 1, 3 * MIB - 1, 3 * MIB, 1_000_000_007];
+        for used in sizes {
+            let before = bytes(used);
+            let held = before.wanted;
+            assert!(u64::from(held.memory_mib) * MIB >= used, "what is used is reserved");
+            assert_eq!(before.answer(held, false)["permit"]["mem"], quantity::write_bytes(used));
+            for wanted in sizes.into_iter().filter(|wanted| *wanted >= used) {
+                let request = bytes(wanted);
+                for granted in [held, request.wanted] {
+                    let told = request.answer(granted, false);
+                    let told = &told["permit"]["mem"];
+                    let told = amount(told, Count::Ones).unwrap();
+                    assert!((used..=wanted).contains(&told), "{used} {wanted} {granted} {told}");
+                    assert!(told <= u64::from(granted.memory_mib) * MIB, "it is reserved");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_whole_in_both_directions() {
+        let request = read(
+            r#"{"protoVersion": 5, "pod": {"name": "a", "namespace": "b"},
+            "resources": {"vCPUs": 2, "mem": 3}, "lastPermit": {"vCPUs": 1, "mem": 2},
+            "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 1, "memoryUsageBytes": 3e9}}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (request.wanted, request.last_permit),
+            (Size::new(2000, 3072), Some(Size::new(1000, 2048)))
+        );
+        assert_eq!((request.unit, request.load), (None, Some(0.5)));
+        let answer = request.answer(Size::new(1250, 2900), true);
+        assert_eq!(answer, json!({"permit": {"vCPUs": "1250m", "mem": 2}, "migrate": {}}));
+        assert_eq!(request.in_slots(Size::new(250, 1500)), Size::new(250, 2048));
+    }
+}

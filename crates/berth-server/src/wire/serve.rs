@@ -1,0 +1,217 @@
+//! Answering one request: who asks, for whom, and with which code.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request as HttpRequest, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use berth_api::AskPermit;
+use berth_ledger::Text;
+use http::{HeaderValue, Method, StatusCode, header};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::message::Request;
+use super::pod::{self, Meant};
+use crate::access::Caller;
+use crate::elastic::{self, AskedBy};
+use crate::http::{Access, ApiError, caller, caller_from};
+use crate::metrics::Metrics;
+use crate::service::Service;
+
+/// The largest body, as agents expect it. A longer one is read no further, and so is no JSON.
+const BODY_BYTES: usize = 1024;
+
+/// How long an answer may take: agents give up after ten seconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The route whose roles may ask here too.
+const SAME_AS: &str = "/v1/instances/{instance}/permit";
+
+/// How the protocol is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireSettings {
+    /// Whether callers must sign in; if not, only callers on this machine are answered.
+    pub sign_in: bool,
+    /// MiB of a memory slot, in which versions before 4.0 count.
+    pub slot_mib: u32,
+}
+
+impl Default for WireSettings {
+    fn default() -> Self {
+        Self { sign_in: true, slot_mib: 1024 }
+    }
+}
+
+/// What answers need.
+#[derive(Clone)]
+pub struct PermitsByWire {
+    service: Arc<Service>,
+    settings: WireSettings,
+}
+
+/// A refusal: a code that agents know, and why.
+type Refused = (StatusCode, String);
+
+/// The whole protocol, for a listener of its own.
+pub fn router(service: Arc<Service>, settings: WireSettings) -> Router {
+    let state = PermitsByWire { service: Arc::clone(&service), settings };
+    guarded(Router::new().fallback(answer).with_state(state), Arc::clone(&service.metrics))
+}
+
+/// Answers defects with a code, and counts every answer by its code.
+fn guarded(app: Router, metrics: Arc<Metrics>) -> Router {
+    app.layer(CatchPanicLayer::custom(panicked))
+        .layer(axum::middleware::from_fn_with_state(metrics, count))
+}
+
+async fn count(State(metrics): State<Arc<Metrics>>, request: HttpRequest, next: Next) -> Response {
+    let response = next.run(request).await;
+    metrics.wire(response.status());
+    response
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the layer's signature")]
+fn panicked(panic: Box<dyn std::any::Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(panic = text, "a permit by wire met a defect");
+    let why = "the server met a defect of its own; its log says more".to_owned();
+    refusal((StatusCode::INTERNAL_SERVER_ERROR, why))
+}
+
+async fn answer(State(wire): State<PermitsByWire>, request: HttpRequest) -> Response {
+    match tokio::time::timeout(PATIENCE, permit(&wire, request)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(refused)) => refusal(refused),
+        Err(_) => {
+            let why = "nobody knows yet what became of it; ask again".to_owned();
+            refusal((StatusCode::INTERNAL_SERVER_ERROR, why))
+        }
+    }
+}
+
+fn refusal((status, why): Refused) -> Response {
+    let mut response = Response::new(Body::from(format!("{why}\n")));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    if status == StatusCode::UNAUTHORIZED {
+        let bearer = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    }
+    response
+}
+
+fn bad(why: impl Into<String>) -> Refused {
+    (StatusCode::BAD_REQUEST, why.into())
+}
+
+async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, Refused> {
+    if request.uri().path() != "/" {
+        let path = request.uri().path();
+        return Err((StatusCode::NOT_FOUND, format!("there is nothing at {path}; use /")));
+    }
+    if request.method() != Method::POST {
+        return Err(bad(format!("the method is {}; accepted is POST", request.method())));
+    }
+    let caller = who(wire, &request)?;
+    let body = axum::body::to_bytes(request.into_body(), BODY_BYTES).await;
+    let body =
+        body.map_err(|_| bad(format!("the body cannot be read, or is above {BODY_BYTES} bytes")))?;
+    let asked = Request::read(&body, wire.settings.slot_mib).map_err(bad)?;
+    let service = &wire.service;
+    let instance = match pod::find(service, &caller, &asked.pod).await {
+        Meant::One(instance) => instance,
+        Meant::Several(several) => {
+            let pod = &asked.pod;
+            return Err(bad(format!("{several} instances run as {pod}; name one by its id")));
+        }
+        Meant::Nobody => return Err((StatusCode::NOT_FOUND, unknown(&asked))),
+    };
+    let unit = asked.unit.unwrap_or_else(|| asked.in_slots(elastic::unit_of(service, instance)));
+    let by = AskedBy {
+        owner: Some(Text::from(asked.pod.namespace.as_str())),
+        node: caller.node().cloned(),
+        sees_nodes: false,
+        unit: Some(unit),
+        any_size: true,
+        rigid_while_moving: true,
+    };
+    let wish = AskPermit {
+        resources: asked.wanted,
+        seq: None,
+        fence: None,
+        last_permit: asked.last_permit,
+        headroom: None,
+        load: asked.load,
+    };
+    let permit = elastic::ask(service, by, instance, &wish).await;
+    let permit = permit.map_err(|error| refused(&error, &asked))?;
+    Ok(axum::Json(asked.answer(permit.permit, permit.frozen)).into_response())
+}
+
+fn unknown(asked: &Request) -> String {
+    format!("there is no instance {}", asked.pod)
+}
+
+/// Codes of this protocol for what the native one says.
+fn refused(error: &ApiError, asked: &Request) -> Refused {
+    let problem = error.problem();
+    match (problem.status, problem.code.as_str()) {
+        // It has no node yet, or is about to leave it.
+        (404, _) | (_, "wrong_state") => (StatusCode::NOT_FOUND, unknown(asked)),
+        (_, "not_elastic") => bad(format!("instance {} is not elastic", asked.pod)),
+        (_, "migrating") => {
+            bad(format!("instance {} is being moved and stays as large as it is", asked.pod))
+        }
+        (400..500, _) => bad(problem.detail.clone()),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, problem.detail.clone()),
+    }
+}
+
+/// Who asks: those who may ask natively.
+fn who(wire: &PermitsByWire, request: &HttpRequest) -> Result<Caller, Refused> {
+    let service = &wire.service;
+    let known = caller(service, request);
+    // That this machine is trusted elsewhere does not make it so here.
+    let known = known.filter(|caller| {
+        !wire.settings.sign_in || caller.token.is_some() || caller.node().is_some()
+    });
+    let from = caller_from(request.extensions());
+    let is_local = from.is_some_and(|from| from.to_canonical().is_loopback());
+    let presents = request.headers().contains_key(header::AUTHORIZATION);
+    let known = known.or_else(|| {
+        let trusted = !wire.settings.sign_in && is_local && !presents;
+        trusted.then(|| Caller { from, ..Caller::local("anyone on this machine") })
+    });
+    let caller = known.ok_or_else(|| {
+        let why = "sign in first: send Authorization: Bearer TOKEN of an agent or an operator";
+        (StatusCode::UNAUTHORIZED, why.to_owned())
+    })?;
+    match service.permissions.of(&Method::POST, SAME_AS) {
+        Some(Access::Roles(roles)) if roles.contains(&caller.role) => Ok(caller),
+        _ => {
+            let role = caller.role.name();
+            Err((StatusCode::FORBIDDEN, format!("a token of role {role} may not ask for permits")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::Service as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_defect_is_500_in_plain_text() {
+        let broken = Router::new().fallback(|| async { panic!("a defect") as () });
+        let mut app = guarded(broken, Arc::new(Metrics::new()));
+        let response = app.call(HttpRequest::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain");
+    }
+}
