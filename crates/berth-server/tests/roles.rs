@@ -113,6 +113,7 @@ fn body(method: &str, path: &str, tenant: Option<&str>) -> Option<Value> {
     }
     let owner = tenant.map_or(Value::Null, Value::from);
     let template = json!({"resources": shape()});
+    let size = json!({"cpu_milli": 100, "memory_mib": 128});
     let noun = path.split('/').nth(2).unwrap_or_default();
     Some(match noun {
         "groups" => {
@@ -124,6 +125,9 @@ fn body(method: &str, path: &str, tenant: Option<&str>) -> Option<Value> {
         "workloads" if path.ends_with("/rollout") => json!({"action": "pause"}),
         "workloads" => json!({"replicas": 1, "template": template}),
         "claims" => json!({"fence": 1}),
+        "instances" if path.ends_with("/permit") => json!({"resources": size}),
+        "instances" if path.ends_with("/bounds") => json!({"min": size, "max": size}),
+        "nodes" if path.ends_with("/migrations") => json!({"id": "m", "step": "copying"}),
         "placements" => {
             json!({"owner": owner, "dry_run": true, "instances": [{"resources": shape()}]})
         }
