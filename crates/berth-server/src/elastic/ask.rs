@@ -65,6 +65,7 @@ pub async fn ask(
                 let granted = answer.permit.granted;
                 tracing::warn!(%instance, %granted, "an agent holds more than was recorded");
             }
+            service.heard_permits.note(instance, answer.fence, answer.permit);
             service.metrics.permit(&answer);
             Ok(view(service, instance, &answer, ground.elastic.as_ref(), by.sees_nodes))
         }
@@ -81,7 +82,7 @@ pub fn read(service: &Service, claim: &ClaimEntry, sees_nodes: bool) -> Option<P
         node: claim.node.clone(),
         owner: Text::from(claim.request.owner.as_str()),
         fence: claim.fence,
-        permit: claim.permit?,
+        permit: service.heard_permits.newest(claim.key.instance, claim.fence, claim.permit?),
         charged: claim.amounts,
         repeated: false,
         found_larger: false,

@@ -7,6 +7,7 @@ mod account;
 mod ask;
 mod bounds;
 mod classify;
+mod heard;
 mod reserve;
 mod signing;
 
@@ -15,5 +16,6 @@ pub(crate) use ask::unit_of;
 pub use ask::{AskedBy, ask, read};
 pub use bounds::set_bounds;
 pub(crate) use classify::classify;
+pub use heard::HeardPermits;
 pub(crate) use reserve::keep_reserves;
 pub use signing::Signer;

@@ -36,7 +36,9 @@ pub(crate) fn guest(
 ) -> ReliefGuest {
     let past = service.migrations.of(claim.key.instance);
     let past: Vec<&MigrationRecord> = past.iter().map(|(_, known)| &known.0).collect();
-    let permit = claim.permit.as_ref();
+    let heard = |permit| service.heard_permits.newest(claim.key.instance, claim.fence, permit);
+    let permit = claim.permit.map(heard);
+    let permit = permit.as_ref();
     let elastic = claim.request.elastic.as_ref();
     // Only those whose agents speak of sizes are moved unasked: they know how to.
     let may = elastic.is_some_and(|elastic| !elastic.stays)

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Caller, Tokens};
 use crate::catalog::{Catalog, LocalityKey};
 use crate::drain::Drains;
-use crate::elastic::Signer;
+use crate::elastic::{HeardPermits, Signer};
 use crate::evacuation::Evacuations;
 use crate::feed::Feed;
 use crate::housekeeping::Chores;
@@ -70,6 +70,8 @@ pub struct Service {
     pub volume_moves: VolumeMoves,
     /// Instances that move while they run.
     pub migrations: Migrations,
+    /// What agents said last of their instances.
+    pub heard_permits: HeardPermits,
     /// Signs what agents may do unasked.
     pub signer: Signer,
     /// Workloads whose members cannot be placed.

@@ -108,6 +108,7 @@ impl Service {
             drains: Drains::load(&ledger)?,
             volume_moves: VolumeMoves::load(&ledger)?,
             migrations: Migrations::load(&ledger)?,
+            heard_permits: elastic::HeardPermits::default(),
             signer: Signer::load(&ledger)?,
             evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::load(&ledger)?,
