@@ -145,11 +145,8 @@ impl Permit {
     /// maximum if nobody knows what it uses; else what was granted stands.
     #[must_use]
     pub fn rebound(&self, max: Size) -> Self {
-        let buffer = if self.uncertain {
-            max.less(self.granted)
-        } else {
-            self.buffer.least(max.less(self.granted))
-        };
+        // Headroom was signed away: its agent may have grown into it already, unheard.
+        let buffer = if self.uncertain { max.less(self.granted) } else { self.buffer };
         Self { buffer, ..*self }
     }
 }
@@ -321,9 +318,9 @@ pub fn decide(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<Decided, In
 /// The size that a wish grows or shrinks from.
 fn start(permit: &Permit, wish: &Wish, terms: &Terms) -> Size {
     let Some(held) = wish.last_permit else { return permit.reserved() };
-    // Never above its maximum, and never below what it was granted while that is certain: an answer
-    // may have been lost on its way.
-    let held = held.least(terms.max.most(permit.granted));
+    // Never above its maximum or what was set aside for it before that was lowered, and never below
+    // what it was granted while that is certain: an answer may have been lost on its way.
+    let held = held.least(terms.max.most(permit.reserved()));
     if permit.uncertain { held.most(terms.min) } else { held.most(permit.granted) }
 }
 
@@ -333,24 +330,23 @@ fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish>
             return Err(InvalidWish::ZeroUnit { field });
         }
     }
+    let (granted, held) = (permit.granted.named(), start(permit, wish, terms).named());
+    let has = granted.into_iter().zip(held);
     let bounds = terms.min.named().into_iter().zip(terms.max.named());
-    let granted = permit.granted.named();
-    for (((field, value), ((_, min), (_, max))), (_, has)) in
-        wish.size.named().into_iter().zip(bounds).zip(granted)
+    let told = permit.unit.filter(|_| terms.whole_units).map(Size::named);
+    for (place, (((field, value), ((_, min), (_, max))), ((_, has), (_, held)))) in
+        wish.size.named().into_iter().zip(bounds).zip(has).enumerate()
     {
-        // What was granted before its bounds changed is not taken away.
-        if value != has && !(min..=max).contains(&value) {
+        // What was granted before its bounds changed is not taken away, nor what it grew into.
+        if value == has || value == held {
+            continue;
+        }
+        if !(min..=max).contains(&value) {
             return Err(InvalidWish::OutsideBounds { field, value, min, max });
         }
-    }
-    let Some(told) = permit.unit.filter(|_| terms.whole_units) else { return Ok(()) };
-    let bounds = terms.min.named().into_iter().zip(terms.max.named());
-    let units = told.named().into_iter().zip(permit.granted.named());
-    for (((field, value), ((_, min), (_, max))), ((_, unit), (_, has))) in
-        wish.size.named().into_iter().zip(bounds).zip(units)
-    {
+        let Some((_, unit)) = told.and_then(|told| told.get(place).copied()) else { continue };
         let is_whole = value.checked_rem(unit) == Some(0);
-        if !is_whole && value != has && value != min && value != max {
+        if !is_whole && value != min && value != max {
             return Err(InvalidWish::NotWholeUnits { field, value, has, unit });
         }
     }
@@ -377,12 +373,14 @@ fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: F
             more.least(whole)
         }
         Grants::Joint => {
+            // What fits as a whole holds nothing else back.
             let units = |more: u32, most: u32, unit: u32| {
-                (more > 0).then(|| most.checked_div(unit).unwrap_or(0))
+                let units = most.checked_div(unit).unwrap_or(0);
+                (more > unit.saturating_mul(units)).then_some(units)
             };
             let cpu = units(more.cpu_milli, most.cpu_milli, unit.cpu_milli);
             let memory = units(more.memory_mib, most.memory_mib, unit.memory_mib);
-            let Some(units) = cpu.into_iter().chain(memory).min() else { return Size::ZERO };
+            let Some(units) = cpu.into_iter().chain(memory).min() else { return more };
             more.least(Size::new(
                 unit.cpu_milli.saturating_mul(units),
                 unit.memory_mib.saturating_mul(units),

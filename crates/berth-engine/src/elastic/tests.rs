@@ -258,6 +258,46 @@ fn headroom_is_charged_and_never_above_the_watermark() {
 }
 
 #[test]
+fn a_wish_that_fits_as_a_whole_is_granted_as_a_whole() {
+    let node = Node { unit: 1000, ..Node::new(0, 0, 1000) };
+    let mut terms = node.terms(Grants::Joint);
+    terms.node = Free { cpu: 2000, memory: 9000 };
+    let wish = Wish::new(Size::new(2000, 6000));
+    let permit = decide(&node.permit, &wish, &terms).unwrap().permit;
+    // CPU for two units does not hold five units of memory back: it wants no more than one of them.
+    assert_eq!((permit.granted, permit.limited_by), (Size::new(2000, 6000), None));
+    terms.node.memory = 3000;
+    let permit = decide(&node.permit, &wish, &terms).unwrap().permit;
+    assert_eq!(permit.granted, Size::new(2000, 4000), "only what is lacking holds back");
+}
+
+#[test]
+fn what_it_grew_into_can_be_told_whatever_the_unit_and_the_bounds() {
+    let node = Node { unit: 1000, max: 9000, ..Node::new(100_000, 1500, 1500) };
+    let wish = Wish { headroom: both(2000), ..Wish::new(both(1500)) };
+    let terms = node.terms(Grants::Joint);
+    let permit = decide(&node.permit, &wish, &terms).unwrap().permit;
+    assert_eq!(permit.reserved(), both(3500), "its headroom is whole units, and it is not");
+    let told = Wish { last_permit: Some(both(3500)), ..Wish::new(both(3500)) };
+    let grown = decide(&permit, &told, &terms).unwrap();
+    assert_eq!((grown.permit.granted, grown.found_larger), (both(3500), false));
+}
+
+#[test]
+fn headroom_outlasts_lower_bounds_until_its_agent_speaks() {
+    let mut permit = Permit::placed(both(4), Overcommit::NONE);
+    permit.buffer = both(3);
+    let bound = permit.rebound(both(5));
+    assert_eq!(bound.charge(), both(7), "its agent may have grown to 7 unheard");
+    let terms = Node { max: 5, ..Node::new(10, 10, 4) }.terms(Grants::Joint);
+    let told = Wish { last_permit: Some(both(7)), ..Wish::new(both(7)) };
+    let told = decide(&bound, &told, &terms).unwrap();
+    assert_eq!((told.permit.granted, told.found_larger), (both(7), false));
+    let found = Permit::found(both(4), both(7), Overcommit::NONE);
+    assert_eq!(found.rebound(both(5)).charge(), both(5), "nobody was promised anything");
+}
+
+#[test]
 fn denied_wishes_fade() {
     let mut permit = Permit::placed(both(4), Overcommit::NONE);
     (permit.pressure, permit.pressure_at) = (both(8), 100);

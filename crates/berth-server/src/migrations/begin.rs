@@ -141,14 +141,21 @@ pub(super) async fn hold(service: &Arc<Service>, id: &str) -> Answer<()> {
     }
 }
 
-/// The claim of a place on a node, judged by the code that places.
-async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<PlannedClaim> {
-    let request = Arc::new(InstanceRequest {
+/// An instance as a request, of the size that it is charged. It moves as it is: that may be out of
+/// bounds that were changed since, or less than it uses where its class may be oversold.
+fn as_it_is(claim: &ClaimEntry) -> InstanceRequest {
+    InstanceRequest {
         id: claim.key.instance,
         name: claim.name.as_deref().map(str::to_owned),
         resources: claim.amounts,
+        elastic: None,
         ..InstanceRequest::clone(&claim.request)
-    });
+    }
+}
+
+/// The claim of a place on a node, judged by the code that places.
+async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<PlannedClaim> {
+    let request = Arc::new(as_it_is(claim));
     let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
     let looked = service.placer.look(move |mirror| {
         // It is placed already, where it must not be in its own way.
@@ -295,12 +302,7 @@ pub async fn destination(
         planned(service, &claim, to).await?;
         return Ok(Destination::Node(to.clone()));
     }
-    let mut asked = InstanceRequest {
-        id: claim.key.instance,
-        name: claim.name.as_deref().map(str::to_owned),
-        resources: claim.amounts,
-        ..InstanceRequest::clone(&claim.request)
-    };
+    let mut asked = as_it_is(&claim);
     asked.excluded_nodes.push(claim.node.clone());
     asked.excluded_nodes.extend(too_full(service, Size::of(&claim.amounts)));
     let now = Timestamp(service.now().as_second());

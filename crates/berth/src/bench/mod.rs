@@ -4,7 +4,9 @@
 mod engine;
 mod http;
 mod ledger;
+mod permits;
 mod reconcile;
+mod server;
 mod shapes;
 
 use clap::Subcommand;
@@ -24,6 +26,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
     Ledger(ledger::LedgerBench),
+    /// Permits end to end over HTTP: agents that grow and shrink instances, durable.
+    ///
+    /// Example: berth bench permits --agents 1000 --json
+    Permits(permits::PermitsBench),
     /// Keeping many workloads running: a pass with nothing to do, and how soon a change is acted on.
     ///
     /// Example: berth bench reconcile --workloads 10000 --instances 100000 --json
@@ -40,6 +46,7 @@ impl Bench {
             Self::Engine(bench) => bench.run(),
             Self::Http(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),
+            Self::Permits(bench) => bench.run(),
             Self::Reconcile(bench) => bench.run(),
             Self::Shapes(bench) => bench.run(),
         }

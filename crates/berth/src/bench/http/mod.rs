@@ -6,7 +6,6 @@
 
 mod load;
 mod report;
-mod server;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,8 +13,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::server::Server;
 use report::Report;
-use server::Server;
 
 /// Options of `berth bench http`.
 #[derive(Args)]

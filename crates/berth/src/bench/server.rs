@@ -14,15 +14,16 @@ use berth_server::{Caller, TokenRecord, service};
 use tempfile::TempDir;
 
 /// Nodes that are added with one request.
-const AT_ONCE: u32 = 5000;
+const AT_ONCE: usize = 5000;
 
 /// A server, and how to reach it.
 pub(super) struct Server {
     /// Host and port.
     pub(super) address: String,
     pub(super) token: String,
+    database_url: Option<String>,
     process: Option<Child>,
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 impl Drop for Server {
@@ -41,7 +42,7 @@ impl Server {
             bail!("--url is {url:?}; accepted is http://HOST:PORT (TLS is not measured)");
         };
         let (address, token) = (address.to_owned(), token.to_owned());
-        Ok(Self { address, token, process: None, _folder: None })
+        Ok(Self { address, token, database_url: None, process: None, folder: None })
     }
 
     /// Starts a server of this very binary, with a token made beforehand.
@@ -59,18 +60,26 @@ impl Server {
         let token = make_token(backend)?;
         // Free now, and hardly taken within the next moment.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["up", "--listen", &address, "--data-dir"]).arg(&data);
-        command.env("HOME", folder.path()).env_remove("XDG_CONFIG_HOME");
-        if let Some(url) = url {
-            command.args(["--database-url", url]);
+        let process = spawn(&address, folder.path(), url)?;
+        let (process, folder) = (Some(process), Some(folder));
+        let database_url = url.map(str::to_owned);
+        Ok(Self { address, token, database_url, process, folder })
+    }
+
+    /// Kills it without a word of warning.
+    pub(super) fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill()?;
+            process.wait()?;
         }
-        let process = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("the server could not be started")?;
-        Ok(Self { address, token, process: Some(process), _folder: Some(folder) })
+        Ok(())
+    }
+
+    /// Starts it anew where it was, on the same database.
+    pub(super) fn start_again(&mut self) -> anyhow::Result<()> {
+        let folder = self.folder.as_ref().context("only a server of our own can be restarted")?;
+        self.process = Some(spawn(&self.address, folder.path(), self.database_url.as_deref())?);
+        Ok(())
     }
 
     /// Whether it was started for the run.
@@ -78,7 +87,7 @@ impl Server {
         self.process.is_some()
     }
 
-    fn client(&self) -> anyhow::Result<Client> {
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
         let url = format!("http://{}", self.address);
         let timeout = Some(Duration::from_secs(300));
         let token = Some(self.token.clone());
@@ -99,17 +108,32 @@ impl Server {
 
     /// Adds nodes that take whatever the run asks for, in racks and zones.
     pub(super) async fn add_nodes(&self, nodes: u32) -> anyhow::Result<()> {
+        let facts: Vec<NodeFacts> = (0..nodes).map(node).collect();
+        self.add(&facts).await
+    }
+
+    /// Adds nodes.
+    pub(super) async fn add(&self, facts: &[NodeFacts]) -> anyhow::Result<()> {
         let client = self.client()?;
-        let numbers: Vec<u32> = (0..nodes).collect();
-        for chunk in numbers.chunks(AT_ONCE as usize) {
-            let facts: Vec<NodeFacts> = chunk.iter().map(|number| node(*number)).collect();
-            let report: ImportReport = client.post("/v1/nodes/import", &facts).await?;
+        for chunk in facts.chunks(AT_ONCE) {
+            let report: ImportReport = client.post("/v1/nodes/import", &chunk).await?;
             if let Some(error) = report.errors.first() {
                 bail!("{}", error.error);
             }
         }
         Ok(())
     }
+}
+
+fn spawn(address: &str, folder: &Path, url: Option<&str>) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["up", "--listen", address, "--data-dir"]).arg(folder.join("data"));
+    command.env("HOME", folder).env_remove("XDG_CONFIG_HOME");
+    if let Some(url) = url {
+        command.args(["--database-url", url]);
+    }
+    let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    started.context("the server could not be started")
 }
 
 /// Large enough to hold all instances of a run: what is measured is how fast they are placed, not

@@ -1,0 +1,113 @@
+//! What was measured, for people and for programs.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::PermitsBench;
+use super::load::{Gap, Measured};
+
+/// What was measured.
+#[derive(Serialize)]
+pub(super) struct Report {
+    agents: u32,
+    nodes: u32,
+    instances: u32,
+    seconds: u32,
+    permits_per_s: u64,
+    p50_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+    /// Wishes for more that were granted as a whole.
+    granted: u64,
+    /// Wishes for more that were granted in part or not at all.
+    held_back: u64,
+    errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restart: Option<Restart>,
+}
+
+/// What agents noticed of a restart; absent: it did not happen before the run ended.
+#[derive(Serialize)]
+struct Restart {
+    kill_to_listening_ms: Option<f64>,
+    kill_to_permit_ms: Option<f64>,
+    listening_to_permit_ms: Option<f64>,
+    /// Answers that were neither a permit nor a lost connection.
+    refused: u64,
+}
+
+#[allow(clippy::float_arithmetic, reason = "figures for people")]
+fn milliseconds(sorted: &[u32], share: (usize, usize)) -> f64 {
+    let place = sorted.len().saturating_sub(1) * share.0 / share.1;
+    f64::from(sorted.get(place).copied().unwrap_or(0)) / 1000.0
+}
+
+#[allow(clippy::float_arithmetic, reason = "figures for people")]
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 10_000.0).round() / 10.0
+}
+
+impl Restart {
+    fn of(gap: &Gap) -> Self {
+        Self {
+            kill_to_listening_ms: gap.kill_to_listening().map(millis),
+            kill_to_permit_ms: gap.kill_to_permit().map(millis),
+            listening_to_permit_ms: gap.listening_to_permit().map(millis),
+            refused: gap.refused,
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(bench: &PermitsBench, measured: &Measured) -> Self {
+        let answered = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
+        let latencies = &measured.latencies_us;
+        Self {
+            agents: bench.agents,
+            nodes: bench.nodes.unwrap_or(bench.agents),
+            instances: bench.agents * bench.instances_per_agent,
+            seconds: bench.seconds,
+            permits_per_s: answered / u64::from(bench.seconds.max(1)),
+            p50_ms: milliseconds(latencies, (1, 2)),
+            p99_ms: milliseconds(latencies, (99, 100)),
+            max_ms: milliseconds(latencies, (1, 1)),
+            granted: measured.grown,
+            held_back: measured.held_back,
+            errors: measured.errors,
+            first_error: measured.first_error.clone(),
+            restart: measured.gap.as_ref().map(Restart::of),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { agents, nodes, instances, .. } = self;
+        writeln!(f, "{agents} agents on {nodes} nodes with {instances} elastic instances")?;
+        writeln!(f, "  permits      {:>10} /s", self.permits_per_s)?;
+        writeln!(
+            f,
+            "  latency      p50 {:.2} ms, p99 {:.2} ms, longest {:.2} ms",
+            self.p50_ms, self.p99_ms, self.max_ms
+        )?;
+        writeln!(f, "  growth       {:>10} granted, {} held back", self.granted, self.held_back)?;
+        writeln!(f, "  errors       {:>10}", self.errors)?;
+        if let Some(error) = &self.first_error {
+            writeln!(f, "  the first    {error}")?;
+        }
+        let Some(restart) = &self.restart else { return Ok(()) };
+        let told = |time: Option<f64>| match time {
+            Some(time) => format!("{time:>10.1} ms"),
+            None => "not within the run".to_owned(),
+        };
+        writeln!(f, "restart, from kill -9 of the server")?;
+        writeln!(f, "  to listening {}", told(restart.kill_to_listening_ms))?;
+        writeln!(f, "  to a permit  {}", told(restart.kill_to_permit_ms))?;
+        writeln!(f, "  between them {}", told(restart.listening_to_permit_ms))?;
+        writeln!(f, "  refused      {:>10} for lack of knowledge", restart.refused)
+    }
+}
