@@ -13,8 +13,21 @@ fn with_elastic() -> (Server, String) {
         ]);
     }
     server.said(&[
-        "place", "--owner", "acme", "--name", "db", "--cpu", "1", "--memory", "4GiB", "--min",
-        "500m,2GiB", "--max", "4,64GiB", "--compute-unit", "0.5,2GiB",
+        "place",
+        "--owner",
+        "acme",
+        "--name",
+        "db",
+        "--cpu",
+        "1",
+        "--memory",
+        "4GiB",
+        "--min",
+        "500m,2GiB",
+        "--max",
+        "4,64GiB",
+        "--compute-unit",
+        "0.5,2GiB",
     ]);
     server.said(&["claims", "bind", "db"]);
     server.said(&["claims", "activate", "db"]);
@@ -65,7 +78,10 @@ fn an_elastic_instance_asks_before_it_grows_and_is_told_what_held_it_back() {
 fn what_cannot_be_is_refused_with_what_would_be_accepted() {
     let (server, _) = with_elastic();
     let outside = server.fails(2, &["instances", "permit", "db", "--cpu", "9"]);
-    assert!(outside.contains("resources.cpu_milli") && outside.contains("500 to 4000"), "{outside}");
+    assert!(
+        outside.contains("resources.cpu_milli") && outside.contains("500 to 4000"),
+        "{outside}"
+    );
     let typed = server.fails(2, &["instances", "bounds", "db", "--min", "1", "--max", "2,8GiB"]);
     assert!(typed.contains("0.5,1GiB"), "{typed}");
     let crossed = ["instances", "bounds", "db", "--min", "4,8GiB", "--max", "2,8GiB"];
@@ -101,7 +117,10 @@ fn a_migration_is_tried_begun_followed_and_called_off() {
     let called_off = server.said(&["migrations", "cancel", id]);
     assert!(called_off.contains("cancelled") && called_off.contains("as before"), "{called_off}");
     assert_eq!(server.said(&["migrations", "list", "--open", "-q"]), "");
-    assert_eq!(server.said(&["migrations", "list", "--state", "cancelled", "-q"]), format!("{id}\n"));
+    assert_eq!(
+        server.said(&["migrations", "list", "--state", "cancelled", "-q"]),
+        format!("{id}\n")
+    );
     assert!(server.said(&["migrations", "show", id]).contains("called it off"));
     server.fails(4, &["migrations", "show", "none"]);
     server.fails(2, &["migrations", "list", "--state", "tired"]);

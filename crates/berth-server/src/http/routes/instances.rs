@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use berth_api::{Instance, LocalityIndex, Page};
 use berth_engine::InstanceId;
-use berth_ledger::ClaimKey;
+use berth_ledger::{ClaimKey, Role};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -37,7 +37,8 @@ async fn list(
     service.settled().await;
     let show = Show::new(&service, &caller);
     let books = service.catalog.books();
-    claims::wanted(&books, &caller, &asked, |claim| show.view(&books, claim)).map(axum::Json)
+    let view = |claim: &ClaimEntry| show.view(&books, claim);
+    claims::wanted(&books, &caller, &asked, Some(Role::Primary), view).map(axum::Json)
 }
 
 /// Read an instance
