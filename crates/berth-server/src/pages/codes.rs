@@ -11,7 +11,7 @@ use crate::access::Caller;
 /// Codes that are no filter's: the code, what it means, what to do.
 const CODES: &[(&str, &str, &str)] = &[
     ("already_placed", "The instance has a claim already.", "Release it first, or use a new id."),
-    ("already_there", "The volume lives on that node already.", "Nothing, or name another node."),
+    ("already_there", "The volume or instance is on that node already.", "Name another node."),
     ("ambiguous_policy", "Several stored policies have that name.", "Name the policy by its hash."),
     (
         "attachment_split",
@@ -22,6 +22,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "body_too_large",
         "The body is larger than the server accepts.",
         "Send it in parts, or have an operator raise http.body_limit.",
+    ),
+    (
+        "called_off",
+        "The migration was called off or took too long: the instance belongs on its source.",
+        "Stop what runs on the target; the source goes on.",
     ),
     (
         "contended",
@@ -63,6 +68,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "The request cannot be understood; the fields say which part and what is accepted.",
         "Correct the fields that are named.",
     ),
+    (
+        "invalid_size",
+        "The instance cannot have that size; the fields say which part and what is accepted.",
+        "Ask for a size within its bounds, in whole compute units.",
+    ),
     ("last_admin", "It is the last token of an administrator.", "Make another admin token first."),
     (
         "lease_expired",
@@ -88,6 +98,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "method_not_allowed",
         "The path exists, and does not know the method.",
         "See the API's page for the methods of this path.",
+    ),
+    (
+        "migrating",
+        "The instance is being moved while it runs, and stays as it is meanwhile.",
+        "Wait for it, or call it off: berth migrations cancel ID.",
     ),
     ("name_taken", "Something else has that name.", "Choose another name."),
     ("no_claim", "There is no such claim, or it is gone.", "Nothing: what it held is free."),
@@ -124,6 +139,11 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     ("not_allowed", "The role of this token may not do this.", "Use a token of another role."),
     ("not_draining", "The node is not being drained.", "Begin with berth nodes drain NODE."),
+    (
+        "not_elastic",
+        "The instance is not elastic: it stays as large as it is.",
+        "Place it with elastic: its min and its max.",
+    ),
     (
         "not_found",
         "There is no such thing, or none that this caller may see.",
@@ -203,7 +223,7 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "too_late",
-        "All of the volume is on the other node, and its home is being switched.",
+        "It is on the other node already: a volume whose home is being switched, or an instance.",
         "Wait for it, and move it back if need be.",
     ),
     ("unknown_attachment", "There is no such attachment.", "Define it first, or leave it out."),

@@ -61,7 +61,9 @@ mod tests {
             let wants = |at| stretch.wants(InstanceId::from_u128(own), at, 1000);
             let day: Vec<Size> = (0..1000).map(wants).collect();
             assert!(day.contains(&Size::of(&min)) && day.contains(&Size::of(&max)), "{own}");
-            let whole = |size: &Size| size.cpu_milli % 1000 == 0 && size.memory_mib % 4096 == 0;
+            let whole = |size: &Size| {
+                size.cpu_milli.is_multiple_of(1000) && size.memory_mib.is_multiple_of(4096)
+            };
             assert!(day.iter().all(whole));
             let same = |size: &Size| size.cpu_milli / 1000 == size.memory_mib / 4096;
             assert!(day.iter().all(same), "CPU and memory go together");

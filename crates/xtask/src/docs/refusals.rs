@@ -83,7 +83,7 @@ const LIMITS: [Code; 5] = [
 ];
 
 /// A step of a claim's life was refused; nothing has changed then.
-const STEPS: [Code; 5] = [
+const STEPS: [Code; 8] = [
     Code {
         code: "no_claim",
         means: "there is no such claim, or no longer",
@@ -108,6 +108,21 @@ const STEPS: [Code; 5] = [
         code: "wrong_state",
         means: "the claim is in a state that this step cannot start from",
         remedy: "read the claim, and take the step that its state allows",
+    },
+    Code {
+        code: "not_elastic",
+        means: "the instance has no bounds to grow and shrink between",
+        remedy: "place it with `elastic`: its min and its max",
+    },
+    Code {
+        code: "invalid_size",
+        means: "the size is outside the instance's bounds, or no multiple of its compute unit",
+        remedy: "ask for what the answer says is accepted",
+    },
+    Code {
+        code: "migrating",
+        means: "the instance is being moved while it runs",
+        remedy: "wait until the migration is over, or call it off",
     },
 ];
 

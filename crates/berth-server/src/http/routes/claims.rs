@@ -77,20 +77,21 @@ impl Wanted {
     }
 }
 
-/// Claims that a caller may see and asked for, in order, each with its cursor.
+/// Claims that a caller may see and asked for, in order, each with its cursor. With a role: only
+/// those, so that an instance that is being moved is there once.
 pub(super) fn wanted<T>(
     books: &Books,
     caller: &Caller,
     wanted: &Wanted,
-    only: impl Fn(&ClaimEntry) -> bool,
+    role: Option<berth_ledger::Role>,
     view: impl Fn(&ClaimEntry) -> T,
 ) -> Answer<Page<T>> {
     let most = limit(wanted.limit)?;
     let after = wanted.cursor.as_deref().map(read_cursor).transpose()?;
     let passes = |claim: &&ClaimEntry| {
         caller.sees(&claim.request.owner)
+            && role.is_none_or(|role| claim.key.role == role)
             && wanted.includes(claim)
-            && only(claim)
             && after.is_none_or(|after| claim.key > after)
     };
     let named = |claim: &ClaimEntry| (cursor(claim.key), view(claim));
@@ -183,7 +184,7 @@ async fn list(
     service.settled().await;
     let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
     let books = service.catalog.books();
-    wanted(&books, &caller, &asked, |_| true, |claim| view(claim, sees_nodes)).map(axum::Json)
+    wanted(&books, &caller, &asked, None, |claim| view(claim, sees_nodes)).map(axum::Json)
 }
 
 /// Which of an instance's claims.
