@@ -14,5 +14,5 @@ pub use account::account;
 pub use ask::{AskedBy, ask, read};
 pub use bounds::set_bounds;
 pub(crate) use classify::classify;
-pub(crate) use reserve::keep_reserves;
+pub(crate) use reserve::{keep_reserves, reserved_by};
 pub use signing::Signer;

@@ -17,6 +17,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use berth_client::{Client, Connect};
 use berth_server::config::Loaded;
+use berth_server::policy_file::PolicyFile;
 use berth_server::router;
 use berth_server::serve::Stop;
 use berth_server::service::Service;
@@ -73,6 +74,10 @@ impl Up {
         let server = open::listen(&loaded.config.server.listen)?;
         let opened = Opened::new(&loaded.config, self.demo.is_some(), &server.addresses())?;
         let service = opened.start(&loaded.config).await?;
+        let mut policy_file = loaded.config.policy_file.clone().map(PolicyFile::new);
+        if let Some(file) = &mut policy_file {
+            file.look(&service, true).await;
+        }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
         let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
         let app = router(Arc::clone(&service), loaded.config.http.limits);
@@ -94,6 +99,7 @@ impl Up {
             telemetry,
             own: opened.own.clone(),
             tls: opened.tls.clone(),
+            policy_file,
         };
         let reloading = tokio::spawn(reloader.run());
         // Absent where no service manager asked for it.
