@@ -19,6 +19,9 @@ use crate::service::Service;
 const KIND: &str = "policy_file";
 const ID: &str = "last";
 
+/// How often it is tried while other servers do the same.
+const TRIES: u32 = 5;
+
 /// Names that paths and queries mean something else by.
 const RESERVED: [&str; 4] = ["active", "diff", "rollback", "validate"];
 
@@ -128,16 +131,33 @@ impl PolicyFile {
     async fn apply(&self, service: &Service, text: &str) -> Result<Applied, PolicyFileError> {
         let is_json = self.path.extension().is_some_and(|extension| extension == "json");
         let policy = if is_json { Policy::from_json(text) } else { Policy::from_toml(text) }?;
-        let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
-        if !is_policy_name(&name) {
-            return Err(PolicyFileError::Name(name));
+        if !is_policy_name(policy.name()) {
+            return Err(PolicyFileError::Name(policy.name().to_owned()));
         }
+        for _ in 0..TRIES {
+            if let Some(applied) = self.activate(service, &policy).await? {
+                return Ok(applied);
+            }
+        }
+        Err(PolicyFileError::Ledger(
+            "other servers put other files in force all the time".to_owned(),
+        ))
+    }
+
+    /// Puts a policy in force, unless it was before; absent: another server was faster, with this
+    /// file or another.
+    async fn activate(
+        &self,
+        service: &Service,
+        policy: &Policy,
+    ) -> Result<Option<Applied>, PolicyFileError> {
+        let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
         let unknown = |error: &dyn std::fmt::Display| PolicyFileError::Ledger(error.to_string());
         let read = service.read(|ledger| ledger.document(KIND, ID)).await;
         let last = read.map_err(|error| PolicyFileError::Ledger(error.problem().detail.clone()))?;
         let known = last.as_ref().and_then(|it| serde_json::from_str::<Last>(&it.body).ok());
         if known.is_some_and(|last| last.hash == hash) {
-            return Ok(Applied::Unchanged);
+            return Ok(Some(Applied::Unchanged));
         }
         let body = serde_json::to_string(&Last { hash: hash.clone() });
         let expect = last.map_or(Expect::Absent, |last| Expect::Revision(last.rev));
@@ -157,10 +177,9 @@ impl PolicyFile {
         match answer.map_err(|error: LedgerError| unknown(&error))? {
             Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 service.settled().await;
-                Ok(Applied::Activated { name, hash })
+                Ok(Some(Applied::Activated { name, hash }))
             }
-            // Another server was faster, with this file or another: the next look will tell.
-            Answer::Outcome(Outcome::Stale { .. }) => Ok(Applied::Unchanged),
+            Answer::Outcome(Outcome::Stale { .. }) => Ok(None),
             other => Err(unknown(&format!("{other:?}"))),
         }
     }

@@ -25,6 +25,7 @@ use berth_server::telemetry::Telemetry;
 use berth_sim::agents::DemoOptions;
 use clap::Args;
 use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
 
 use open::Opened;
 use options::Flags;
@@ -71,6 +72,8 @@ impl Up {
 
     async fn serve(self, loaded: Loaded, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         let mut signals = stop::Signals::new()?;
+        // From here on, since a signal that nobody takes ends the process.
+        let hangup = signal(SignalKind::hangup())?;
         let server = open::listen(&loaded.config.server.listen)?;
         let opened = Opened::new(&loaded.config, self.demo.is_some(), &server.addresses())?;
         let service = opened.start(&loaded.config).await?;
@@ -101,7 +104,7 @@ impl Up {
             tls: opened.tls.clone(),
             policy_file,
         };
-        let reloading = tokio::spawn(reloader.run());
+        let reloading = tokio::spawn(reloader.run(hangup));
         // Absent where no service manager asked for it.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 

@@ -16,7 +16,7 @@ use berth_server::service::Service;
 use berth_server::telemetry::Telemetry;
 use notify::Watcher as _;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use super::open::Own;
@@ -43,11 +43,10 @@ pub(super) struct Reloader {
 
 impl Reloader {
     /// Takes in changes until it is aborted.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(mut self, mut hangup: Signal) {
         let started = self.current.load_full();
         let (sender, mut changes) = mpsc::unbounded_channel();
         let _watcher = self.watch(sender);
-        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
         let mut hourly = tokio::time::interval(CERTIFICATE_EVERY);
         loop {
             tokio::select! {
