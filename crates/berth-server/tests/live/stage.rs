@@ -1,10 +1,14 @@
 //! Elastic instances on a few nodes, through the real server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Role;
-use berth_engine::{Amounts, NodeFacts, Ratios, Timestamp};
-use berth_ledger::{Answer, Op, Outcome};
+use berth_engine::{
+    Amounts, Demand, Elastic, InstanceId, InstanceRequest, NodeFacts, NodeId, Ratios, Timestamp,
+};
+use berth_ledger::{Adopt, Answer, Op, Outcome, Text};
+use berth_server::debug::Dump;
 use serde_json::{Value, json};
 
 use crate::common::Server;
@@ -56,6 +60,30 @@ impl Stage {
             self.server.post(&self.operator, &path, &fence).await.expect(200);
         }
         (id, placed["node"].as_str().unwrap().to_owned())
+    }
+
+    /// Has the agent of a node find an elastic instance that nobody placed.
+    pub(crate) async fn find(&self, node: &str, using: (u32, u32), max: (u32, u32)) {
+        let instance = InstanceId::from_u128(0xf0);
+        let mut request = InstanceRequest::new(instance, "acme", Amounts::new(using.0, using.1));
+        let (min, max) = (Amounts::new(250, 512), Amounts::new(max.0, max.1));
+        request.elastic = Some(Elastic::new(min, max));
+        let policy = self.server.service.catalog.policy().unwrap();
+        let op = Op::Adopt(Adopt {
+            request_id: Text::from(format!("adopt-{instance}-{node}")),
+            demand: Demand::new(&request, &policy),
+            request: Arc::new(request),
+            node: NodeId::new(node),
+        });
+        let answer = self.server.service.submit(op).await.unwrap();
+        assert!(matches!(answer, Answer::Claim(Ok(_))), "{answer:?}");
+        self.server.service.settled().await;
+    }
+
+    /// What is inside the server.
+    pub(crate) async fn dump(&self) -> Dump {
+        let reply = self.server.get(&self.admin, "/v1/debug/state").await.expect(200);
+        Dump::read(&reply.text).unwrap()
     }
 
     /// Where an instance like this would go.

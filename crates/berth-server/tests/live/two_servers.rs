@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_ledger::Backend;
 use berth_pgtemp::TempPostgres;
+use berth_server::debug::check;
 use serde_json::json;
 
 use crate::common::Server;
@@ -56,6 +57,17 @@ async fn a_policy_put_in_force_on_one_server_is_what_the_other_grants_and_places
         }
         let events = other.server.get(&other.operator, "/v1/events?limit=1000").await;
         assert!(events.text.contains("policy.changed"), "{}", events.text);
+    }
+    // What is inside each of them agrees with the ledger that they share.
+    for stage in [&one, &other] {
+        let dump = stage.dump().await;
+        let checked = check(&dump);
+        assert_eq!(
+            (checked.nodes, checked.claims, checked.violations.len()),
+            (2, 1, 0),
+            "{checked:?}"
+        );
+        assert_eq!(dump.policy.unwrap().name, "c");
     }
     println!("seen by a permit on the other server after {times:?}");
     one.server.stop().await;

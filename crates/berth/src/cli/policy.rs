@@ -144,14 +144,7 @@ impl Policy {
                 })
             }
             Self::Diff(Two { from, to, on_live: true, limit }) => {
-                let (from, to) = (meant(from)?, meant(to)?);
-                let asked = PolicyDiffQuery { from, to, live: true, limit, after: None };
-                let raw: Raw = session.client.post("/v1/policies/diff", &asked).await?;
-                out.answer(&raw, |diff: PolicyDiff| {
-                    print_changes(out, ("first", &diff.from), ("second", &diff.to), &diff.changes);
-                    diff.live.iter().for_each(|live| policy_live::print(out, live));
-                    Ok(())
-                })
+                diff_on_live(&session, from, to, limit).await
             }
             Self::Diff(Two { from, to, .. }) => {
                 let (from, to) = (find(&session, &from).await?, find(&session, &to).await?);
@@ -209,6 +202,19 @@ fn in_force(out: &Output, raw: &Raw) -> Done {
 
 fn is_file(text: &str) -> bool {
     text == "-" || text.ends_with(".toml") || Path::new(text).is_file()
+}
+
+/// How two policies differ, also on the fleet as it is now.
+async fn diff_on_live(session: &Session, from: String, to: String, limit: Option<usize>) -> Done {
+    let (from, to) = (meant(from)?, meant(to)?);
+    let asked = PolicyDiffQuery { from, to, live: true, limit, after: None };
+    let raw: Raw = session.client.post("/v1/policies/diff", &asked).await?;
+    let out = &session.out;
+    out.answer(&raw, |diff: PolicyDiff| {
+        print_changes(out, ("first", &diff.from), ("second", &diff.to), &diff.changes);
+        diff.live.iter().for_each(|live| policy_live::print(out, live));
+        Ok(())
+    })
 }
 
 /// A policy as it is told to a server: the text of a file, or a name.
