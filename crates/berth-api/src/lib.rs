@@ -47,7 +47,10 @@ pub use place::{
     ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSeat,
     Resources,
 };
-pub use policy::{PolicyChange, PolicyDiff, PolicyText, StoredPolicy};
+pub use policy::{
+    LiveClass, LiveCounts, LiveDecision, LiveDiff, LiveNode, LiveStanding, LiveTerms, PolicyChange,
+    PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy,
+};
 pub use problem::{FieldError, Problem};
 pub use queue::{Demand, Ticket, TicketState};
 pub use things::{

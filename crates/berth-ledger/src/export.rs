@@ -72,7 +72,7 @@ impl Ledger {
         let header = serde_json::to_string(&Header { berth_export: FORMAT }).unwrap_or_default();
         lines.write(out, None, &header)?;
         self.read(|tables| {
-            tables.dump(&mut |table, cells| {
+            tables.dump(&|_| true, &mut |table, cells| {
                 let line = line_of(table, &cells);
                 if let Err(error) = lines.write(out, Some(TABLES[table].table), &line) {
                     failed = Some(error);
@@ -81,7 +81,7 @@ impl Ledger {
                 Ok(())
             })
         })
-        .or_else(|error| if failed.is_some() { Ok(()) } else { Err(error) })?;
+        .or_else(|error| if failed.is_some() { Ok(0) } else { Err(error) })?;
         if let Some(error) = failed {
             return Err(error.into());
         }
@@ -112,7 +112,7 @@ impl Ledger {
         let mut rows = vec![0u64; TABLES.len()];
         self.read(|tables| {
             rows.fill(0);
-            tables.dump(&mut |table, _| {
+            tables.dump(&|_| true, &mut |table, _| {
                 rows[table] += 1;
                 Ok(())
             })
@@ -228,13 +228,8 @@ impl Reader<'_> {
 /// A row as a line: the table's name, then its cells. Bytes are `{"hex": …}`.
 fn line_of(table: usize, cells: &[Cell]) -> String {
     let value = |cell: &Cell| match cell {
-        Cell::Null => Value::Null,
-        Cell::Int(number) => Value::from(*number),
-        Cell::Text(text) => Value::from(text.as_str()),
-        Cell::Bytes(bytes) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            serde_json::json!({ "hex": hex })
-        }
+        Cell::Bytes(bytes) => serde_json::json!({ "hex": hex(bytes) }),
+        other => other.value(),
     };
     let name = std::iter::once(Value::from(TABLES[table].table));
     Value::Array(name.chain(cells.iter().map(value)).collect()).to_string()
@@ -263,6 +258,10 @@ fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
         })
     });
     Some((table, cells.collect::<Option<Vec<Cell>>>()?))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -302,6 +301,18 @@ pub(crate) enum Cell {
     Int(i64),
     Text(String),
     Bytes(Vec<u8>),
+}
+
+impl Cell {
+    /// The value in JSON; bytes in hexadecimal.
+    pub(crate) fn value(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Int(number) => Value::from(*number),
+            Self::Text(text) => Value::from(text.as_str()),
+            Self::Bytes(bytes) => Value::from(hex(bytes)),
+        }
+    }
 }
 
 /// Takes rows as they are read: which table, and its cells in the order of its columns.

@@ -483,9 +483,14 @@ impl Ledger {
         &self,
         mut take: impl FnMut(SnapshotItem) -> Result<(), LedgerError>,
     ) -> Result<i64, LedgerError> {
-        let mut tables = self.0.backend.open(self.0.options.isolation)?;
+        let mut tables = self.open_tables()?;
         let snapshot = tables.snapshot(&mut |item| take(item).map_err(Fault::Fatal));
         snapshot.map_err(|fault| fault.into_error(1))
+    }
+
+    /// A connection of its own, for a read that cannot begin again.
+    pub(crate) fn open_tables(&self) -> Result<Box<dyn Tables>, LedgerError> {
+        self.0.backend.open(self.0.options.isolation)
     }
 
     /// Nodes heard since a moment, in whole seconds.

@@ -7,6 +7,7 @@
 mod drift;
 mod error;
 mod export;
+mod inspect;
 mod ledger;
 mod lists;
 mod model;

@@ -146,8 +146,13 @@ pub(crate) trait Tables: Lists + Send {
     /// Drops events before this one, answers and resting values older than that, and receipts
     /// before that time; returns how many rows went.
     fn forget(&mut self, what: &crate::retention::Forget) -> Result<u64, Fault>;
-    /// All rows of a table, as JSON objects, for an export.
-    fn dump(&mut self, take: &mut crate::export::TakeRow<'_>) -> Result<(), Fault>;
+    /// All rows of the tables that are wanted, as of one moment. Returns the number of the last event
+    /// that is in them.
+    fn dump(
+        &mut self,
+        wanted: &dyn Fn(&str) -> bool,
+        take: &mut crate::export::TakeRow<'_>,
+    ) -> Result<i64, Fault>;
     /// Puts rows of an export into an empty ledger, as one transaction.
     fn load(&mut self, rows: &mut crate::export::NextRow<'_>) -> Result<(), Fault>;
 }

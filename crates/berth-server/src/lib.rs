@@ -8,6 +8,7 @@
 pub mod access;
 pub mod catalog;
 pub mod config;
+pub mod debug;
 pub mod drain;
 pub mod elastic;
 pub mod evacuation;
@@ -20,6 +21,8 @@ mod mirror;
 mod pages;
 pub mod placement;
 mod placer;
+mod policy_effects;
+pub mod policy_file;
 pub mod queue;
 pub mod relief;
 mod replay;

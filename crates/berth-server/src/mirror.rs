@@ -368,6 +368,22 @@ impl Mirror {
         self.fences.len()
     }
 
+    /// Claims of our own plans that the ledger has not granted yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.planned.len()
+    }
+
+    /// What is used on some nodes, and whether plans of our own in flight are among it; absent where
+    /// a node is not known.
+    #[must_use]
+    pub fn use_of(&self, nodes: &[NodeId]) -> Vec<(Option<berth_engine::Used>, bool)> {
+        let fleet = self.engine.fleet();
+        let planned: FxHashSet<&NodeId> =
+            self.planned.iter().filter_map(|id| fleet.node_of(*id)).collect();
+        nodes.iter().map(|node| (fleet.used(node), planned.contains(node))).collect()
+    }
+
     fn resized(&mut self, key: ClaimKey, resources: berth_engine::Amounts) {
         // The engine forgets what it need not know, so the request comes from what is stored.
         self.engine.fleet_mut().resize(engine_id(key), resources);

@@ -144,6 +144,13 @@ impl Fleet {
         })
     }
 
+    /// What is charged to a node, as the sum of its instances; without overheads, which follow from
+    /// their number.
+    #[must_use]
+    pub fn used(&self, id: &NodeId) -> Option<Used> {
+        self.row(self.slot_of(id)?).map(|row| row.used)
+    }
+
     /// The instances on a node, in order of id.
     #[must_use]
     pub fn instances_on(&self, id: &NodeId) -> Vec<InstanceId> {

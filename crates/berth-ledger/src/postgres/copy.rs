@@ -16,9 +16,13 @@ const ROUND: usize = 1000;
 const NUMBERED: [(&str, &str); 3] =
     [("event_segment", "id"), ("audit", "n"), ("policy_history", "n")];
 
-/// Reads every row of every table. The transaction is the caller's.
-pub(super) fn dump(session: &mut Session, take: &mut TakeRow<'_>) -> Result<(), Fault> {
-    for (number, shape) in TABLES.iter().enumerate() {
+/// Reads every row of every table that is wanted. The transaction is the caller's.
+pub(super) fn dump(
+    session: &mut Session,
+    wanted: &dyn Fn(&str) -> bool,
+    take: &mut TakeRow<'_>,
+) -> Result<(), Fault> {
+    for (number, shape) in TABLES.iter().enumerate().filter(|(_, shape)| wanted(shape.table)) {
         let call = Call::new(shape.table, select_all(shape), Vec::new());
         session.each(&call, &mut |row| take(number, cells(shape, row)?))?;
     }

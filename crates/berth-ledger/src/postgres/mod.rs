@@ -401,8 +401,12 @@ impl Tables for Postgres {
         self.with(|session| read::forget(session, what))
     }
 
-    fn dump(&mut self, take: &mut TakeRow<'_>) -> Result<(), Fault> {
-        let done = self.read_gated(|session| copy::dump(session, take)).map(drop);
+    fn dump(
+        &mut self,
+        wanted: &dyn Fn(&str) -> bool,
+        take: &mut TakeRow<'_>,
+    ) -> Result<i64, Fault> {
+        let done = self.read_gated(|session| copy::dump(session, wanted, take));
         self.tidied(done)
     }
 

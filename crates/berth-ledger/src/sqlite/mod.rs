@@ -277,8 +277,12 @@ impl Tables for Sqlite {
         read::forget(&mut self.connection, what)
     }
 
-    fn dump(&mut self, take: &mut TakeRow<'_>) -> Result<(), Fault> {
-        read::dump(&mut self.connection, take)
+    fn dump(
+        &mut self,
+        wanted: &dyn Fn(&str) -> bool,
+        take: &mut TakeRow<'_>,
+    ) -> Result<i64, Fault> {
+        read::dump(&mut self.connection, wanted, take)
     }
 
     fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {

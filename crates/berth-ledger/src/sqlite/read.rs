@@ -295,9 +295,14 @@ fn select_all(table: usize) -> String {
     format!("SELECT {} FROM {} ORDER BY 1, 2", columns.join(", "), TABLES[table].table)
 }
 
-pub(super) fn dump(connection: &mut Connection, take: &mut TakeRow<'_>) -> Result<(), Fault> {
+pub(super) fn dump(
+    connection: &mut Connection,
+    wanted: &dyn Fn(&str) -> bool,
+    take: &mut TakeRow<'_>,
+) -> Result<i64, Fault> {
     let transaction = connection.transaction()?;
-    for (number, shape) in TABLES.iter().enumerate() {
+    let next = log_ends(&transaction)?.next;
+    for (number, shape) in TABLES.iter().enumerate().filter(|(_, shape)| wanted(shape.table)) {
         each(&transaction, &select_all(number), [], |row| {
             let mut cells = Vec::with_capacity(shape.columns.len());
             for column in 0..shape.columns.len() {
@@ -312,7 +317,7 @@ pub(super) fn dump(connection: &mut Connection, take: &mut TakeRow<'_>) -> Resul
             take(number, cells)
         })?;
     }
-    Ok(())
+    Ok(next - 1)
 }
 
 pub(super) fn load(connection: &mut Connection, next: &mut NextRow<'_>) -> Result<(), Fault> {

@@ -145,6 +145,14 @@ pub struct Books {
 }
 
 impl Books {
+    /// The books of a snapshot.
+    #[must_use]
+    pub fn of(items: impl IntoIterator<Item = SnapshotItem>) -> Self {
+        let mut books = Self::default();
+        items.into_iter().for_each(|item| books.load(item));
+        books
+    }
+
     /// Takes everything anew from a snapshot; what went lately is still remembered.
     pub(super) fn replace(&mut self, fresh: Self) {
         let (gone, deaths) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.deaths));

@@ -436,4 +436,12 @@ pub static KEYS: &[Key] = &[
         "The policy of a new ledger: the name of a built-in one, or a file in TOML or JSON. A ledger that has a policy keeps it.",
         |config, value| config.policy = value.text()
     ),
+    key!(
+        "policy.file",
+        Kind::Text,
+        "",
+        start,
+        "A policy in TOML or JSON that is put in force when the server starts and whenever the file changes. One that was put in force by command stays until the file changes again. A file that is no policy changes nothing. Empty: none.",
+        |config, value| config.policy_file = value.optional_text().map(PathBuf::from)
+    ),
 ];

@@ -52,6 +52,8 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// The policy of a new ledger: a name or a file.
     pub policy: String,
+    /// A policy that is put in force whenever its file changes.
+    pub policy_file: Option<PathBuf>,
 }
 
 /// The server itself.

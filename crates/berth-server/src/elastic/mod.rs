@@ -17,5 +17,5 @@ pub use ask::{AskedBy, ask, read};
 pub use bounds::set_bounds;
 pub(crate) use classify::classify;
 pub use heard::HeardPermits;
-pub(crate) use reserve::keep_reserves;
+pub(crate) use reserve::{keep_reserves, reserved_by};
 pub use signing::Signer;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_engine::elastic::Size;
-use berth_engine::{Amounts, NodeId};
+use berth_engine::elastic::{ElasticSettings, Size};
+use berth_engine::{Amounts, NodeFacts, NodeId};
 use berth_ledger::Op;
 
 use crate::service::Service;
@@ -43,11 +43,22 @@ fn wrong(service: &Service) -> Vec<(NodeId, Option<Amounts>)> {
     let Some(policy) = service.catalog.policy() else { return Vec::new() };
     let settings = policy.elastic();
     let books = service.catalog.books();
-    let wanted = books.nodes.values().map(|node| {
-        let reserve = settings.on(&node.facts).system;
-        let reserve = reserve.map(|size: Size| size.within(node.facts.system_reserve));
-        (&node.facts, reserve)
-    });
+    let wanted = books.nodes.values().map(|node| (&node.facts, by_policy(settings, &node.facts)));
     let wrong = wanted.filter(|(facts, reserve)| facts.policy_reserve != *reserve);
     wrong.map(|(facts, reserve)| (facts.id.clone(), reserve)).collect()
+}
+
+/// What the policy has a host keep for itself; absent: what the host says.
+fn by_policy(settings: &ElasticSettings, facts: &NodeFacts) -> Option<Amounts> {
+    let reserve = settings.on(facts).system;
+    reserve.map(|size: Size| size.within(facts.system_reserve))
+}
+
+/// A node's facts as they will be once the policy's reserve is written to it.
+pub(crate) fn reserved_by(settings: &ElasticSettings, facts: &Arc<NodeFacts>) -> Arc<NodeFacts> {
+    let policy_reserve = by_policy(settings, facts);
+    if policy_reserve == facts.policy_reserve {
+        return Arc::clone(facts);
+    }
+    Arc::new(NodeFacts { policy_reserve, ..NodeFacts::clone(facts) })
 }

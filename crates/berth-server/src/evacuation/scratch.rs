@@ -19,6 +19,7 @@ use crate::service::Service;
 use crate::workloads::WorkloadKey;
 
 /// What a fleet is made of, as it was at one moment.
+#[derive(Clone)]
 pub(crate) struct Snapshot {
     nodes: Vec<(Arc<NodeFacts>, i64)>,
     /// What is used on each of them.
@@ -63,6 +64,24 @@ impl Snapshot {
         self.nodes.iter().map(|(facts, _)| &**facts).zip(&self.used)
     }
 
+    /// Every claim, in order of instance and role.
+    pub(crate) fn claims(&self) -> &[Arc<ClaimEntry>] {
+        &self.claims
+    }
+
+    /// The moment.
+    pub(crate) const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The same fleet under another policy, with hosts keeping for themselves what that says.
+    pub(crate) fn under(&self, policy: Policy) -> Self {
+        let nodes = self.nodes.iter().map(|(facts, heard_at)| {
+            (crate::elastic::reserved_by(policy.elastic(), facts), *heard_at)
+        });
+        Self { nodes: nodes.collect(), policy, ..self.clone() }
+    }
+
     /// Makes the fleet. It takes about a microsecond for each claim: not for a thread that serves.
     pub(crate) fn build(self) -> Scratch {
         let mut engine = Engine::new(self.policy);
@@ -83,12 +102,7 @@ impl Snapshot {
         claims.reserve(self.claims.len());
         for claim in self.claims {
             let id = engine_id(claim.key);
-            let request = InstanceRequest {
-                id,
-                name: claim.name.as_deref().map(str::to_owned),
-                resources: claim.amounts,
-                ..InstanceRequest::clone(&claim.request)
-            };
+            let request = as_placed(id, &claim);
             // One on a node that is not there holds nothing.
             if fleet.claim(&request, &claim.node).is_ok() {
                 claims.insert(id, claim);
@@ -146,17 +160,29 @@ impl Scratch {
             let (id, home) = (volume.clone(), node.clone());
             fleet.put_volume(Volume { id, owner, home, attached_to: None });
         }
-        let request = InstanceRequest {
-            id,
-            name: claim.name.as_deref().map(str::to_owned),
-            resources: claim.amounts,
-            ..InstanceRequest::clone(&claim.request)
-        };
+        let request = as_placed(id, &claim);
         match self.engine.place(&request, self.now) {
             Ok(_) => Ok(None),
             Err(PlaceError::Refused(refusal)) => Ok(Some(*refusal)),
             Err(PlaceError::Invalid(invalid)) => Err(invalid),
         }
+    }
+
+    /// Where an instance would go if it came now as this request; nothing of it is where it was
+    /// meanwhile. Afterwards everything is as before.
+    pub(crate) fn place_anew(&mut self, request: &InstanceRequest) -> Result<NodeId, PlaceError> {
+        let roles = [Role::Primary, Role::MigrationTarget, Role::MigrationSource];
+        let own = roles.map(|role| engine_id(ClaimKey { instance: request.id, role }));
+        let fleet = self.engine.fleet_mut();
+        let lifted = own.map(|id| fleet.release(id).map(|node| (id, node)));
+        let placed = self.engine.place(request, self.now);
+        for (id, node) in lifted.into_iter().flatten() {
+            if let Some(claim) = self.claims.get(&id) {
+                // It was there a moment ago.
+                let _ = self.engine.fleet_mut().claim(&as_placed(id, claim), &node);
+            }
+        }
+        placed.map(|placement| placement.node)
     }
 
     /// The claim of an instance of a plan.
@@ -168,6 +194,16 @@ impl Scratch {
     /// one step, and so is never in its own way.
     pub(super) fn may_lack(&self, claim: &ClaimEntry) -> bool {
         claim.workload().is_none_or(|workload| self.may_lack.contains(&workload))
+    }
+}
+
+/// A claim's request, with what it is charged by now.
+fn as_placed(id: InstanceId, claim: &ClaimEntry) -> InstanceRequest {
+    InstanceRequest {
+        id,
+        name: claim.name.as_deref().map(str::to_owned),
+        resources: claim.amounts,
+        ..InstanceRequest::clone(&claim.request)
     }
 }
 

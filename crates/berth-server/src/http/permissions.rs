@@ -124,6 +124,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("POST", "/v1/policies", RUN),
     ("POST", "/v1/policies/validate", READ),
     ("GET", "/v1/policies/diff", READ),
+    ("POST", "/v1/policies/diff", READ),
     ("POST", "/v1/policies/rollback", RUN),
     ("GET", "/v1/policies/{policy}", READ),
     ("POST", "/v1/policies/{policy}/activate", RUN),
@@ -137,6 +138,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("DELETE", "/v1/tokens/{id}", ADMIN),
     ("GET", "/v1/audit", READ),
     ("GET", "/v1/state", ADMIN),
+    ("GET", "/v1/debug/state", ADMIN),
 ];
 
 /// The table, ready to be asked.

@@ -17,6 +17,8 @@ use crate::telemetry::REQUESTS;
 fn may_take_long(path: &str) -> bool {
     path.ends_with("/stream")
         || path == "/v1/state"
+        || path == "/v1/debug/state"
+        || path == "/v1/policies/diff"
         || path == "/v1/decisions/{id}/replay"
         || path == "/v1/nodes/import"
         || path == "/v1/queue/{id}"

@@ -7,6 +7,7 @@ mod args;
 mod audit;
 mod claims;
 pub(crate) mod context;
+mod debug;
 mod decisions;
 mod document;
 mod environments;
@@ -25,6 +26,7 @@ mod permits;
 mod picture;
 mod place;
 mod policy;
+mod policy_live;
 mod pools;
 mod queue;
 mod quotas;
@@ -90,6 +92,8 @@ pub(crate) enum Client {
     #[command(subcommand)]
     Token(token::Tokens),
     Audit(audit::Audit),
+    #[command(subcommand)]
+    Debug(debug::Debug),
     Whoami(whoami::Who),
     Completions(offline::Completions),
     Man(offline::Man),
@@ -144,6 +148,7 @@ impl Client {
             Self::Secrets(secrets) => secrets.run(&session()?).await,
             Self::Token(token) => token.run(global).await,
             Self::Audit(audit) => audit.run(&session()?).await,
+            Self::Debug(debug) => debug.run(global).await,
             Self::Whoami(who) => who.run(&session()?, global).await,
             Self::Completions(_) | Self::Man(_) => Ok(()),
         }

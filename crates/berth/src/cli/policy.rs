@@ -7,7 +7,7 @@ use berth_api::engine::Policy as EnginePolicy;
 use berth_api::engine::filter::FILTERS;
 use berth_api::engine::policy::BUILTIN_NAMES;
 use berth_api::engine::score::SCORERS;
-use berth_api::{PolicyChange, PolicyDiff, StoredPolicy};
+use berth_api::{PolicyChange, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy};
 use berth_client::escape;
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -16,6 +16,7 @@ use super::failure::{Done, Failure};
 use super::output::Output;
 use super::output::style::{BOLD, DIM, GOOD, WARN, paint};
 use super::place::file;
+use super::policy_live;
 use super::session::{Global, Raw, Session, read_as};
 use super::table::{Cell, Table, Tone, pairs};
 use super::words::{age, or_dash};
@@ -37,7 +38,7 @@ pub(crate) enum Policy {
     Validate(File),
     /// Say how two policies differ.
     #[command(
-        after_help = "Examples:\n  berth policy diff balanced mine.toml\n  berth policy diff 8158cd606975205a pack"
+        after_help = "Examples:\n  berth policy diff balanced mine.toml\n  berth policy diff active mine.toml --on-live"
     )]
     Diff(Two),
     /// Store a policy; it decides nothing until it is activated.
@@ -82,6 +83,12 @@ pub(crate) struct Two {
     from: String,
     /// The second.
     to: String,
+    /// Say also what would change on the fleet as it is now: which decisions, nodes and classes.
+    #[arg(long)]
+    on_live: bool,
+    /// With --on-live: how many to show of each.
+    #[arg(long, value_name = "NUMBER", requires = "on_live")]
+    limit: Option<usize>,
 }
 
 /// A policy in a file.
@@ -136,7 +143,10 @@ impl Policy {
                     Ok(())
                 })
             }
-            Self::Diff(Two { from, to }) => {
+            Self::Diff(Two { from, to, on_live: true, limit }) => {
+                diff_on_live(&session, from, to, limit).await
+            }
+            Self::Diff(Two { from, to, .. }) => {
                 let (from, to) = (find(&session, &from).await?, find(&session, &to).await?);
                 print_diff(out, &from, &to)
             }
@@ -192,6 +202,28 @@ fn in_force(out: &Output, raw: &Raw) -> Done {
 
 fn is_file(text: &str) -> bool {
     text == "-" || text.ends_with(".toml") || Path::new(text).is_file()
+}
+
+/// How two policies differ, also on the fleet as it is now.
+async fn diff_on_live(session: &Session, from: String, to: String, limit: Option<usize>) -> Done {
+    let (from, to) = (meant(from)?, meant(to)?);
+    let asked = PolicyDiffQuery { from, to, live: true, limit, after: None };
+    let raw: Raw = session.client.post("/v1/policies/diff", &asked).await?;
+    let out = &session.out;
+    out.answer(&raw, |diff: PolicyDiff| {
+        print_changes(out, ("first", &diff.from), ("second", &diff.to), &diff.changes);
+        diff.live.iter().for_each(|live| policy_live::print(out, live));
+        Ok(())
+    })
+}
+
+/// A policy as it is told to a server: the text of a file, or a name.
+fn meant(text: String) -> Done<PolicyRef> {
+    if is_file(&text) {
+        let toml = file::text(Path::new(&text))?;
+        return Ok(PolicyRef::Text(PolicyText { toml }));
+    }
+    Ok(PolicyRef::Named(text))
 }
 
 /// A policy by file, hash, name or built-in name.
@@ -285,15 +317,22 @@ fn changes(from: &Value, to: &Value) -> Vec<PolicyChange> {
 fn print_diff(out: &Output, from: &StoredPolicy, to: &StoredPolicy) -> Done {
     let changes = changes(&from.body, &to.body);
     if out.is_data() {
-        return out.data(&PolicyDiff { from: from.hash.clone(), to: to.hash.clone(), changes });
+        let (from, to) = (from.hash.clone(), to.hash.clone());
+        return out.data(&PolicyDiff { from, to, changes, live: None });
     }
+    print_changes(out, (&from.name, &from.hash), (&to.name, &to.hash), &changes);
+    Ok(())
+}
+
+/// What differs, key by key; each policy is told by its name and its hash.
+fn print_changes(out: &Output, from: (&str, &str), to: (&str, &str), changes: &[PolicyChange]) {
     if changes.is_empty() {
-        out.line(format!("{} and {} are the same", from.name, to.name));
-        return Ok(());
+        out.line(format!("{} and {} are the same", from.0, to.0));
+        return;
     }
-    let title = |policy: &StoredPolicy| format!("{} ({})", policy.name, policy.hash);
+    let title = |(name, hash): (&str, &str)| format!("{name} ({hash})");
     let mut table = Table::new(&["KEY", &title(from), &title(to)]);
-    for change in &changes {
+    for change in changes {
         let value = |value: &Option<Value>| match value {
             Some(value) => Cell::from(value.to_string()),
             None => Cell::toned("-", Tone::Dim),
@@ -301,7 +340,6 @@ fn print_diff(out: &Output, from: &StoredPolicy, to: &StoredPolicy) -> Done {
         table.row([change.key.as_str().into(), value(&change.from), value(&change.to)]);
     }
     out.line(table.text());
-    Ok(())
 }
 
 /// Everything that a policy can name, from the engine itself.

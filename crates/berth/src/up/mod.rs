@@ -17,6 +17,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use berth_client::{Client, Connect};
 use berth_server::config::Loaded;
+use berth_server::policy_file::PolicyFile;
 use berth_server::router;
 use berth_server::serve::Stop;
 use berth_server::service::Service;
@@ -25,6 +26,7 @@ use berth_server::wire;
 use berth_sim::agents::DemoOptions;
 use clap::Args;
 use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
 
 use open::Opened;
 use options::Flags;
@@ -71,11 +73,17 @@ impl Up {
 
     async fn serve(self, loaded: Loaded, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         let mut signals = stop::Signals::new()?;
+        // From here on, since a signal that nobody takes ends the process.
+        let hangup = signal(SignalKind::hangup())?;
         let server = open::listen("--listen", &loaded.config.server.listen)?;
         let wire = open::listen("--wire-listen", &loaded.config.wire.listen)?;
         let (own, others) = (server.addresses(), wire.addresses());
         let opened = Opened::new(&loaded.config, self.demo.is_some(), &own, &others)?;
         let service = opened.start(&loaded.config).await?;
+        let mut policy_file = loaded.config.policy_file.clone().map(PolicyFile::new);
+        if let Some(file) = &mut policy_file {
+            file.look(&service, true).await;
+        }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
         let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
         let app = router(Arc::clone(&service), loaded.config.http.limits);
@@ -102,8 +110,9 @@ impl Up {
             telemetry,
             own: opened.own.clone(),
             tls: opened.tls.clone(),
+            policy_file,
         };
-        let reloading = tokio::spawn(reloader.run());
+        let reloading = tokio::spawn(reloader.run(hangup));
         // Absent where no service manager asked for it.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 

@@ -1,5 +1,5 @@
-//! Changes while a server runs: settings and certificates are read again when their files change,
-//! and on `SIGHUP`.
+//! Changes while a server runs: settings, certificates and the policy's file are read again when
+//! their files change, and on `SIGHUP`.
 //!
 //! Folders are watched, not files: editors and mounted volumes put a new file in the old one's place.
 
@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_server::config::{Key, Loaded};
+use berth_server::policy_file::PolicyFile;
 use berth_server::serve::{ConnectionLimits, Tls};
 use berth_server::service::Service;
 use berth_server::telemetry::Telemetry;
 use notify::Watcher as _;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use super::open::Own;
@@ -37,23 +38,24 @@ pub(super) struct Reloader {
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) own: Option<Own>,
     pub(super) tls: Option<Arc<Tls>>,
+    pub(super) policy_file: Option<PolicyFile>,
 }
 
 impl Reloader {
     /// Takes in changes until it is aborted.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self, mut hangup: Signal) {
         let started = self.current.load_full();
         let (sender, mut changes) = mpsc::unbounded_channel();
         let _watcher = self.watch(sender);
-        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
         let mut hourly = tokio::time::interval(CERTIFICATE_EVERY);
         loop {
             tokio::select! {
-                _ = hangup.recv() => self.reload_by_signal(&started),
+                _ = hangup.recv() => self.reload_by_signal(&started).await,
                 Some(()) = changes.recv() => {
                     tokio::time::sleep(REST).await;
                     while changes.try_recv().is_ok() {}
                     self.reload(&started, false);
+                    self.look_at_policy(false).await;
                 }
                 _ = hourly.tick() => self.renew(),
             }
@@ -68,8 +70,9 @@ impl Reloader {
                 .into_iter()
                 .chain(files.client_ca.iter().map(PathBuf::as_path))
         });
+        let policy = self.policy_file.iter().map(PolicyFile::path);
         let folders: BTreeSet<PathBuf> =
-            self.flags.file().into_iter().chain(tls).map(folder_of).collect();
+            self.flags.file().into_iter().chain(tls).chain(policy).map(folder_of).collect();
         if folders.is_empty() {
             return None;
         }
@@ -96,11 +99,18 @@ impl Reloader {
         Some(watcher)
     }
 
-    fn reload_by_signal(&self, started: &Loaded) {
+    async fn look_at_policy(&mut self, asked: bool) {
+        if let Some(file) = &mut self.policy_file {
+            file.look(&self.service, asked).await;
+        }
+    }
+
+    async fn reload_by_signal(&mut self, started: &Loaded) {
         if let Ok(at) = NotifyState::monotonic_usec_now() {
             let _ = sd_notify::notify(&[NotifyState::Reloading, at]);
         }
         self.reload(started, true);
+        self.look_at_policy(true).await;
         let _ = sd_notify::notify(&[NotifyState::Ready]);
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
 mod harness;
+mod policy_file;
 mod reload;
 mod start;
 mod stop;

@@ -20,7 +20,7 @@ fn dump(tables: &mut dyn Tables) -> Vec<(usize, Vec<Cell>)> {
         rows.push((table, cells));
         Ok(())
     };
-    tables.dump(take).unwrap();
+    tables.dump(&|_| true, take).unwrap();
     rows
 }
 

@@ -1,4 +1,5 @@
-//! `/v1/state`: everything, as of one moment.
+//! `/v1/state` and `/v1/debug/state`: everything, as of one moment; the ledger, and the inside of a
+//! server.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
+use crate::debug;
+use crate::http::problem::Answer;
 use crate::service::Service;
 
 /// Bytes that are sent at a time.
@@ -24,7 +27,7 @@ const WAITING: usize = 4;
 type Piece = Result<Bytes, std::io::Error>;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(export))
+    OpenApiRouter::new().routes(routes!(export)).routes(routes!(dump))
 }
 
 /// Read everything
@@ -35,11 +38,38 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/state", tag = "state",
     responses((status = 200, description = "The export.", content_type = "application/x-ndjson", body = String)))]
 async fn export(State(service): State<Arc<Service>>) -> Response {
-    let (sender, pieces) = mpsc::channel(WAITING);
     let ledger = service.ledger.clone();
+    let write = move |out: &mut Pieces| ledger.export(out).map(drop).map_err(|it| it.to_string());
+    streamed(service, "application/x-ndjson", "berth-state.jsonl", write)
+}
+
+/// Read everything inside
+///
+/// What the server knows and decides by, in one document: the ledger's rows of nodes, claims,
+/// groups, tenants and migrations as of one moment, and beside them what its copies in memory make
+/// of each node. `berth debug check` says whether all of it agrees. No tokens and no keys.
+#[utoipa::path(get, path = "/v1/debug/state", tag = "state",
+    responses((status = 200, description = "The dump, schema version 1.", content_type = "application/json", body = Object)))]
+async fn dump(State(service): State<Arc<Service>>) -> Answer<Response> {
+    let dump = debug::take(&service).await?;
+    let write = move |out: &mut Pieces| {
+        serde_json::to_writer(&mut *out, &dump).map_err(|error| error.to_string())?;
+        out.flush().map_err(|error| error.to_string())
+    };
+    Ok(streamed(service, "application/json", "berth-dump.json", write))
+}
+
+/// Sends what a thread that may wait writes, piece by piece.
+fn streamed(
+    service: Arc<Service>,
+    kind: &'static str,
+    file: &str,
+    write: impl FnOnce(&mut Pieces) -> Result<(), String> + Send + 'static,
+) -> Response {
+    let (sender, pieces) = mpsc::channel(WAITING);
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces { sender, buffer: Vec::with_capacity(PIECE) };
-        if let Err(error) = ledger.export(&mut out) {
+        if let Err(error) = write(&mut out) {
             tracing::warn!(%error, "an export broke off");
             // A connection that breaks says that something is missing; nobody may be there to hear.
             let _ = out.sender.blocking_send(Err(std::io::Error::other("the export broke off")));
@@ -53,8 +83,8 @@ async fn export(State(service): State<Arc<Service>>) -> Response {
     // Whoever packs the answer may ask once more after its end.
     let body = Body::from_stream(pieces.fuse());
     let headers = [
-        (header::CONTENT_TYPE, "application/x-ndjson"),
-        (header::CONTENT_DISPOSITION, "attachment; filename=\"berth-state.jsonl\""),
+        (header::CONTENT_TYPE, kind.to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{file}\"")),
     ];
     (headers, body).into_response()
 }

@@ -11,10 +11,8 @@ use http::{StatusCode, header};
 
 use crate::http::extract::{Json, unreadable};
 use crate::http::problem::{Answer, ApiError};
+use crate::policy_file::{ACCEPTED_NAMES, is_policy_name};
 use crate::service::Service;
-
-/// Names that paths and queries mean something else by.
-const RESERVED: [&str; 4] = ["active", "diff", "rollback", "validate"];
 
 /// A policy that was read and found valid.
 pub(super) struct PolicyBody(pub(super) Policy);
@@ -47,7 +45,8 @@ impl FromRequest<Arc<Service>> for PolicyBody {
     }
 }
 
-fn read(text: &str) -> Answer<Policy> {
+/// Reads a policy in TOML.
+pub(super) fn read(text: &str) -> Answer<Policy> {
     let policy = Policy::from_toml(text).map_err(|error| {
         let detail = error.to_string();
         let (field, value, accepted) = match error {
@@ -59,9 +58,8 @@ fn read(text: &str) -> Answer<Policy> {
         ApiError::invalid(detail).with_field(field)
     })?;
     let name = policy.name();
-    if RESERVED.contains(&name) || !crate::access::is_name(name) {
-        let accepted = "1 to 200 characters, and not active, diff, rollback or validate";
-        return Err(ApiError::field("name", Some(format!("{name:?}")), accepted));
+    if !is_policy_name(name) {
+        return Err(ApiError::field("name", Some(format!("{name:?}")), ACCEPTED_NAMES));
     }
     Ok(policy)
 }

@@ -3,22 +3,25 @@
 mod body;
 mod diff;
 mod find;
+mod live;
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use berth_api::{Page, PolicyDiff, PolicyText, StoredPolicy};
+use berth_api::{Page, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy};
+use berth_engine::InstanceId;
 use berth_ledger::{Answer as LedgerAnswer, Op, Outcome};
 use http::{StatusCode, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
 
 use super::Routes;
 use crate::access::Caller;
-use crate::http::extract::{IfMatch, Path, Query};
+use crate::http::extract::{IfMatch, Json, Path, Query};
 use crate::http::list::{Part, limit, part};
 use crate::http::problem::{Answer, ApiError};
 use crate::service::{Service, unexpected};
@@ -29,7 +32,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
         .routes(routes!(list, store))
         .routes(routes!(validate))
-        .routes(routes!(compare))
+        .routes(routes!(compare, compare_any))
         .routes(routes!(rollback))
         .routes(routes!(get))
         .routes(routes!(activate))
@@ -130,11 +133,20 @@ struct Both {
     /// The second.
     #[param(required = true)]
     to: Option<String>,
+    /// Say also what would change on the fleet as it is now.
+    #[serde(default)]
+    live: bool,
+    /// With `live`: the most decisions, nodes and classes that are listed; 100 if not given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// With `live`: look at instances after this one; the `next` of before.
+    after: Option<Uuid>,
 }
 
 /// Compare two policies
 ///
-/// Key by key.
+/// Key by key. With `live`, also what would change on the fleet as it is now: every instance, up to
+/// 2,000 for each request, is taken off its node in a copy of the fleet and placed anew under both.
 #[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(Both),
     responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
 async fn compare(
@@ -143,10 +155,23 @@ async fn compare(
 ) -> Answer<axum::Json<PolicyDiff>> {
     let accepted = "a hash, the beginning of one, a name, or active";
     let missing = |field| ApiError::field(field, None, accepted);
-    let from = find(&service, &both.from.ok_or_else(|| missing("from"))?).await?.view()?;
-    let to = find(&service, &both.to.ok_or_else(|| missing("to"))?).await?.view()?;
-    let changes = diff::changes(&from.body, &to.body);
-    Ok(axum::Json(PolicyDiff { from: from.hash, to: to.hash, changes }))
+    let Both { from, to, live, limit, after } = both;
+    let (from, to) = (from.ok_or_else(|| missing("from"))?, to.ok_or_else(|| missing("to"))?);
+    let (from, to) = (PolicyRef::Named(from), PolicyRef::Named(to));
+    let asked = PolicyDiffQuery { from, to, live, limit, after: after.map(InstanceId) };
+    live::compare(&service, asked).await.map(axum::Json)
+}
+
+/// Compare two policies that need not be stored
+///
+/// The same, of policies that are named or sent as text.
+#[utoipa::path(post, path = "/v1/policies/diff", tag = "policies", request_body = PolicyDiffQuery,
+    responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
+async fn compare_any(
+    State(service): State<Arc<Service>>,
+    Json(asked): Json<PolicyDiffQuery>,
+) -> Answer<axum::Json<PolicyDiff>> {
+    live::compare(&service, asked).await.map(axum::Json)
 }
 
 /// Read a policy

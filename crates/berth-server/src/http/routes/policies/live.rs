@@ -1,0 +1,50 @@
+//! Two policies side by side: key by key, and on the fleet as it is now.
+
+use berth_api::{PolicyDiff, PolicyDiffQuery, PolicyRef};
+use berth_engine::Policy;
+use berth_ledger::LedgerError;
+
+use super::body;
+use super::diff::changes;
+use super::find::{Found, find};
+use crate::http::problem::{Answer, ApiError};
+use crate::policy_effects::{self, Extent};
+use crate::service::Service;
+
+/// What is listed of each kind unless asked otherwise, and at most.
+const LISTED: usize = 100;
+const LISTED_MOST: usize = 1000;
+
+pub(super) async fn compare(service: &Service, asked: PolicyDiffQuery) -> Answer<PolicyDiff> {
+    let PolicyDiffQuery { from, to, live, limit, after } = asked;
+    let listed = limit.unwrap_or(LISTED);
+    if !(1..=LISTED_MOST).contains(&listed) {
+        let accepted = format!("1 to {LISTED_MOST}");
+        return Err(ApiError::field("limit", Some(listed.to_string()), &accepted));
+    }
+    let (from, to) = (meant(service, from).await?, meant(service, to).await?);
+    let live = if live {
+        let (from, to) = (policy(&from)?, policy(&to)?);
+        Some(policy_effects::compare(service, from, to, Extent { listed, after }).await?)
+    } else {
+        None
+    };
+    let (from, to) = (from.view()?, to.view()?);
+    let changes = changes(&from.body, &to.body);
+    Ok(PolicyDiff { from: from.hash, to: to.hash, changes, live })
+}
+
+async fn meant(service: &Service, which: PolicyRef) -> Answer<Found> {
+    match which {
+        PolicyRef::Named(name) => find(service, &name).await,
+        PolicyRef::Text(text) => Ok(Found::only_read(&body::read(&text.toml)?)),
+    }
+}
+
+fn policy(found: &Found) -> Answer<Policy> {
+    let stored = &found.policy;
+    let policy = Policy::from_json(&stored.body);
+    Ok(policy.map_err(|error| {
+        LedgerError::Corrupt(format!("policy {} cannot be read: {error}", stored.hash))
+    })?)
+}

@@ -1,0 +1,186 @@
+//! A policy that is kept in a file beside the server: put in force when it changes, like any other.
+//!
+//! What was last put in force from a file is a document of the ledger, written in the same commit. So
+//! a policy that somebody put in force by command since stays, also over a restart, until the file
+//! changes again; and of several servers with the same file the first one acts. A file that cannot
+//! be used changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use berth_engine::Policy;
+use berth_ledger::{Answer, DocumentWrite, Expect, LedgerError, Op, Outcome, Text, With};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::access::Caller;
+use crate::service::Service;
+
+/// The kind and the id of the document that says what was last put in force from a file.
+const KIND: &str = "policy_file";
+const ID: &str = "last";
+
+/// How often it is tried while other servers do the same.
+const TRIES: u32 = 5;
+
+/// Names that paths and queries mean something else by.
+const RESERVED: [&str; 4] = ["active", "diff", "rollback", "validate"];
+
+/// What names of policies are accepted.
+pub(crate) const ACCEPTED_NAMES: &str =
+    "1 to 200 characters, and not active, diff, rollback or validate";
+
+/// Whether a policy may have this name.
+pub(crate) fn is_policy_name(name: &str) -> bool {
+    !RESERVED.contains(&name) && crate::access::is_name(name)
+}
+
+/// A file that cannot be put in force.
+#[derive(Debug, Error)]
+pub enum PolicyFileError {
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// It is no policy. The message names key, value and what would be accepted.
+    #[error("{0}")]
+    Invalid(#[from] berth_engine::policy::PolicyError),
+    /// Its name means something else.
+    #[error("name is {0:?}; accepted is {ACCEPTED_NAMES}")]
+    Name(String),
+    /// The ledger did not take it.
+    #[error("the ledger did not take it: {0}")]
+    Ledger(String),
+}
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It is in force since.
+    Activated {
+        /// Its name.
+        name: String,
+        /// The hash of its content.
+        hash: String,
+    },
+    /// It was put in force before, by this server or another. What is in force now may be another
+    /// policy, put in force by command since.
+    Unchanged,
+}
+
+/// What is remembered of the last file that was put in force.
+#[derive(Serialize, Deserialize)]
+struct Last {
+    hash: String,
+}
+
+/// The file of a server.
+#[derive(Debug)]
+pub struct PolicyFile {
+    path: PathBuf,
+    /// What was read the last time.
+    text: Option<String>,
+}
+
+impl PolicyFile {
+    /// A file that was not looked at yet.
+    #[must_use]
+    pub const fn new(path: PathBuf) -> Self {
+        Self { path, text: None }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks at the file, puts it in force if it changed, and logs what became of it. Unless asked
+    /// for, a file that reads as it did before is not spoken of again.
+    pub async fn look(&mut self, service: &Service, asked: bool) {
+        let path = self.path.display().to_string();
+        let text = tokio::fs::read_to_string(&self.path).await;
+        if let Ok(text) = &text {
+            let same = self.text.as_deref() == Some(text);
+            if same && !asked {
+                return;
+            }
+            self.text = Some(text.clone());
+        }
+        let applied = match text {
+            Ok(text) => self.apply(service, &text).await,
+            Err(error) => Err(PolicyFileError::Unreadable(error)),
+        };
+        match applied {
+            Ok(Applied::Activated { name, hash }) => {
+                tracing::info!(path, name, hash, "the policy of the file is in force");
+            }
+            Ok(Applied::Unchanged) => {
+                tracing::info!(path, "the policy of the file was put in force before");
+            }
+            Err(error) => {
+                // Looked at again the next time, whatever it was.
+                self.text = None;
+                tracing::error!(
+                    path,
+                    "policy.file is not accepted, the policy in force stays: {error}"
+                );
+            }
+        }
+    }
+
+    /// Puts a text in force, unless it was before.
+    async fn apply(&self, service: &Service, text: &str) -> Result<Applied, PolicyFileError> {
+        let is_json = self.path.extension().is_some_and(|extension| extension == "json");
+        let policy = if is_json { Policy::from_json(text) } else { Policy::from_toml(text) }?;
+        if !is_policy_name(policy.name()) {
+            return Err(PolicyFileError::Name(policy.name().to_owned()));
+        }
+        for _ in 0..TRIES {
+            if let Some(applied) = self.activate(service, &policy).await? {
+                return Ok(applied);
+            }
+        }
+        Err(PolicyFileError::Ledger(
+            "other servers put other files in force all the time".to_owned(),
+        ))
+    }
+
+    /// Puts a policy in force, unless it was before; absent: another server was faster, with this
+    /// file or another.
+    async fn activate(
+        &self,
+        service: &Service,
+        policy: &Policy,
+    ) -> Result<Option<Applied>, PolicyFileError> {
+        let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+        let unknown = |error: &dyn std::fmt::Display| PolicyFileError::Ledger(error.to_string());
+        let read = service.read(|ledger| ledger.document(KIND, ID)).await;
+        let last = read.map_err(|error| PolicyFileError::Ledger(error.problem().detail.clone()))?;
+        let known = last.as_ref().and_then(|it| serde_json::from_str::<Last>(&it.body).ok());
+        if known.is_some_and(|last| last.hash == hash) {
+            return Ok(Some(Applied::Unchanged));
+        }
+        let body = serde_json::to_string(&Last { hash: hash.clone() });
+        let expect = last.map_or(Expect::Absent, |last| Expect::Revision(last.rev));
+        let document = DocumentWrite {
+            kind: Text::from(KIND),
+            id: Text::from(ID),
+            body: body.map_err(|error| unknown(&error))?,
+            expect,
+        };
+        let (stored, expect) = (policy.to_json(), None);
+        let op =
+            Op::ActivatePolicy { name: name.clone(), hash: hash.clone(), body: stored, expect };
+        let op = Op::With(Box::new(With { op, documents: vec![document] }));
+        let caller = Caller::local(&format!("policy.file {}", self.path.display()));
+        let subject = format!("{name} {hash}");
+        let answer = service.call(&caller, "policy.activate", subject, None, op).await;
+        match answer.map_err(|error: LedgerError| unknown(&error))? {
+            Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
+                service.settled().await;
+                Ok(Some(Applied::Activated { name, hash }))
+            }
+            Answer::Outcome(Outcome::Stale { .. }) => Ok(None),
+            other => Err(unknown(&format!("{other:?}"))),
+        }
+    }
+}
