@@ -96,8 +96,11 @@ async fn a_dump_of_a_live_server_is_sound_and_becomes_a_fleet_that_plans_as_the_
     stage.server.stop().await;
 }
 
+/// Breaks a rule.
+type Tamper = fn(&mut Dump);
+
 /// One tampering for each rule.
-fn tamperings() -> Vec<(Invariant, fn(&mut Dump))> {
+fn tamperings() -> Vec<(Invariant, Tamper)> {
     use Invariant as I;
     fn permit(dump: &mut Dump) -> &mut berth_engine::elastic::Permit {
         dump.claims.iter_mut().find_map(|claim| claim.permit.as_mut()).unwrap()
