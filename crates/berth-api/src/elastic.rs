@@ -18,7 +18,7 @@ pub struct AskPermit {
     /// The number of this request among those of the instance, rising. A repeated or late one gets
     /// the stored answer. Absent: the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
+    #[schema(minimum = 1, maximum = 9007199254740991_u64)]
     pub seq: Option<u64>,
     /// The fence of its claim; absent: whatever it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,6 +27,10 @@ pub struct AskPermit {
     /// the last answer, or that grew into its headroom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_permit: Option<Size>,
+    /// The number of the last answer that its agent has. Headroom of earlier answers counts until it
+    /// is known that a later one was heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<u64>,
     /// How much it wants to be able to grow unasked while Berth cannot be reached. It is charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headroom: Option<Size>,
@@ -58,8 +62,8 @@ pub struct Permit {
     /// What held it back, if anything did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<Limit>,
-    /// What is set aside beyond its permit because nobody knows what it uses: it was found, and has
-    /// not asked since.
+    /// What is set aside beyond its permit and its headroom: because it was found and has not asked
+    /// since, or because its agent may not have heard yet that it has less headroom.
     pub buffer: Size,
     /// What grants are multiples of; the next request must be such a multiple.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +77,10 @@ pub struct Permit {
     /// The request was answered before, or a later one was: this is the stored answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
+    /// Its agent held more than was recorded. That is so, and was recorded, whether there is room or
+    /// not: its node may be over its limit by it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub found_larger: bool,
     /// It is being moved: its agent must not change its size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
@@ -248,7 +256,7 @@ pub struct MigrationTask {
     pub target: NodeId,
     /// The fence of the place on the target; what runs there runs under this or a higher one.
     pub fence: i64,
-    /// What it is charged.
+    /// How large it is: what it may use, not what that is charged.
     pub resources: berth_engine::Amounts,
 }
 

@@ -37,6 +37,9 @@ pub struct Permit {
     /// it unasked.
     #[serde(default, skip_serializing_if = "Size::is_nothing")]
     pub buffer: Size,
+    /// What it may grow into unasked, by the answer that it got last.
+    #[serde(default, skip_serializing_if = "Size::is_nothing")]
+    pub headroom: Size,
     /// Whether nobody knows what it was promised: it was found, and has not spoken since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
@@ -95,6 +98,7 @@ impl Permit {
             granted: size,
             wanted: size,
             buffer: Size::ZERO,
+            headroom: Size::ZERO,
             uncertain: false,
             pressure: Size::ZERO,
             pressure_at: 0,
@@ -175,6 +179,8 @@ pub struct Wish {
     pub size: Size,
     /// The largest size that its agent was permitted, if it says so.
     pub last_permit: Option<Size>,
+    /// The number of the last answer that its agent has. Headroom of earlier answers ends with it.
+    pub heard: Option<u64>,
     /// How much it wants to be able to grow unasked.
     pub headroom: Size,
     /// Its load, in thousandths.
@@ -185,7 +191,14 @@ impl Wish {
     /// The wish for a size, and nothing else.
     #[must_use]
     pub const fn new(size: Size) -> Self {
-        Self { seq: None, size, last_permit: None, headroom: Size::ZERO, load_milli: None }
+        Self {
+            seq: None,
+            size,
+            last_permit: None,
+            heard: None,
+            headroom: Size::ZERO,
+            load_milli: None,
+        }
     }
 }
 
@@ -303,7 +316,8 @@ pub fn decide(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<Decided, In
         seq,
         granted,
         wanted: wish.size,
-        buffer: headroom,
+        buffer: headroom.most(outstanding(permit, wish).less(granted)),
+        headroom,
         uncertain: false,
         pressure,
         pressure_at: if pressure.is_zero() { 0 } else { terms.now },
@@ -315,13 +329,29 @@ pub fn decide(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<Decided, In
     Ok(Decided { permit, repeated: false, found_larger })
 }
 
+/// What its agent may still grow to unasked, by an answer that it may have got: the answer to this
+/// request may never reach it. It counts until the agent says that it heard a later one.
+fn outstanding(permit: &Permit, wish: &Wish) -> Size {
+    let heard = wish.heard.is_some_and(|heard| heard >= permit.seq);
+    match () {
+        () if permit.uncertain || permit.buffer.is_zero() => Size::ZERO,
+        () if heard && permit.headroom.is_zero() => Size::ZERO,
+        () if heard => permit.granted.plus(permit.headroom),
+        () => permit.reserved(),
+    }
+}
+
 /// The size that a wish grows or shrinks from.
 fn start(permit: &Permit, wish: &Wish, terms: &Terms) -> Size {
     let Some(held) = wish.last_permit else { return permit.reserved() };
     // Never above its maximum or what was set aside for it before that was lowered, and never below
     // what it was granted while that is certain: an answer may have been lost on its way.
     let held = held.least(terms.max.most(permit.reserved()));
-    if permit.uncertain { held.most(terms.min) } else { held.most(permit.granted) }
+    if permit.uncertain {
+        return held.most(terms.min);
+    }
+    // What is set aside for it is its own, however little it says that it holds.
+    held.most(permit.granted).most(wish.size.least(permit.reserved()))
 }
 
 fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish> {
@@ -337,8 +367,9 @@ fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish>
     for (place, (((field, value), ((_, min), (_, max))), ((_, has), (_, held)))) in
         wish.size.named().into_iter().zip(bounds).zip(has).enumerate()
     {
-        // What was granted before its bounds changed is not taken away, nor what it grew into.
-        if value == has || value == held {
+        // What was granted before its bounds changed is not taken away, nor what it grew into; and
+        // whoever says that it is smaller, is.
+        if value == has || value == held || (value < has && value >= min) {
             continue;
         }
         if !(min..=max).contains(&value) {

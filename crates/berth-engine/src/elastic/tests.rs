@@ -209,16 +209,17 @@ fn a_repeated_or_late_request_gets_the_stored_answer() {
 
 #[test]
 fn a_request_is_checked_against_the_unit_that_was_told() {
-    let mut node = Node { unit: 2, max: 9, ..Node::new(100, 10, 4) };
+    let mut node = Node { unit: 2, max: 11, ..Node::new(100, 10, 4) };
     node.wants(6);
     // The unit changes; the agent cannot know yet.
     node.unit = 3;
     assert_eq!(node.wants(8).0, 8);
-    let odd = decide(&node.permit, &Wish::new(both(7)), &node.terms(Grants::Joint));
-    assert!(matches!(odd, Err(InvalidWish::NotWholeUnits { value: 7, unit: 3, .. })), "{odd:?}");
-    assert_eq!(node.wants(9).0, 9, "its maximum is always accepted");
+    let odd = decide(&node.permit, &Wish::new(both(10)), &node.terms(Grants::Joint));
+    assert!(matches!(odd, Err(InvalidWish::NotWholeUnits { value: 10, unit: 3, .. })), "{odd:?}");
+    assert_eq!(node.wants(11).0, 11, "its maximum is always accepted");
+    assert_eq!(node.wants(7).0, 7, "whoever says that it is smaller, is");
     let outside = decide(&node.permit, &Wish::new(both(12)), &node.terms(Grants::Joint));
-    assert!(matches!(outside, Err(InvalidWish::OutsideBounds { value: 12, max: 9, .. })));
+    assert!(matches!(outside, Err(InvalidWish::OutsideBounds { value: 12, max: 11, .. })));
 }
 
 #[test]
@@ -251,10 +252,14 @@ fn headroom_is_charged_and_never_above_the_watermark() {
     let decided = decide(&node.permit, &wish, &terms).unwrap().permit;
     // 2 of the 7 that are left below the watermark are its growth.
     assert_eq!((decided.granted, decided.buffer, decided.charge()), (both(6), both(5), both(11)));
-    // It grew into its headroom while nobody could be asked, and says so.
+    // It grew into its headroom while nobody could be asked, and says so. What it was allowed before
+    // counts until it has heard that this is over.
     node.permit = decided;
     node.reserved += 7;
-    assert_eq!(node.wants_holding(9, 9), (9, 0, 85));
+    assert_eq!(node.wants_holding(9, 9), (9, 0, 87));
+    let heard = Wish { heard: Some(node.permit.seq), ..Wish::new(both(9)) };
+    node.ask(&heard);
+    assert_eq!((node.permit.buffer, node.reserved), (Size::ZERO, 85));
 }
 
 #[test]
@@ -312,4 +317,23 @@ fn what_is_stored_reads_back() {
     (permit.unit, permit.load_milli) = (Some(both(1)), Some(700));
     let text = serde_json::to_string(&permit).unwrap();
     assert_eq!(serde_json::from_str::<Permit>(&text).unwrap(), permit, "{text}");
+}
+
+#[test]
+fn headroom_counts_until_its_agent_has_heard_that_it_is_over() {
+    let mut node = Node { max: 20, ..Node::new(100, 10, 4) };
+    let with = |headroom: u32, heard: Option<u64>| Wish {
+        headroom: both(headroom),
+        heard,
+        ..Wish::new(both(4))
+    };
+    node.ask(&with(6, None));
+    assert_eq!((node.permit.headroom, node.reserved), (both(6), 16));
+    // The answer that takes it away may be lost: the agent may still grow by the earlier one.
+    node.ask(&with(0, Some(1)));
+    assert_eq!((node.permit.headroom, node.reserved), (Size::ZERO, 16));
+    node.ask(&with(0, None));
+    assert_eq!(node.reserved, 16, "nobody knows what it has heard");
+    node.ask(&with(0, Some(3)));
+    assert_eq!(node.reserved, 10);
 }

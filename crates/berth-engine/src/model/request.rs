@@ -54,6 +54,15 @@ impl Elastic {
         }
     }
 
+    /// These bounds, and what else was said, wide enough for both.
+    #[must_use]
+    pub fn widened(mut self, said: &Self) -> Self {
+        self.min = Size::of(&self.min).least(Size::of(&said.min)).within(self.min);
+        self.max = Size::of(&self.max).most(Size::of(&said.max)).within(self.max);
+        self.stays = said.stays;
+        self
+    }
+
     /// The least and the most CPU and memory of an instance that has so much.
     #[must_use]
     pub fn bounds(&self, has: Size) -> (Size, Size) {

@@ -168,7 +168,7 @@ impl Plan {
              ORDER BY node COLLATE \"C\" FOR UPDATE"
         );
         self.by_name(Load::Nodes, "node_room", keys.nodes.iter().map(|id| id.as_str()), sql);
-        let sql = "SELECT id, facts FROM node WHERE id = ANY($1)";
+        let sql = "SELECT id, facts, heartbeat_at FROM node WHERE id = ANY($1)";
         let facts = keys.facts.iter().map(|id| id.as_str());
         self.by_name(Load::Facts, "node", facts, sql.to_owned());
         let pairs = keys.classes.iter().map(|(node, class)| (node.as_str(), &**class));
@@ -312,7 +312,10 @@ impl Load {
                 rows.nodes.load(id, counters);
             }
             Self::Facts => {
-                let facts = serde_json::from_str(get(row, 1)?)?;
+                let mut facts: berth_engine::NodeFacts = serde_json::from_str(get(row, 1)?)?;
+                // Signs of life are beside the facts, since they come often.
+                let heard_at = berth_engine::Timestamp(get(row, 2)?);
+                facts.heartbeat_at = facts.heartbeat_at.max(heard_at);
                 rows.facts.load(node_id(row, 0)?, FactsRow { facts });
             }
             Self::Classes => {

@@ -122,9 +122,16 @@ pub(super) fn node(connection: &Connection, id: &NodeId) -> Result<Option<NodeRo
 }
 
 pub(super) fn facts(connection: &Connection, id: &NodeId) -> Result<Option<NodeFacts>, Fault> {
-    let mut statement = connection.prepare_cached("SELECT facts FROM node WHERE id = ?1")?;
-    let facts: Option<String> = statement.query_row([id.as_str()], |row| row.get(0)).optional()?;
-    facts.map(|facts| serde_json::from_str(&facts)).transpose().map_err(Fault::from)
+    let sql = "SELECT facts, heartbeat_at FROM node WHERE id = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?));
+    let Some((facts, heard_at)) = statement.query_row([id.as_str()], read).optional()? else {
+        return Ok(None);
+    };
+    let mut facts: NodeFacts = serde_json::from_str(&facts)?;
+    // Signs of life are beside the facts, since they come often.
+    facts.heartbeat_at = facts.heartbeat_at.max(berth_engine::Timestamp(heard_at));
+    Ok(Some(facts))
 }
 
 /// Columns: id, owner, kind, strength, topology, max_per_domain, home.

@@ -239,7 +239,8 @@ impl Work {
         if source.state == ClaimState::Held {
             unexpired(&source, self.rows.now)?;
         }
-        if to.restart && self.rows.claims.get(&ClaimKey::target(instance)).is_some() {
+        let held = self.rows.claims.get(&ClaimKey::target(instance));
+        if to.restart && held.is_some_and(super::permit::is_on_its_way) {
             // Its agents are at it; what they copy must not be stopped under their hands.
             return Err(Rejected::Moving(key));
         }

@@ -91,6 +91,7 @@ impl Work {
         let mut moved = held.clone();
         moved.key = key;
         moved.state = source.state;
+        moved.spec = source.spec.clone();
         moved.fence = held.fence.max(source.fence.saturating_add(1));
         moved.permit.clone_from(&source.permit);
         if let Some(permit) = moved.permit.as_deref_mut() {
@@ -108,7 +109,8 @@ impl Work {
         if let Some(slot) = moved.ties.as_deref().and_then(|ties| ties.slot.clone()) {
             self.rows.slots.set(&slot, Some(key));
         }
-        // It may have shrunk since the place was held, never grown.
+        // It may have shrunk since the place was held. It grows only if its agent holds more than was
+        // ever recorded: that is so, whether there is room or not.
         let as_held = Claim { amounts: held.amounts, ..moved.clone() };
         self.recharge(&as_held, source.amounts);
         moved.amounts = source.amounts;

@@ -114,7 +114,10 @@ impl Keys {
                 let key = ClaimKey::primary(ask.instance);
                 self.claims.extend([key, ClaimKey::target(ask.instance)]);
             }
-            Op::Bounds(bounds) => drop(self.claims.insert(ClaimKey::primary(bounds.instance))),
+            Op::Bounds(bounds) => {
+                let key = ClaimKey::primary(bounds.instance);
+                self.claims.extend([key, ClaimKey::target(bounds.instance)]);
+            }
             Op::Switch(switch) => self.claims.extend(all(ClaimKey::primary(switch.instance))),
             Op::Hold(hold) => {
                 self.claims.extend(all(hold.to.key));

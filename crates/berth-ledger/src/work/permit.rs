@@ -10,7 +10,8 @@ use super::Work;
 use super::charge::count_tenant;
 use super::rows::TenantRow;
 use crate::model::{
-    Bounds, Claim, ClaimKey, ClaimState, EventBody, PermitAnswer, PermitAsk, Rejected, Spec, Text,
+    Bounds, Claim, ClaimKey, ClaimState, EventBody, Guard, PermitAnswer, PermitAsk, RefusedBy,
+    Rejected, Spec, Text,
 };
 
 type Permitted = Result<PermitAnswer, Rejected>;
@@ -42,8 +43,7 @@ impl Work {
             return Err(Rejected::NoClaim(key));
         };
         let target = self.rows.claims.get(&ClaimKey::target(ask.instance));
-        let moving_to =
-            target.filter(|it| it.state != ClaimState::Releasing).map(|it| it.node.clone());
+        let moving_to = target.filter(|it| is_on_its_way(it)).map(|it| it.node.clone());
         let terms = Terms {
             unit: ask.unit,
             grants: ask.grants,
@@ -137,8 +137,13 @@ impl Work {
         elastic.min = asked.min.within(elastic.min);
         elastic.max = asked.max.within(elastic.max);
         let (min, max) = (elastic.min, elastic.max);
+        let target = self.rows.claims.get(&ClaimKey::target(asked.instance));
+        if target.is_some_and(is_on_its_way) {
+            return Err(Rejected::Moving(key));
+        }
         let permit = permit.rebound(asked.max);
         let charged = permit.charge().within(claim.amounts);
+        self.check_rebound(&claim, &charged)?;
         let changed = Claim {
             spec: Spec::of(&request),
             amounts: charged,
@@ -170,6 +175,37 @@ impl Work {
             moving_to: None,
         })
     }
+
+    /// Nobody may be charged more than there is by a word about what might be.
+    fn check_rebound(&self, claim: &Claim, charged: &Amounts) -> Result<(), Rejected> {
+        let (old, new) = (Size::of(&claim.amounts), Size::of(charged));
+        let Some(row) = self.rows.nodes.get(&claim.node) else { return Ok(()) };
+        if let Some(lack) = row.room.lack_of_growth(&claim.amounts, charged, true) {
+            let now = row.now(&claim.node);
+            return Err(Rejected::Guard(Box::new(Guard::Room { now, lack })));
+        }
+        let Some(tenant) = self.rows.tenants.get(&claim.owner) else { return Ok(()) };
+        let (left, more) = (quota_left(tenant), new.less(old));
+        let lacks = [
+            ("cpu_milli", more.cpu_milli, left.cpu, tenant.cpu, tenant.quota.cpu_milli),
+            ("memory_mib", more.memory_mib, left.memory, tenant.memory, tenant.quota.memory_mib),
+        ];
+        for (resource, more, left, used, limit) in lacks {
+            if more > 0 && i64::from(more) > left {
+                let (owner, wanted) = (Text::clone(&claim.owner), i64::from(more));
+                let limit = limit.unwrap_or_default();
+                let by = RefusedBy::Quota { owner, resource, used, wanted, limit };
+                return Err(Rejected::Refused(by));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a second claim is a place that is held for an instance that moves: one that was found in
+/// two places has a second claim too.
+pub(super) fn is_on_its_way(target: &Claim) -> bool {
+    target.state == ClaimState::Binding
 }
 
 /// Between which sizes an instance may be.

@@ -113,7 +113,10 @@ fn due(service: &Service, room: u64) -> Due {
         };
         let is_late = record.deadline.is_some_and(|end| end <= now);
         let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
-        for claim in claims.filter(|claim| may_move(&books, claim)) {
+        // What its agents carry over is not stopped under their hands.
+        let carried =
+            |claim: &ClaimEntry| service.migrations.target_of(claim.key.instance).is_some();
+        for claim in claims.filter(|claim| may_move(&books, claim) && !carried(claim)) {
             let refused = drains.refused.get(claim.key.instance, claim.fence);
             match refused {
                 // One that was never tried is tried first, however late it is.
@@ -148,6 +151,8 @@ fn leaver(claim: &ClaimEntry, refused_at: Option<Timestamp>) -> Leaver {
     request.id = claim.key.instance;
     request.name = claim.name.as_deref().map(str::to_owned);
     request.resources = claim.amounts;
+    // It moves as it is, also out of bounds that were changed since.
+    request.elastic = None;
     let (node, fence) = (claim.node.clone(), claim.fence);
     Leaver { request: Arc::new(request), node, fence, refused_at }
 }

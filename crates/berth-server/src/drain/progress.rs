@@ -92,7 +92,10 @@ fn standing(service: &Service, books: &Books, claim: &ClaimEntry) -> DrainMove {
     }
     if claim.key.role == Role::MigrationTarget {
         let message = "it is the second place of an instance that runs elsewhere".to_owned();
-        let unblock = vec![format!("berth claims release {} --force", claim.key.instance)];
+        let unblock = vec![format!(
+            "berth claims release {} --role migration_target --confirmed",
+            claim.key.instance
+        )];
         let code = Some("migration_target".to_owned());
         return DrainMove { state: MoveState::Blocked, code, message, unblock, ..leaving };
     }

@@ -67,7 +67,7 @@ pub async fn ask(
             }
             service.heard_permits.note(instance, answer.fence, answer.permit);
             service.metrics.permit(&answer);
-            Ok(view(service, instance, &answer, ground.elastic.as_ref(), by.sees_nodes))
+            Ok(view(service, instance, &answer, ground.elastic.as_ref(), (by.sees_nodes, true)))
         }
         other => Err(unexpected(&other)),
     }
@@ -89,18 +89,23 @@ pub fn read(service: &Service, claim: &ClaimEntry, sees_nodes: bool) -> Option<P
         moving_to: service.migrations.target_of(claim.key.instance),
     };
     let elastic = claim.request.elastic.as_ref();
-    Some(view(service, claim.key.instance, &answer, elastic, sees_nodes))
+    // What is signed is for its agent.
+    Some(view(service, claim.key.instance, &answer, elastic, (sees_nodes, false)))
 }
 
+/// The largest number that a request may have: every reader of JSON can hold it.
+const MOST_SEQ: u64 = (1 << 53) - 1;
+
 fn wish(asked: &AskPermit) -> Answer<Wish> {
-    if let Some(seq) = asked.seq.filter(|seq| *seq == 0 || i64::try_from(*seq).is_err()) {
-        let accepted = format!("1 to {}", i64::MAX);
+    if let Some(seq) = asked.seq.filter(|seq| !(1..=MOST_SEQ).contains(seq)) {
+        let accepted = format!("1 to {MOST_SEQ}");
         return Err(ApiError::field("seq", Some(seq.to_string()), &accepted));
     }
     Ok(Wish {
         seq: asked.seq,
         size: asked.resources,
         last_permit: asked.last_permit,
+        heard: asked.heard,
         headroom: asked.headroom.unwrap_or_default(),
         load_milli: asked.load.map(load_milli).transpose()?,
     })
@@ -148,14 +153,14 @@ fn view(
     instance: InstanceId,
     answer: &PermitAnswer,
     elastic: Option<&Elastic>,
-    sees_nodes: bool,
+    (sees_nodes, signs): (bool, bool),
 ) -> Permit {
     let permit = &answer.permit;
     let (min, max) = match elastic {
         Some(elastic) => elastic.bounds(permit.granted),
         None => (permit.granted, permit.granted),
     };
-    let is_headroom = !permit.uncertain && !permit.buffer.is_zero();
+    let is_headroom = !permit.headroom.is_zero();
     Permit {
         instance,
         node: sees_nodes.then(|| answer.node.clone()),
@@ -165,19 +170,20 @@ fn view(
         wanted: permit.wanted,
         capacity_pressure: permit.pressure,
         limited_by: permit.limited_by,
-        buffer: if permit.uncertain { permit.buffer } else { Size::ZERO },
+        buffer: permit.buffer.less(permit.headroom),
         compute_unit: permit.unit,
         min,
         max,
         charged: Size::of(&answer.charged),
         repeated: answer.repeated,
+        found_larger: answer.found_larger,
         frozen: answer.moving_to.is_some(),
-        headroom: is_headroom.then(|| headroom(service, instance, answer)),
+        headroom: (is_headroom && signs).then(|| headroom(service, instance, answer)),
     }
 }
 
 fn headroom(service: &Service, instance: InstanceId, answer: &PermitAnswer) -> Headroom {
-    let up_to = answer.permit.reserved();
+    let up_to = answer.permit.granted.plus(answer.permit.headroom);
     let statement = format!(
         "berth-headroom-v1 {instance} {} {} {} {} {}",
         answer.node, answer.fence, answer.permit.seq, up_to.cpu_milli, up_to.memory_mib

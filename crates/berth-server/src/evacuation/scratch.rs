@@ -210,7 +210,9 @@ fn as_placed(id: InstanceId, claim: &ClaimEntry) -> InstanceRequest {
 /// What a claim needs when its node is emptied.
 fn guest(claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>, claim: &ClaimEntry) -> Guest {
     let target = ClaimKey { instance: claim.key.instance, role: Role::MigrationTarget };
-    let moves_already = claim.key.role == Role::Primary && claims.contains_key(&engine_id(target));
+    // A place that is being given back is nowhere to go.
+    let held = claims.get(&engine_id(target)).is_some_and(|it| it.state == ClaimState::Binding);
+    let moves_already = claim.key.role == Role::Primary && held;
     if moves_already
         || claim.key.role == Role::MigrationSource
         || claim.state == ClaimState::Releasing

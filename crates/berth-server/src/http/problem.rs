@@ -56,6 +56,12 @@ impl ApiError {
         error
     }
 
+    /// Whether it is the caller who must change something.
+    #[must_use]
+    pub fn is_callers(&self) -> bool {
+        (400..500).contains(&self.problem.status)
+    }
+
     /// A size that an instance cannot have.
     #[must_use]
     pub fn invalid_size(invalid: &InvalidWish) -> Self {
@@ -217,6 +223,10 @@ impl From<Rejected> for ApiError {
             // Another tenant's claim is as if it were not there.
             Rejected::NoClaim(key) | Rejected::NotOwner { key, .. } => {
                 Self::not_found("claim", &key.instance.to_string())
+            }
+            Rejected::StaleFence { presented, current, .. } if presented > current => {
+                let detail = format!("fence {presented} is not this claim's, which is {current}");
+                Self::conflict(code, detail).remedy("read the claim: its fence and its role")
             }
             Rejected::StaleFence { presented, current, .. } => Self::conflict(
                 code,

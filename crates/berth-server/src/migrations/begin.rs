@@ -15,6 +15,7 @@ use super::{GUARD, KIND};
 use crate::access::Caller;
 use crate::catalog::ClaimEntry;
 use crate::http::{Answer, ApiError};
+use crate::mirror::engine_id;
 use crate::service::Service;
 
 /// A migration that is to be decided.
@@ -106,12 +107,24 @@ fn movable(service: &Service, instance: InstanceId) -> Answer<Arc<ClaimEntry>> {
         return Err(ApiError::conflict("migrating", detail)
             .remedy(format!("wait for it, or call it off: berth migrations cancel {id}")));
     }
+    if let Some(node) = left_over(service, instance) {
+        let detail = format!("an earlier move left a place on {node} that was not given back yet");
+        return Err(ApiError::conflict("place_left", detail)
+            .remedy("its agent says when it is gone, or its long silence does"));
+    }
     if !claim.request.volumes.is_empty() {
         let detail = "it uses local volumes, which do not move with it".to_owned();
         return Err(ApiError::conflict("volume_needs_move", detail)
             .remedy("move its volumes: berth volumes move VOLUME --to NODE"));
     }
     Ok(claim)
+}
+
+/// A node on which an instance has a second claim.
+pub(crate) fn left_over(service: &Service, instance: InstanceId) -> Option<NodeId> {
+    let books = service.catalog.books();
+    let keys = [ClaimKey::target(instance), ClaimKey::source(instance)];
+    keys.iter().find_map(|key| books.claims.get(key)).map(|claim| claim.node.clone())
 }
 
 /// Holds the place of a migration that was decided, or notes why it cannot be held.
@@ -157,11 +170,11 @@ fn as_it_is(claim: &ClaimEntry) -> InstanceRequest {
 async fn planned(service: &Service, claim: &ClaimEntry, to: &NodeId) -> Answer<PlannedClaim> {
     let request = Arc::new(as_it_is(claim));
     let (to, now) = (to.clone(), Timestamp(service.now().as_second()));
+    let second = engine_id(ClaimKey::target(claim.key.instance));
     let looked = service.placer.look(move |mirror| {
-        // It is placed already, where it must not be in its own way.
-        let checked =
-            mirror.engine().without(request.id, |engine| engine.check(&request, &to, now));
-        if let Err(why) = checked {
+        // It is in both places for a while, as the ledger counts it, so the second goes by another id.
+        let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
+        if let Err(why) = mirror.engine().check(&asked, &to, now) {
             return Err(ApiError::conflict("no_room", format!("node {to} cannot take it: {why}")));
         }
         let seen = mirror.seen(&to);
@@ -197,6 +210,8 @@ async fn end(
     if !matches!(record.state, MigrationState::Planned) && !record.is_on_its_way() {
         return Ok(());
     }
+    // Nobody has said that anything was sent: there is nothing that could be left.
+    let nothing_there = nothing_there || record.state == MigrationState::TargetHeld;
     let next = MigrationRecord {
         state,
         why: Some(why.chars().take(500).collect()),
@@ -209,7 +224,11 @@ async fn end(
     let held = held.filter(|held| record.is_on_its_way() && held.node == record.target);
     let op = match held {
         Some(held) => Op::Release(Release {
-            request_id: Text::from(format!("migration-{id}-{}", u8::from(nothing_there))),
+            request_id: Text::from(format!(
+                "migration-{id}-{}-{}",
+                held.fence,
+                u8::from(nothing_there)
+            )),
             key,
             owner: None,
             fence: Some(held.fence),
@@ -256,6 +275,10 @@ pub async fn cancel(service: &Arc<Service>, caller: &Caller, id: &str) -> Answer
     end(service, id, MigrationState::Cancelled, &why, false, by).await?;
     let known = service.migrations.get(id);
     let known = known.ok_or_else(|| ApiError::not_found("migration", id))?;
+    if known.0.state != MigrationState::Cancelled {
+        let detail = format!("it went on meanwhile: it is {}", known.0.state.name());
+        return Err(ApiError::conflict("contention", detail).retry_after(1));
+    }
     Ok(view(id, &known.0))
 }
 
@@ -306,10 +329,8 @@ pub async fn destination(
     asked.excluded_nodes.push(claim.node.clone());
     asked.excluded_nodes.extend(too_full(service, Size::of(&claim.amounts)));
     let now = Timestamp(service.now().as_second());
-    let looked = service.placer.look(move |mirror| {
-        // The ledger's rules about neighbours judge in the end.
-        mirror.engine().without(asked.id, |engine| engine.place(&asked, now))
-    });
+    asked.id = engine_id(ClaimKey::target(claim.key.instance));
+    let looked = service.placer.look(move |mirror| mirror.engine().place(&asked, now));
     let placed = looked.await;
     match placed.ok_or_else(|| ApiError::unavailable("stopping", "the server is stopping"))? {
         Ok(placed) => Ok(Destination::Node(placed.node)),

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use berth_api::MigrationState;
 use berth_engine::NodeState;
+use berth_engine::workload::HostState;
 use berth_ledger::{Claim, ClaimKey, Expect, Op, Release, Text};
 
+use super::KIND;
 use super::begin::{fail, hold};
 use super::record::{MigrationRecord, Stepped, step, write};
-use super::{GUARD, KIND};
 use crate::http::Answer;
 use crate::service::Service;
 
@@ -22,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a migration that ended is remembered at least: its instance rests by it.
 const REMEMBERED_S: i64 = 86_400;
+
+/// How long agents have to begin: one that knows nothing of migrations never does.
+const BEGIN_WITHIN_S: i64 = 120;
 
 /// How long a decision may wait for its place before it is void.
 const STALE_PLAN_S: i64 = 60;
@@ -69,7 +73,12 @@ async fn drive(
         MigrationState::TargetHeld | MigrationState::Copying => {
             let policy = service.catalog.policy();
             let timeout = policy.map_or(3600, |policy| policy.elastic().migration.timeout_s);
-            match lost_ground(service, record) {
+            let waits = record.state == MigrationState::TargetHeld;
+            match lost_ground(service, record).await? {
+                None if waits && age_s(record.changed_at) > BEGIN_WITHIN_S => {
+                    let why = format!("its agents did not begin within {BEGIN_WITHIN_S} s");
+                    fail(service, id, &why, false).await
+                }
                 Some(why) => fail(service, id, &why, false).await,
                 None if age_s(record.since) > i64::from(timeout) => {
                     let why = format!("its agents took longer than {timeout} s");
@@ -82,7 +91,10 @@ async fn drive(
         MigrationState::Failed | MigrationState::Cancelled => free_lost(service, record).await,
         MigrationState::Done => Ok(()),
     }?;
-    if !record.is_open() && age_s(record.changed_at) > REMEMBERED_S && id != GUARD {
+    if !record.is_open()
+        && age_s(record.changed_at) > remembered_s(service)
+        && !is_left(service, record)
+    {
         let (kind, name) = (Text::from(KIND), Text::from(id));
         let op = Op::RemoveDocument { kind, id: name, expect: Expect::Revision(revision) };
         service.submit(op).await?;
@@ -90,8 +102,34 @@ async fn drive(
     Ok(())
 }
 
+/// How long a migration that ended is remembered: its instance rests by it.
+fn remembered_s(service: &Service) -> i64 {
+    let policy = service.catalog.policy();
+    let limits = policy.map(|policy| policy.elastic().migration).unwrap_or_default();
+    REMEMBERED_S.max(limits.cooldown_s.into()).max(limits.backoff_s.into())
+}
+
+/// Whether something may be left on the target, which its agent has a task for by the record.
+fn is_left(service: &Service, record: &MigrationRecord) -> bool {
+    let books = service.catalog.books();
+    let held = books.claims.get(&ClaimKey::target(record.instance));
+    held.is_some_and(|held| held.node == record.target)
+}
+
 /// Why a migration that is on its way cannot be finished, if so.
-fn lost_ground(service: &Service, record: &MigrationRecord) -> Option<String> {
+async fn lost_ground(service: &Arc<Service>, record: &MigrationRecord) -> Answer<Option<String>> {
+    let key = ClaimKey::target(record.instance);
+    let held = service.read(move |ledger| ledger.claim(key)).await?;
+    let is_held = held.is_some_and(|held| {
+        held.node == record.target && held.state == berth_ledger::ClaimState::Binding
+    });
+    if !is_held {
+        return Ok(Some(format!("its place on {} was given up", record.target)));
+    }
+    Ok(nowhere_to_go(service, record))
+}
+
+fn nowhere_to_go(service: &Service, record: &MigrationRecord) -> Option<String> {
     let books = service.catalog.books();
     let claim = books.claims.get(&ClaimKey::primary(record.instance));
     let Some(claim) = claim else { return Some("the instance is gone".to_owned()) };
@@ -159,17 +197,15 @@ async fn free_lost(service: &Arc<Service>, record: &MigrationRecord) -> Answer<(
 
 /// Whether a claim's node has been lost for so long that nothing can run there.
 fn is_gone(service: &Service, claim: &Claim) -> bool {
-    let outside = service.outside();
     let books = service.catalog.books();
     let Some(node) = books.nodes.get(&claim.node) else { return true };
-    let heard = node.heard_at.max(outside.listening_since);
-    let silent_s = outside.now.as_second().saturating_sub(heard);
-    node.facts.state == NodeState::Lost && silent_s > outside.gone_after_s
+    // By its silence, whatever state it was in when it fell silent.
+    service.outside().host(node) == HostState::Lost
 }
 
 fn freed(id: &str, claim: &Claim) -> Op {
     Op::Release(Release {
-        request_id: Text::from(format!("migration-{id}-freed-{}", claim.fence)),
+        request_id: Text::from(format!("migration-{id}-freed-{}-{}", claim.key, claim.fence)),
         key: claim.key,
         owner: None,
         fence: Some(claim.fence),

@@ -10,7 +10,7 @@ mod drive;
 mod record;
 mod report;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use berth_api::{MigrationAction, MigrationState, MigrationTask};
@@ -40,7 +40,47 @@ pub(super) type Known = Arc<(MigrationRecord, i64)>;
 pub struct Book {
     records: BTreeMap<String, Known>,
     by_instance: FxHashMap<InstanceId, Vec<String>>,
+    /// Those that agents may have something to do for, by node: all but those that are done.
+    by_node: FxHashMap<NodeId, BTreeSet<String>>,
     guard: Option<i64>,
+}
+
+impl Book {
+    fn put(&mut self, id: &str, record: MigrationRecord, revision: i64) {
+        let instance = record.instance;
+        for node in [&record.source, &record.target] {
+            if record.state == MigrationState::Done {
+                if let Some(ids) = self.by_node.get_mut(node) {
+                    ids.remove(id);
+                }
+            } else {
+                self.by_node.entry(node.clone()).or_default().insert(id.to_owned());
+            }
+        }
+        let before = self.records.insert(id.to_owned(), Arc::new((record, revision)));
+        if before.is_none() {
+            self.by_instance.entry(instance).or_default().push(id.to_owned());
+        }
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(gone) = self.records.remove(id) else { return };
+        for node in [&gone.0.source, &gone.0.target] {
+            if let Some(ids) = self.by_node.get_mut(node) {
+                ids.remove(id);
+                if ids.is_empty() {
+                    self.by_node.remove(node);
+                }
+            }
+        }
+        let instance = gone.0.instance;
+        if let Some(ids) = self.by_instance.get_mut(&instance) {
+            ids.retain(|known| known != id);
+            if ids.is_empty() {
+                self.by_instance.remove(&instance);
+            }
+        }
+    }
 }
 
 /// All migrations, also those that ended lately.
@@ -87,11 +127,11 @@ impl Migrations {
         }
         match serde_json::from_str::<MigrationRecord>(body) {
             Ok(record) => {
-                let instance = record.instance;
-                let before = known.records.insert(id.to_owned(), Arc::new((record, revision)));
-                if before.is_none() {
-                    known.by_instance.entry(instance).or_default().push(id.to_owned());
+                // What was read earlier may be learnt later.
+                if known.records.get(id).is_some_and(|known| known.1 > revision) {
+                    return;
                 }
+                known.put(id, record, revision);
             }
             Err(error) => tracing::error!(%error, id, "a stored migration cannot be read"),
         }
@@ -99,14 +139,7 @@ impl Migrations {
 
     fn forget(&self, id: &str) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(gone) = known.records.remove(id) else { return };
-        let instance = gone.0.instance;
-        if let Some(ids) = known.by_instance.get_mut(&instance) {
-            ids.retain(|known| known != id);
-            if ids.is_empty() {
-                known.by_instance.remove(&instance);
-            }
-        }
+        known.remove(id);
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Book> {
@@ -171,7 +204,8 @@ impl Migrations {
     #[must_use]
     pub fn tasks(&self, books: &Books, node: &NodeId) -> Vec<MigrationTask> {
         let known = self.read();
-        let concerned = known.records.iter().filter(|(_, known)| known.0.concerns(node));
+        let ids = known.by_node.get(node).into_iter().flatten();
+        let concerned = ids.filter_map(|id| known.records.get_key_value(id));
         concerned.filter_map(|(id, known)| task(books, node, id, &known.0)).collect()
     }
 }
@@ -199,6 +233,11 @@ fn task(books: &Books, node: &NodeId, id: &str, record: &MigrationRecord) -> Opt
         source: record.source.clone(),
         target: record.target.clone(),
         fence: on_target.map(|claim| claim.fence).unwrap_or_default(),
-        resources: claim.map(|claim| claim.amounts).unwrap_or_default(),
+        resources: claim
+            .map(|claim| {
+                let size = claim.permit.map(|permit| permit.granted);
+                size.map_or(claim.amounts, |size| size.within(claim.amounts))
+            })
+            .unwrap_or_default(),
     })
 }

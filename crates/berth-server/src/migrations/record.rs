@@ -80,7 +80,7 @@ impl MigrationRecord {
             }
             MigrationState::Done => format!("it runs on {target}"),
             MigrationState::Failed | MigrationState::Cancelled => {
-                format!("it runs on {source} as before: {why}")
+                format!("it was not moved off {source}: {why}")
             }
         }
     }
@@ -160,7 +160,7 @@ pub(super) async fn step(
 pub(super) async fn take_in(service: &Arc<Service>, id: &str) {
     let (known, id) = (Arc::clone(service), id.to_owned());
     let reload = move || {
-        known.migrations.reload(&known.ledger, super::GUARD);
+        // Not the guard: it must not be known before the decision that it stands for.
         known.migrations.reload(&known.ledger, &id);
     };
     // A task that panics is reported by the runtime.

@@ -132,7 +132,7 @@ async fn free(service: &Arc<Service>, id: &str, key: ClaimKey, node: &NodeId) ->
     let here = held.filter(|held| held.node == *node && held.state == ClaimState::Releasing);
     let Some(held) = here else { return Ok(()) };
     let release = Release {
-        request_id: Text::from(format!("migration-{id}-done-{}", held.fence)),
+        request_id: Text::from(format!("migration-{id}-done-{key}-{}", held.fence)),
         key,
         owner: None,
         fence: Some(held.fence),
@@ -164,21 +164,18 @@ pub async fn observed(
     service: &Arc<Service>,
     node: &NodeId,
     instance: InstanceId,
-    role: Role,
+    (role, claim): (Role, ClaimState),
     state: RunState,
 ) -> Answer<Observed> {
     let open = service.migrations.open_of(instance);
     let open = open.filter(|(_, known)| known.0.is_on_its_way() && known.0.concerns(node));
     let Some((id, _)) = open else {
-        // A place that is to be dropped, of which its agent says that nothing is left.
-        let dropped =
-            role == Role::MigrationTarget && matches!(state, RunState::Stopped | RunState::Failed);
-        if dropped {
+        // One that was found in two places is no migration: what its agent says of it counts.
+        let to_be_dropped = role == Role::MigrationTarget && claim == ClaimState::Releasing;
+        if to_be_dropped && matches!(state, RunState::Stopped | RunState::Failed) {
             free(service, "observed", ClaimKey::target(instance), node).await?;
-            return Ok(Observed::Taken);
         }
-        let other = role == Role::MigrationTarget;
-        return Ok(if other { Observed::Taken } else { Observed::Plain });
+        return Ok(if to_be_dropped { Observed::Taken } else { Observed::Plain });
     };
     let step = match (role, state) {
         (Role::MigrationTarget, RunState::Running) => MigrationStep::Switched,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::MigrationState;
 use berth_engine::elastic::{ElasticSettings, MigrationSettings, ReliefGuest, Size};
 use berth_engine::{InstanceRequest, NodeId};
-use berth_ledger::{ClaimState, Role};
+use berth_ledger::{ClaimKey, ClaimState, Role};
 
 use crate::catalog::{Books, ClaimEntry, NodeEntry};
 use crate::migrations::MigrationRecord;
@@ -24,12 +24,13 @@ pub(super) fn of(
 ) -> Vec<ReliefGuest> {
     let claims = entry.claims.iter().filter(|key| key.role == Role::Primary);
     let claims = claims.filter_map(|key| books.claims.get(key));
-    claims.map(|claim| guest(service, settings, claim, now)).collect()
+    claims.map(|claim| guest(service, books, settings, claim, now)).collect()
 }
 
 /// An instance as a candidate for leaving its node.
 pub(crate) fn guest(
     service: &Service,
+    books: &Books,
     settings: &ElasticSettings,
     claim: &ClaimEntry,
     now: i64,
@@ -44,6 +45,8 @@ pub(crate) fn guest(
     let may = elastic.is_some_and(|elastic| !elastic.stays)
         && claim.state == ClaimState::Active
         && claim.request.volumes.is_empty()
+        && !books.claims.contains_key(&ClaimKey::target(claim.key.instance))
+        && !books.claims.contains_key(&ClaimKey::source(claim.key.instance))
         && past.iter().all(|record| !record.is_open());
     let rest = rest(&past, settings.migration, now);
     let mut request = InstanceRequest::clone(&claim.request);

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use berth_api::MigrationReason;
 use berth_engine::elastic::{Account, MigrationSettings, ReliefGuest, ReliefPlan, watermark_free};
-use berth_engine::{NodeId, Timestamp};
+use berth_engine::{NodeId, NodeState, Timestamp};
 use rustc_hash::FxHashMap;
 
 use crate::access::Caller;
-use crate::catalog::Books;
+use crate::catalog::{Books, NodeEntry};
 use crate::elastic::account;
 use crate::evacuation::Snapshot;
 use crate::http::ApiError;
@@ -153,7 +153,8 @@ async fn begin_all(
                 guard: Some(guard),
             };
             migrations::begin(service, &caller, &begin).await?;
-            guard = service.migrations.guard();
+            // Each decision raises it by one; a cache may know of another server's already.
+            guard = Some(guard.unwrap_or(0).saturating_add(1));
         }
     }
     Ok(())
@@ -172,6 +173,16 @@ fn busy(service: &Service) -> FxHashMap<NodeId, usize> {
     busy
 }
 
+/// Whether a node's agent can be asked for something.
+fn answers(service: &Service, entry: &NodeEntry) -> bool {
+    let lost_after =
+        i64::try_from(service.settings.load().lost_after.as_secs()).unwrap_or(i64::MAX);
+    let silence = service.now().as_second().saturating_sub(entry.heard_at);
+    let state = entry.facts.state;
+    let serves = matches!(state, NodeState::Active | NodeState::Degraded | NodeState::Cordoned);
+    serves && silence <= lost_after
+}
+
 /// Nodes that somebody should leave, and who could.
 fn pressed(
     service: &Service,
@@ -183,6 +194,10 @@ fn pressed(
     let now = service.now().as_second();
     let mut pressed = Vec::new();
     for entry in books.nodes.values() {
+        // Nobody can be sent off a node that does not answer.
+        if !answers(service, entry) {
+            continue;
+        }
         let mark = settings.on(&entry.facts).watermark;
         let free = watermark_free(&entry.facts, &entry.room.used, mark);
         // Most nodes are calm: they need no sums.

@@ -145,6 +145,7 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
         seq: None,
         fence: None,
         last_permit: asked.last_permit,
+        heard: None,
         headroom: None,
         load: asked.load,
     };

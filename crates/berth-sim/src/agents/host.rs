@@ -220,7 +220,15 @@ impl Host {
 
 fn ask(fence: i64, resources: berth_engine::elastic::Size) -> AskPermit {
     let fence = Some(fence);
-    AskPermit { resources, seq: None, fence, last_permit: None, headroom: None, load: None }
+    AskPermit {
+        resources,
+        seq: None,
+        fence,
+        last_permit: None,
+        heard: None,
+        headroom: None,
+        load: None,
+    }
 }
 
 #[cfg(test)]

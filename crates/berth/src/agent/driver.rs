@@ -46,8 +46,11 @@ impl Launch {
         tell("INSTANCE", assignment.instance.to_string());
         tell("FENCE", assignment.fence.to_string());
         tell("OWNER", assignment.owner.clone());
-        tell("CPU_MILLI", assignment.resources.cpu_milli.to_string());
-        tell("MEMORY_MIB", assignment.resources.memory_mib.to_string());
+        // What it may use; what is charged for that may be less, or more.
+        let using = assignment.elastic.as_ref().and_then(|elastic| elastic.using);
+        let size = using.map_or(assignment.resources, |using| using.within(assignment.resources));
+        tell("CPU_MILLI", size.cpu_milli.to_string());
+        tell("MEMORY_MIB", size.memory_mib.to_string());
         tell("DISK_MIB", assignment.resources.disk_mib.to_string());
         tell("BANDWIDTH_MBPS", assignment.resources.bandwidth_mbps.to_string());
         let optional = [

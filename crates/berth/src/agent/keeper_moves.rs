@@ -25,7 +25,14 @@ impl Keeper {
 
     /// Has something ready that receives an instance, if there is a command for it.
     fn receive(&mut self, task: &MigrationTask, now: Instant) {
-        let Some(command) = self.moves.commands.receive.clone() else { return };
+        let Some(command) = self.moves.commands.receive.clone() else {
+            // One that knows nothing of moves would take what arrives for gone.
+            if self.moves.commands.migrate.is_none() {
+                let why = "the agent there cannot take running instances; start it with --receive-command";
+                self.moves.cannot_receive(task, why.to_owned());
+            }
+            return;
+        };
         let instance = task.instance;
         match self.guests.get(&instance) {
             Some(guest) if guest.arriving && guest.fence == task.fence => match &guest.phase {

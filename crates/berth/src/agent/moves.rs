@@ -183,6 +183,11 @@ impl Moves {
                 let why = "it does not run on this host".to_owned();
                 self.say(task, MigrationStep::Failed, None, Some(why));
             }
+            // It may have left before its command was lost: only its target knows. Whoever says that it
+            // failed has it dropped there.
+            Course::Lost if !here => {
+                self.say(task, MigrationStep::Copying, None, None);
+            }
             Course::Never | Course::Lost => match self.errands.start(task, &command, told) {
                 Ok(()) => {
                     say!("{} is being moved to {}", task.instance, task.target);

@@ -1,6 +1,6 @@
 //! `berth claims`: the hold of instances on nodes, and the steps of its life.
 
-use berth_api::{Claim, FenceOnly, ReleaseClaim, RenewClaim, Standing};
+use berth_api::{Claim, ClaimRole, FenceOnly, ReleaseClaim, RenewClaim, Standing};
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
 use serde::Serialize;
@@ -100,6 +100,20 @@ pub(crate) struct Release {
     /// Why, for the record.
     #[arg(long)]
     reason: Option<String>,
+    /// Which of its claims, where it is being moved or was found in two places: primary,
+    /// migration_target or migration_source.
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Option<ClaimRole>,
+}
+
+fn role(text: &str) -> Result<ClaimRole, String> {
+    let read = serde_json::from_value(serde_json::Value::from(text));
+    read.map_err(|_| "accepted are primary, migration_target, migration_source".to_owned())
+}
+
+fn role_name(role: ClaimRole) -> String {
+    let name = serde_json::to_value(role).ok();
+    name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 impl Claims {
@@ -138,12 +152,14 @@ impl Claims {
 }
 
 fn table(claims: &[Claim]) -> Table {
-    let columns =
-        ["INSTANCE", "NAME", "OWNER", "WORKLOAD", "NODE", "STATE", "CHARGED", "LEASE", "AGE"];
+    let columns = [
+        "INSTANCE", "ROLE", "NAME", "OWNER", "WORKLOAD", "NODE", "STATE", "CHARGED", "LEASE", "AGE",
+    ];
     let mut table = Table::new(&columns);
     for claim in claims {
         table.row([
             claim.instance.to_string().into(),
+            role_name(claim.role).into(),
             or_dash(claim.name.as_deref()),
             claim.owner.as_str().into(),
             or_dash(claim.workload.as_deref()),
@@ -223,7 +239,9 @@ impl Release {
                 confirmed: self.confirmed,
                 reason: self.reason.clone(),
             };
-            let raw: Raw = session.client.post(&format!("/v1/claims/{id}/release"), &body).await?;
+            let which = self.role.map(|role| format!("?role={}", role_name(role)));
+            let path = format!("/v1/claims/{id}/release{}", which.unwrap_or_default());
+            let raw: Raw = session.client.post(&path, &body).await?;
             Done::Ok(raw)
         };
         let all = futures_util::stream::iter(&self.instances).map(one);

@@ -33,6 +33,9 @@ pub(crate) struct Ask {
     /// The largest size it was permitted, where the last answer may not have been heard: 2,8GiB.
     #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
     last_permit: Option<Size>,
+    /// The number of the last answer that its agent has: headroom of earlier ones ends with it.
+    #[arg(long, value_name = "N")]
+    heard: Option<u64>,
     /// The fence of its claim; whatever it is when not given.
     #[arg(long, value_name = "FENCE")]
     fence: Option<i64>,
@@ -75,6 +78,7 @@ impl Ask {
             seq: self.seq,
             fence: self.fence,
             last_permit: self.last_permit,
+            heard: self.heard,
             headroom: self.headroom,
             load: None,
         };
@@ -174,6 +178,7 @@ mod tests {
             max: Size::new(4000, 16384),
             charged: size,
             repeated: false,
+            found_larger: false,
             frozen: false,
             headroom: None,
         }

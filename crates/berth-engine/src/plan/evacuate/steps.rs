@@ -368,6 +368,8 @@ pub(in crate::plan) fn replacement(
         id: spare_id(engine, row.id),
         resources: row.resources,
         name: name.map(|name| engine.fleet.texts().text(name).to_owned()),
+        // It moves as it is: its bounds are about what it uses, and may have changed since.
+        elastic: None,
         ..request
     }
 }

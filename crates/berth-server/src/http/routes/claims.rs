@@ -246,6 +246,10 @@ async fn may_step(service: &Service, caller: &Caller, key: ClaimKey) -> Answer<O
         return Ok(None);
     }
     let hidden = || ApiError::not_found("claim", &key.instance.to_string());
+    if key.role != berth_ledger::Role::Primary {
+        // The second claim of an instance that moves is its migration's.
+        return Err(hidden());
+    }
     let claim = service.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
     let on_node = caller.node().is_none_or(|node| *node == claim.node);
     if !caller.sees(&claim.owner) || !on_node {

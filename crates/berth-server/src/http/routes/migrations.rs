@@ -107,7 +107,11 @@ async fn start(
     let to = match migrations::destination(&service, instance, asked.to).await? {
         Destination::Node(to) => to,
         Destination::Nowhere(refusal) => {
-            let detail = format!("no other node can take it: {}", refusal.headline());
+            // Nodes that would pass their watermark are left out before anything else is asked.
+            let detail = format!(
+                "no other node can take it and stay below its watermark: {}",
+                refusal.headline()
+            );
             let remedy = refusal.remedy.to_string();
             let code = refusal.code.to_string();
             let error = ApiError::conflict(&code, detail).remedy(remedy);

@@ -65,7 +65,15 @@ pub(super) async fn heartbeat(
     }
     let mut reported = Vec::new();
     for running in beat.running.unwrap_or_default() {
-        reported.push(report(&service, &caller, &node, running).await?);
+        let instance = running.instance;
+        reported.push(match report(&service, &caller, &node, running).await {
+            // What is wrong with one instance must not keep the agent from the others.
+            Err(error) if error.is_callers() => {
+                let refused = Some(error.problem().code.clone());
+                Reported { instance, state: None, refused }
+            }
+            done => done?,
+        });
     }
     service.settled().await;
     let (state, generation) = known(&service, &node)?;
@@ -96,9 +104,11 @@ fn list(service: &Service, node: &NodeId) -> Answer<AssignmentList> {
     let Some(entry) = books.nodes.get(node) else {
         return Err(ApiError::not_found("node", node.as_str()));
     };
-    // What is being moved here is a task of its migration until it runs here.
-    let here = entry.claims.iter().filter(|key| key.role != Role::MigrationTarget);
-    let claims = here.filter_map(|key| books.claims.get(key));
+    // What is being moved here is a task of its migration until it runs here; what was found here and
+    // elsewhere is not.
+    let claims = entry.claims.iter().filter_map(|key| books.claims.get(key)).filter(|claim| {
+        claim.key.role != Role::MigrationTarget || claim.state == ClaimState::Active
+    });
     let assignments = claims.map(|claim| assignment(claim)).collect();
     Ok(AssignmentList { node: node.clone(), state: entry.facts.state, assignments })
 }
@@ -166,7 +176,8 @@ async fn report(
         None => return Ok(known("fence_missing")),
         Some(_) => {}
     }
-    match observed(service, node, instance, claim.key.role, running.state).await? {
+    let which = (claim.key.role, claim.state);
+    match observed(service, node, instance, which, running.state).await? {
         Observed::Plain => {}
         Observed::Taken => return Ok(Reported { refused: None, ..known("") }),
         Observed::Wait => return Ok(known("migrating")),
@@ -278,14 +289,26 @@ async fn adopt(
     request.tags = found.tags;
     request.elastic = found.elastic;
     let policy = service.catalog.policy();
-    crate::elastic::classify(policy.as_deref(), &mut request, "found.elastic")?;
+    let asked = request.elastic.clone();
+    let known = crate::elastic::classify(policy.as_deref(), &mut request, "found.elastic");
+    if let Err(error) = known
+        .and_then(|()| request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string())))
+    {
+        // Reality is recorded, never refused: what is wrong with its bounds is left out.
+        let why = &error.problem().detail;
+        tracing::warn!(why, %instance, %node, "a found instance is taken as it is");
+        request.elastic =
+            asked.map(|asked| Elastic::new(found.resources, found.resources).widened(&asked));
+        request.resources = found.resources;
+    }
     request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
     let Some(policy) = policy else {
         return Err(ApiError::unavailable("no_policy", "no policy is in force yet"));
     };
     let demand = Demand::new(&request, &policy);
     let op = Op::Adopt(Adopt {
-        request_id: Text::from(format!("adopt-{instance}-{node}")),
+        // What is there already is not recorded twice, so every report may be a new one.
+        request_id: Text::from(format!("adopt-{instance}-{}", Uuid::now_v7())),
         request: Arc::new(request),
         node: node.clone(),
         demand,
