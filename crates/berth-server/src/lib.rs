@@ -21,6 +21,7 @@ mod pages;
 pub mod placement;
 mod placer;
 pub mod queue;
+pub mod rebalance;
 pub mod relief;
 mod replay;
 mod seats;

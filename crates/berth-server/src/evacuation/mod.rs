@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::catalog::ClaimEntry;
 use crate::http::ApiError;
 use crate::service::{Service, now};
-use scratch::Scratch;
+pub(crate) use scratch::Scratch;
 pub(crate) use scratch::Snapshot;
 
 /// Nodes of one round whose refusal is explained. To explain takes a look at every node, so in a
