@@ -7,4 +7,5 @@
 mod common;
 mod examples;
 mod permits;
+mod rebalance;
 mod scene;
