@@ -124,6 +124,12 @@ impl Fleet {
         places
     }
 
+    async fn id(&self, name: &str) -> String {
+        let page = self.scene.get("/v1/instances").await;
+        let mut items = page["items"].as_array().unwrap().iter();
+        items.find(|item| item["name"] == name).unwrap()["instance"].as_str().unwrap().to_owned()
+    }
+
     async fn count_on(&self, node: &str) -> usize {
         self.places().await.iter().filter(|(_, at)| at == node).count()
     }
@@ -247,9 +253,8 @@ async fn nobody_goes_back_to_a_node_that_it_left_even_if_that_is_all_that_could_
     let asked = json!({"goal": "spread", "onto_empty": true, "min_gain_ppm": 1});
     let plan = fleet.plan(asked).await;
     assert!(plan.moves.is_empty(), "{plan:?}");
-    let instances = fleet.scene.get("/v1/instances").await;
-    let moved = instances["items"].as_array().unwrap().iter().find(|it| it["name"] == "n1-0");
-    let step = json!({"instance": moved.unwrap()["instance"], "from": "n2", "to": "n1"});
+    let moved = fleet.id("n1-0").await;
+    let step = json!({"instance": moved, "from": "n2", "to": "n1"});
     let back = fleet.apply(json!({"goal": "spread", "moves": [step]})).await;
     assert!(back.begun.is_empty() && back.waiting == 0, "{back:?}");
     assert!(back.not_begun[0].why.contains("left n1 within a day"), "{back:?}");
@@ -262,11 +267,26 @@ async fn whoever_was_moved_rests() {
     assert_eq!(fleet.apply_all(&json!({"goal": "consolidate"})).await, [1]);
     let asked = json!({"goal": "spread", "onto_empty": true, "min_gain_ppm": 1});
     assert!(fleet.plan(asked).await.moves.is_empty());
-    let instances = fleet.scene.get("/v1/instances").await;
-    let moved = instances["items"].as_array().unwrap().iter().find(|it| it["name"] == "n1-0");
-    let step = json!({"instance": moved.unwrap()["instance"], "from": "n2", "to": "n3"});
+    let moved = fleet.id("n1-0").await;
+    let step = json!({"instance": moved, "from": "n2", "to": "n3"});
     let on = fleet.apply(json!({"goal": "spread", "moves": [step]})).await;
     assert!(on.begun.is_empty() && on.not_begun[0].why.contains("left alone for"), "{on:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_goes_to_a_node_that_others_are_just_leaving() {
+    let nodes: [(&str, &[Kind]); 3] =
+        [("n1", &[Elastic]), ("n2", &[Elastic; 6]), ("n3", &[OptedOut; 5])];
+    let fleet = Fleet::new(MANY, &nodes).await;
+    let asked = json!({"goal": "spread", "budget": 1});
+    let before = fleet.plan(asked.clone()).await;
+    assert_eq!(before.moves[0].to.as_str(), "n1", "{before:?}");
+    let path = format!("/v1/instances/{}/migrate", fleet.id("n1-0").await);
+    fleet.scene.post(&path, &json!({"to": "n3"})).await.expect(200);
+    assert!(fleet.plan(asked).await.moves.is_empty());
+    let applied = fleet.apply(json!({"goal": "spread", "moves": before.moves})).await;
+    assert!(applied.begun.is_empty() && applied.waiting == 1, "{applied:?}");
+    assert!(applied.not_begun[0].why.contains("others are leaving n1"), "{applied:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -311,10 +331,8 @@ async fn a_plan_that_grew_old_moves_only_those_who_are_where_it_says() {
 async fn a_move_that_would_take_a_node_above_its_watermark_waits() {
     let fleet = Fleet::new(MANY, &[("n1", &[Elastic; 8]), ("n2", &[Elastic])]).await;
     let plan = fleet.plan(json!({"goal": "spread", "budget": 1})).await;
-    let grown = fleet.scene.get("/v1/instances").await;
-    let items = grown["items"].as_array().unwrap();
-    let there = items.iter().find(|it| it["name"] == "n2-0").unwrap()["instance"].as_str().unwrap();
-    let grown = fleet.scene.ask(there, Size::new(9000, 9 * 1024)).await;
+    let there = fleet.id("n2-0").await;
+    let grown = fleet.scene.ask(&there, Size::new(9000, 9 * 1024)).await;
     assert_eq!(grown, whole(9));
     let applied = fleet.apply(json!({"goal": "spread", "moves": plan.moves})).await;
     assert!(applied.begun.is_empty() && applied.waiting == 1, "{applied:?}");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod rebalance;
 mod workloads;
 
 use std::io::{BufRead as _, BufReader};
