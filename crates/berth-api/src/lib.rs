@@ -15,6 +15,7 @@ mod place;
 mod policy;
 mod problem;
 mod queue;
+mod rebalance;
 pub mod select;
 mod things;
 pub mod units;
@@ -53,6 +54,9 @@ pub use policy::{
 };
 pub use problem::{FieldError, Problem};
 pub use queue::{Demand, Ticket, TicketState};
+pub use rebalance::{
+    ApplyRebalance, NotBegun, PlanRebalance, Rebalance, RebalanceApplied, RebalanceStep,
+};
 pub use things::{
     Attachment, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse, Secrets,
     Volume,

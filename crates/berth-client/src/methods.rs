@@ -2,9 +2,10 @@
 
 use berth_api::engine::{InstanceId, NodeFacts, NodeId};
 use berth_api::{
-    AskPermit, AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard, Heartbeat, Migration,
-    MigrationReport, Node, NodeStateChange, Page, Permit, PlaceRequest, Placed, ReleaseClaim,
-    RenewClaim, SetBounds, Standing, StartMigration, Ticket,
+    ApplyRebalance, AskPermit, AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard,
+    Heartbeat, Migration, MigrationReport, Node, NodeStateChange, Page, Permit, PlaceRequest,
+    Placed, PlanRebalance, Rebalance, RebalanceApplied, ReleaseClaim, RenewClaim, SetBounds,
+    Standing, StartMigration, Ticket,
 };
 use reqwest::Method;
 use serde::Deserialize;
@@ -59,6 +60,25 @@ impl Client {
     /// As [`Client::get`].
     pub async fn put_node(&self, facts: &NodeFacts) -> Result<Node, ClientError> {
         self.put(&format!("/v1/nodes/{}", escape(facts.id.as_str())), facts).await
+    }
+
+    /// Which moves would bring nodes closer to a goal. Nothing changes.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn plan_rebalance(&self, asked: &PlanRebalance) -> Result<Rebalance, ClientError> {
+        self.post("/v1/rebalance/plan", asked).await
+    }
+
+    /// Begins moves, as many as limits allow at once.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn apply_rebalance(
+        &self,
+        asked: &ApplyRebalance,
+    ) -> Result<RebalanceApplied, ClientError> {
+        self.post("/v1/rebalance/apply", asked).await
     }
 
     /// Gives a sign of life.

@@ -24,6 +24,7 @@ mod placer;
 mod policy_effects;
 pub mod policy_file;
 pub mod queue;
+pub mod rebalance;
 pub mod relief;
 mod replay;
 mod seats;

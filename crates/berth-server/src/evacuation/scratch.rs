@@ -8,7 +8,8 @@ use std::sync::Arc;
 use berth_engine::elastic::{Account, Free, ReliefGuest, ReliefPlan};
 use berth_engine::{
     Effort, Engine, EvacuationPlan, Group, Guest, InstanceId, InstanceRequest, InvalidRequest,
-    NodeFacts, NodeId, PlaceError, Policy, Refusal, Timestamp, Used, Volume,
+    NodeFacts, NodeId, PlaceError, Policy, RebalanceGuest, RebalancePlan, RebalanceTerms, Refusal,
+    Timestamp, Used, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -82,6 +83,11 @@ impl Snapshot {
         Self { nodes: nodes.collect(), policy, ..self.clone() }
     }
 
+    /// The policy that plans are made by.
+    pub(crate) const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Makes the fleet. It takes about a microsecond for each claim: not for a thread that serves.
     pub(crate) fn build(self) -> Scratch {
         let mut engine = Engine::new(self.policy);
@@ -146,6 +152,16 @@ impl Scratch {
         self.engine.plan_relief(node, account, guests, below_watermark, closed, most, now)
     }
 
+    /// Plans moves towards a goal.
+    pub(crate) fn rebalance(
+        &mut self,
+        terms: RebalanceTerms,
+        guests: &[RebalanceGuest],
+        below_watermark: &dyn Fn(&NodeId) -> Free,
+    ) -> RebalancePlan {
+        self.engine.plan_rebalance(terms, guests, below_watermark, self.now)
+    }
+
     /// Why an instance could not run on a node if all its volumes lived there; absent: it could.
     pub(super) fn beside(
         &mut self,
@@ -186,7 +202,7 @@ impl Scratch {
     }
 
     /// The claim of an instance of a plan.
-    pub(super) fn claim(&self, id: InstanceId) -> Option<&ClaimEntry> {
+    pub(crate) fn claim(&self, id: InstanceId) -> Option<&ClaimEntry> {
         self.claims.get(&id).map(|claim| &**claim)
     }
 

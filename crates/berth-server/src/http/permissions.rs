@@ -62,6 +62,8 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("POST", "/v1/instances/{instance}/migrate", RUN),
     ("GET", "/v1/permits/key", ALL),
     ("GET", "/v1/pressure", READ),
+    ("POST", "/v1/rebalance/plan", READ),
+    ("POST", "/v1/rebalance/apply", RUN),
     ("GET", "/v1/migrations", READ),
     ("GET", "/v1/migrations/{id}", READ),
     ("POST", "/v1/migrations/{id}/cancel", RUN),

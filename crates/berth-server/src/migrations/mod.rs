@@ -33,7 +33,7 @@ pub const KIND: &str = "migration";
 /// have seen all before it, or limits on their number would not hold with several servers.
 pub const GUARD: &str = "guard";
 
-pub(super) type Known = Arc<(MigrationRecord, i64)>;
+pub(crate) type Known = Arc<(MigrationRecord, i64)>;
 
 /// What is known of migrations.
 #[derive(Default)]
@@ -157,6 +157,13 @@ impl Migrations {
     pub fn all(&self) -> Vec<(String, Known)> {
         let known = self.read();
         known.records.iter().map(|(id, known)| (id.clone(), Arc::clone(known))).collect()
+    }
+
+    /// Those that go on, in the order in which they were decided.
+    #[must_use]
+    pub fn open(&self) -> Vec<Known> {
+        let known = self.read();
+        known.records.values().filter(|known| known.0.is_open()).cloned().collect()
     }
 
     /// The revision that a decision must have seen; absent before the first.

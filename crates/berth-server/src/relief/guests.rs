@@ -67,14 +67,14 @@ pub(crate) fn guest(
 }
 
 /// Nodes that an instance left as far as anybody remembers.
-fn left_lately(past: &[&MigrationRecord]) -> Vec<NodeId> {
+pub(crate) fn left_lately(past: &[&MigrationRecord]) -> Vec<NodeId> {
     let done =
         |state: MigrationState| matches!(state, MigrationState::Done | MigrationState::Switched);
     past.iter().filter(|record| done(record.state)).map(|record| record.source.clone()).collect()
 }
 
 /// How many more seconds an instance is to be left alone.
-fn rest(past: &[&MigrationRecord], limits: MigrationSettings, now: i64) -> i64 {
+pub(crate) fn rest(past: &[&MigrationRecord], limits: MigrationSettings, now: i64) -> i64 {
     let Some(last) = past.iter().max_by_key(|record| record.changed_at) else { return 0 };
     let until = match last.state {
         MigrationState::Done | MigrationState::Switched => {

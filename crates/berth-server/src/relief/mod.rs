@@ -23,6 +23,7 @@ use crate::http::ApiError;
 use crate::migrations::{self, Begin};
 use crate::service::Service;
 
+pub(crate) use guests::{left_lately, rest};
 pub use signal::signal;
 
 /// How often nodes are looked at.

@@ -7,5 +7,6 @@
 mod common;
 mod examples;
 mod permits;
+mod rebalance;
 mod scene;
 mod wire;

@@ -30,6 +30,7 @@ mod policy_live;
 mod pools;
 mod queue;
 mod quotas;
+mod rebalance;
 #[cfg(test)]
 mod reference;
 mod secrets;
@@ -61,6 +62,8 @@ pub(crate) enum Client {
     Nodes(nodes::Nodes),
     #[command(subcommand)]
     Evacuate(evacuate::Evacuate),
+    #[command(subcommand)]
+    Rebalance(rebalance::Rebalances),
     #[command(subcommand)]
     Instances(instances::Instances),
     #[command(subcommand)]
@@ -131,6 +134,7 @@ impl Client {
             Self::Explain(explain) => explain.run(&session()?).await,
             Self::Nodes(nodes) => nodes.run(&session()?).await,
             Self::Evacuate(evacuate) => evacuate.run(&session()?).await,
+            Self::Rebalance(rebalance) => rebalance.run(&session()?).await,
             Self::Instances(instances) => instances.run(&session()?).await,
             Self::Migrations(migrations) => migrations.run(&session()?).await,
             Self::Claims(claims) => claims.run(&session()?).await,

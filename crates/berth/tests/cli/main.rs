@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod elastic;
+mod rebalance;
 mod workloads;
 
 use std::io::{BufRead as _, BufReader};

@@ -14,6 +14,7 @@ mod permits;
 mod placements;
 mod policies;
 mod queue;
+mod rebalance;
 mod state;
 mod things;
 mod tokens;
@@ -42,6 +43,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(instances::routes())
         .merge(permits::routes())
         .merge(migrations::routes())
+        .merge(rebalance::routes())
         .merge(nodes::routes(limits))
         .merge(evacuations::routes())
         .merge(decisions::routes())

@@ -1,0 +1,48 @@
+//! `/v1/rebalance`: moving instances that could stay, to empty whole nodes or to even out their use.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{ApplyRebalance, PlanRebalance, Rebalance, RebalanceApplied};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Routes;
+use crate::access::Caller;
+use crate::http::extract::Json;
+use crate::http::problem::Answer;
+use crate::rebalance;
+use crate::service::Service;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(plan)).routes(routes!(apply))
+}
+
+/// Plan a rebalance
+///
+/// Which instances would move where, what each move gains and costs, and how nodes would stand then.
+/// Nothing is claimed and nothing changes.
+#[utoipa::path(post, path = "/v1/rebalance/plan", tag = "elastic",
+    request_body = PlanRebalance,
+    responses((status = 200, description = "The plan.", body = Rebalance)))]
+async fn plan(
+    State(service): State<Arc<Service>>,
+    Json(asked): Json<PlanRebalance>,
+) -> Answer<axum::Json<Rebalance>> {
+    rebalance::plan(&service, &asked).await.map(axum::Json)
+}
+
+/// Begin a rebalance
+///
+/// Begins the moves of a plan that is made now, or those that are given, as migrations: as many as
+/// the policy's limits allow at once. The answer says which were not begun and why.
+#[utoipa::path(post, path = "/v1/rebalance/apply", tag = "elastic",
+    request_body = ApplyRebalance,
+    responses((status = 200, description = "What was begun.", body = RebalanceApplied)))]
+async fn apply(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    Json(asked): Json<ApplyRebalance>,
+) -> Answer<axum::Json<RebalanceApplied>> {
+    rebalance::apply(&service, &caller, asked).await.map(axum::Json)
+}
