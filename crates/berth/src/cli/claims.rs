@@ -1,6 +1,6 @@
 //! `berth claims`: the hold of instances on nodes, and the steps of its life.
 
-use berth_api::{Claim, FenceOnly, ReleaseClaim, RenewClaim, Standing};
+use berth_api::{Claim, ClaimRole, FenceOnly, ReleaseClaim, RenewClaim, Standing};
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
 use serde::Serialize;
@@ -141,8 +141,18 @@ fn table(claims: &[Claim]) -> Table {
     let columns =
         ["INSTANCE", "NAME", "OWNER", "WORKLOAD", "NODE", "STATE", "CHARGED", "LEASE", "AGE"];
     let mut table = Table::new(&columns);
+    // An instance that is being moved has two.
+    let moving = claims.iter().any(|claim| claim.role != ClaimRole::Primary);
+    if moving {
+        table.column("ROLE");
+    }
     for claim in claims {
-        table.row([
+        let role = match claim.role {
+            ClaimRole::Primary => "runs here",
+            ClaimRole::MigrationTarget => "moves here",
+            ClaimRole::MigrationSource => "moved away",
+        };
+        let cells = [
             claim.instance.to_string().into(),
             or_dash(claim.name.as_deref()),
             claim.owner.as_str().into(),
@@ -152,7 +162,8 @@ fn table(claims: &[Claim]) -> Table {
             amounts(&claim.resources).into(),
             claim.lease_until.map_or_else(|| Cell::toned("-", Tone::Dim), |at| age(at).into()),
             age(claim.created_at).into(),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(moving.then(|| role.into())));
     }
     table
 }
