@@ -156,8 +156,18 @@ fn table(claims: &[Claim]) -> Table {
         "INSTANCE", "ROLE", "NAME", "OWNER", "WORKLOAD", "NODE", "STATE", "CHARGED", "LEASE", "AGE",
     ];
     let mut table = Table::new(&columns);
+    // An instance that is being moved has two.
+    let moving = claims.iter().any(|claim| claim.role != ClaimRole::Primary);
+    if moving {
+        table.column("ROLE");
+    }
     for claim in claims {
-        table.row([
+        let role = match claim.role {
+            ClaimRole::Primary => "runs here",
+            ClaimRole::MigrationTarget => "moves here",
+            ClaimRole::MigrationSource => "moved away",
+        };
+        let cells = [
             claim.instance.to_string().into(),
             role_name(claim.role).into(),
             or_dash(claim.name.as_deref()),
@@ -168,7 +178,8 @@ fn table(claims: &[Claim]) -> Table {
             amounts(&claim.resources).into(),
             claim.lease_until.map_or_else(|| Cell::toned("-", Tone::Dim), |at| age(at).into()),
             age(claim.created_at).into(),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(moving.then(|| role.into())));
     }
     table
 }

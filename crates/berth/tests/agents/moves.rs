@@ -94,12 +94,15 @@ impl Pair {
     }
 }
 
-/// Waits for a word of the source, and becomes the instance.
-const WAIT: &str = r#"while ! test -e "/tmp/berth-$BERTH_MIGRATION"; do sleep 0.05; done
-    rm "/tmp/berth-$BERTH_MIGRATION"; exec sleep 300"#;
+/// In the folder of the test: says that it is ready, waits for a word of the source, and becomes the instance.
+const WAIT: &str = r#"way="../../../$BERTH_MIGRATION"; touch "$way.ready"
+    while ! test -e "$way.go"; do sleep 0.05; done; rm "$way.go" "$way.ready"; exec sleep 300"#;
 
-/// Ends the instance here and gives the word.
-const HAND_OVER: &str = r#"kill -KILL "-$BERTH_PID"; touch "/tmp/berth-$BERTH_MIGRATION""#;
+/// Waits until somebody is ready, ends the instance here and gives the word. The target hears of the
+/// migration when it next speaks; whoever does not wait for it sends into the void.
+const HAND_OVER: &str = r#"way="../../../$BERTH_MIGRATION"
+    while ! test -e "$way.ready"; do sleep 0.05; done
+    kill -KILL "-$BERTH_PID"; touch "$way.go""#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_moves_to_what_waits_for_it() {

@@ -112,6 +112,9 @@ fn a_migration_is_tried_begun_followed_and_called_off() {
     let list = server.said(&["migrations", "list", "--node", other, "--instance", "db"]);
     assert!(list.contains("target_held") && list.contains("asked"), "{list}");
     assert!(server.fails(6, &["migrations", "start", "db"]).contains("berth migrations cancel"));
+    let claims = server.said(&["claims", "list"]);
+    assert!(claims.contains("runs here") && claims.contains("moves here"), "{claims}");
+    assert_eq!(server.said(&["instances", "list", "-q"]).lines().count(), 1);
     let waits = server.said(&["instances", "permit", "db"]);
     assert!(waits.contains("being moved"), "{waits}");
     let called_off = server.said(&["migrations", "cancel", id]);

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use berth_api::engine::elastic::{Account, ResourceAccount};
+use berth_api::engine::elastic::Account;
 use berth_api::engine::{Amounts, LinkState, NodeFacts, TraitValue, Unit};
 use berth_api::{Node, NodeExplanation, units};
 
@@ -178,12 +178,11 @@ fn account(out: &Output, account: &Account) {
         ">WATERMARK",
     ];
     let mut table = Table::new(&columns);
-    let resources: [(&str, &ResourceAccount, fn(i64) -> String); 2] =
-        [("cpu", &account.cpu, units::cpu), ("memory", &account.memory, units::size)];
-    for (name, of, text) in resources {
+    let resources = [("cpu", &account.cpu, Unit::MilliCpu), ("memory", &account.memory, Unit::Mib)];
+    for (name, of, unit) in resources {
         let amount = |amount: i64| match amount {
             0 => Cell::toned("0", Tone::Dim),
-            _ => text(amount).into(),
+            _ => counted(amount, unit).into(),
         };
         table.row([
             name.into(),
@@ -301,6 +300,8 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::engine::elastic::ResourceAccount;
+
     use super::*;
 
     fn resource(reserved: i64, watermark: i64) -> ResourceAccount {
