@@ -103,6 +103,8 @@ impl Work {
         moved.batch = source.batch;
         moved.release_id.clone_from(&source.release_id);
         moved.secrets_version.clone_from(&source.secrets_version);
+        // Its bounds may have changed since the place was held.
+        moved.spec.clone_from(&source.spec);
         hand_over(&mut left, &mut moved);
         self.rekey(&source, &left);
         self.rekey(&held, &moved);

@@ -14,6 +14,8 @@ pub(crate) struct Truth {
     /// How it is charged: thousandths of what it uses may be given for one.
     pub(crate) permille: i64,
     pub(crate) elastic: bool,
+    /// Between which sizes it may be, as was last said.
+    pub(crate) bounds: (Pair, Pair),
     /// The highest number that its agent was answered.
     pub(crate) seq: u64,
 }
@@ -120,6 +122,9 @@ impl Auditor {
         if charge(granted + buffer, truth.permille) != permit.charged {
             wrong
                 .push(format!("{id} is charged {:?} for {granted:?} + {buffer:?}", permit.charged));
+        }
+        if (min, max) != truth.bounds {
+            wrong.push(format!("{id} has bounds {min:?} and {max:?}, not {:?}", truth.bounds));
         }
         if permit.seq > truth.seq {
             wrong.push(format!("{id}: request {} was never made", permit.seq));

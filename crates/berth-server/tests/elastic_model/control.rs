@@ -50,6 +50,7 @@ fn picture() -> (Seen, BTreeMap<String, Truth>) {
         uses: pair(uses),
         permille: 1000,
         elastic: true,
+        bounds: (pair(1), pair(8)),
         seq: 3,
     };
     (seen, [("a".to_owned(), truth(4)), ("b".to_owned(), truth(5))].into())
@@ -164,17 +165,20 @@ fn a_number_that_goes_back_and_one_that_nobody_sent_are_noticed() {
 
 #[test]
 fn a_size_out_of_bounds_is_noticed_unless_it_was_so_before() {
-    let bounded = |seen: &mut Seen| {
+    let bounded = |seen: &mut Seen, truth: &mut BTreeMap<String, Truth>| {
         let permit = seen.permits.get_mut("a").unwrap();
         (permit.min, permit.max) = (pair(1), pair(2));
+        truth.get_mut("a").unwrap().bounds = (pair(1), pair(2));
     };
-    assert_eq!(complaints(|seen, _| bounded(seen), None), "");
-    let grown = |seen: &mut Seen, _: &mut BTreeMap<String, Truth>| {
-        bounded(seen);
+    assert_eq!(complaints(bounded, None), "");
+    let grown = |seen: &mut Seen, truth: &mut BTreeMap<String, Truth>| {
+        bounded(seen, truth);
         grow(seen, "a", 1);
     };
     let said = complaints(grown, None);
     assert!(said.contains("a has 5 cpu, above its maximum 2"), "{said}");
+    let said = complaints(|_, truth| truth.get_mut("a").unwrap().bounds.1 = pair(9), None);
+    assert!(said.contains("a has bounds"), "{said}");
 }
 
 #[test]

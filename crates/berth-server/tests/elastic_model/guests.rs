@@ -83,6 +83,7 @@ impl Guest {
             uses: self.uses,
             permille: self.permille,
             elastic: self.elastic,
+            bounds: (self.min, self.max),
             seq: self.sent,
         }
     }

@@ -165,15 +165,19 @@ impl Model {
         let answers = std::mem::take(&mut self.answers);
         let excuse = std::mem::take(&mut self.excuse);
         let wrong = self.auditor.look(seen, &truth, &excuse, &answers);
-        let last = self.done.len().saturating_sub(20);
         assert!(
             wrong.is_empty(),
             "seed {}\n{}\nwrong:\n{}\nseen: {:#?}",
             self.seed,
-            self.done[last..].join("\n"),
+            self.lately(),
             wrong.join("\n"),
             self.auditor.last,
         );
+    }
+
+    /// The last steps, for whoever looks for what went wrong.
+    pub(crate) fn lately(&self) -> String {
+        self.done[self.done.len().saturating_sub(20)..].join("\n")
     }
 
     /// The unit that was told last, whether it was heard or not.
@@ -329,7 +333,10 @@ impl Model {
             assert_eq!(node.reserved, node.other, "{id}");
         }
         let (over, judged) = self.auditor.counted;
-        println!("seed {}: {judged} answers, {over} looks at a node over its limit", self.seed);
+        let seed = self.seed;
+        let moved =
+            self.done.iter().filter(|step| step.contains("was Copying and went on")).count();
+        println!("seed {seed}: {judged} answers, {moved} moves, {over} looks at an over-full node");
         assert!(judged > 0, "nothing was judged");
         for server in self.stage.servers {
             server.stop().await;

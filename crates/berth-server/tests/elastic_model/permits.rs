@@ -66,8 +66,11 @@ impl Model {
     pub(crate) async fn ask(&mut self, id: &str, wish: Pair, beside: Beside) -> String {
         let seq = self.next(id, wish);
         let body = self.request(id, seq, wish, beside);
-        let answer = self.send(id, &body).await.expect(200).json();
-        assert_ne!(answer["repeated"], true, "{answer}");
+        let reply = self.send(id, &body).await;
+        let done = || format!("{}\n{body}: {}", self.lately(), reply.text);
+        assert_eq!(reply.status, 200, "{}", done());
+        let answer = reply.json();
+        assert_ne!(answer["repeated"], true, "{}", done());
         self.heard(id, wish, seq, &answer);
         format!("{id} asked {seq}: {wish:?}, {beside:?}, got {}", answer["permit"])
     }

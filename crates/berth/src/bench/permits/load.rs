@@ -145,16 +145,26 @@ async fn send(
         None => {
             let connected = Wire::connect(address).await.ok()?;
             if let Some(gap) = &mut notes.borrow_mut().gap {
-                gap.listening_at.get_or_insert_with(Instant::now);
+                gap.listening_at.get_or_insert(connected.since);
             }
             wire.insert(connected)
         }
     };
+    let since = connected.since;
     let request = std::mem::take(&mut agent.request);
     let answer = connected.ask(&request).await;
     agent.request = request;
     match answer {
-        Ok((status, answer)) => Some(agent.told(asked, status, answer)),
+        Ok((status, answer)) => {
+            let told = agent.told(asked, status, answer);
+            if let (Ok(Told::Grown), Some(gap)) = (&told, &mut notes.borrow_mut().gap)
+                && since > gap.killed_at
+            {
+                // Answers of before may be read only now; they came over connections of before.
+                gap.grown_at.get_or_insert_with(Instant::now);
+            }
+            Some(told)
+        }
         Err(error) => {
             *wire = None;
             // Without a restart no connection is ever lost.
@@ -165,11 +175,6 @@ async fn send(
 
 impl Measured {
     fn told(&mut self, told: Told, asked_at: Instant, done_at: Instant, times: Times) {
-        if let (Told::Grown, Some(gap)) = (told, &mut self.gap)
-            && done_at > gap.killed_at
-        {
-            gap.grown_at.get_or_insert(done_at);
-        }
         if done_at < times.from || done_at >= times.until {
             return;
         }

@@ -1,6 +1,8 @@
 //! A connection to the server that says no more than it must, so that the load leaves the machine to
 //! the server: HTTP/1.1, kept alive, one request at a time.
 
+use std::time::Instant;
+
 use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -9,13 +11,16 @@ use tokio::net::TcpStream;
 pub(super) struct Wire {
     stream: TcpStream,
     read: Vec<u8>,
+    /// When it was made.
+    pub(super) since: Instant,
 }
 
 impl Wire {
+    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     pub(super) async fn connect(address: &str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.context("no connection")?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, read: Vec::with_capacity(1024) })
+        Ok(Self { stream, read: Vec::with_capacity(1024), since: Instant::now() })
     }
 
     /// Sends a request as it is and waits for its answer: status and body.
