@@ -91,7 +91,6 @@ impl Work {
         let mut moved = held.clone();
         moved.key = key;
         moved.state = source.state;
-        moved.spec = source.spec.clone();
         moved.fence = held.fence.max(source.fence.saturating_add(1));
         moved.permit.clone_from(&source.permit);
         if let Some(permit) = moved.permit.as_deref_mut() {

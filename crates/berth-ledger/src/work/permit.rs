@@ -137,12 +137,14 @@ impl Work {
         elastic.min = asked.min.within(elastic.min);
         elastic.max = asked.max.within(elastic.max);
         let (min, max) = (elastic.min, elastic.max);
-        let target = self.rows.claims.get(&ClaimKey::target(asked.instance));
-        if target.is_some_and(is_on_its_way) {
-            return Err(Rejected::Moving(key));
-        }
         let permit = permit.rebound(asked.max);
         let charged = permit.charge().within(claim.amounts);
+        let target = self.rows.claims.get(&ClaimKey::target(asked.instance));
+        let grows = !Size::of(&claim.amounts).covers(Size::of(&charged));
+        if grows && target.is_some_and(is_on_its_way) {
+            // The place that is held for it would be too small.
+            return Err(Rejected::Moving(key));
+        }
         self.check_rebound(&claim, &charged)?;
         let changed = Claim {
             spec: Spec::of(&request),
