@@ -65,6 +65,9 @@ pub struct Permit {
     /// What is set aside beyond its permit and its headroom: because it was found and has not asked
     /// since, or because its agent may not have heard yet that it has less headroom.
     pub buffer: Size,
+    /// Whether it was found and has not asked since, so that nobody knows what it was promised.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
     /// What grants are multiples of; the next request must be such a multiple.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_unit: Option<Size>,

@@ -73,11 +73,16 @@ pub async fn ask(
     }
 }
 
-/// How large an instance may be, as it was last answered.
+/// How large an instance may be, as it was last answered. What is signed is not for tenants: it is
+/// their agent's, and names the node.
 ///
 /// # Errors
 /// When there is no such instance, or it is not elastic.
-pub fn read(service: &Service, claim: &ClaimEntry, sees_nodes: bool) -> Option<Permit> {
+pub fn read(
+    service: &Service,
+    claim: &ClaimEntry,
+    (sees_nodes, signs): (bool, bool),
+) -> Option<Permit> {
     let answer = PermitAnswer {
         node: claim.node.clone(),
         owner: Text::from(claim.request.owner.as_str()),
@@ -89,8 +94,7 @@ pub fn read(service: &Service, claim: &ClaimEntry, sees_nodes: bool) -> Option<P
         moving_to: service.migrations.target_of(claim.key.instance),
     };
     let elastic = claim.request.elastic.as_ref();
-    // What is signed is for its agent.
-    Some(view(service, claim.key.instance, &answer, elastic, (sees_nodes, false)))
+    Some(view(service, claim.key.instance, &answer, elastic, (sees_nodes, signs)))
 }
 
 /// The largest number that a request may have: every reader of JSON can hold it.
@@ -171,6 +175,7 @@ fn view(
         capacity_pressure: permit.pressure,
         limited_by: permit.limited_by,
         buffer: permit.buffer.less(permit.headroom),
+        uncertain: permit.uncertain,
         compute_unit: permit.unit,
         min,
         max,

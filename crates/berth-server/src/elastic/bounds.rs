@@ -53,6 +53,7 @@ pub async fn set_bounds(
     let books = service.catalog.books();
     let claim = books.claims.get(&ClaimKey::primary(instance)).cloned();
     drop(books);
-    let permit = claim.and_then(|claim| super::read(service, &claim, sees_nodes));
+    let permit =
+        claim.and_then(|claim| super::read(service, &claim, (sees_nodes, !caller.is_tenant())));
     permit.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))
 }

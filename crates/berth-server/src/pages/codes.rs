@@ -171,6 +171,12 @@ const CODES: &[(&str, &str, &str)] = &[
         "Read the ticket to see what became of it.",
     ),
     (
+        "place_left",
+        "An earlier move left a place on another node that was not given back yet.",
+        "Its agent says when it is gone, or its long silence does; an operator may say so: \
+         berth claims release ID --role migration_target --confirmed.",
+    ),
+    (
         "pool_exhausted",
         "A pool of numbers has no free value.",
         "Release instances that hold its values, wait for values at rest, or widen its range.",

@@ -122,7 +122,7 @@ async fn a_lopsided_node_grants_whole_units_of_both_or_each_as_far_as_it_goes() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headroom_is_signed_charged_and_gone_with_the_next_answer() {
+async fn headroom_is_signed_charged_and_gone_once_its_end_was_heard() {
     let scene = Scene::new(Setup::new(JOINT, whole(1)), whole(20)).await;
     let vm = scene.elastic("vm", whole(2)).await;
     let asked = json!({"resources": whole(3), "headroom": whole(4)});
@@ -145,7 +145,11 @@ async fn headroom_is_signed_charged_and_gone_with_the_next_answer() {
     // It grew into it unasked, says so, and needs no more.
     let grown = json!({"resources": whole(6), "last_permit": whole(6)});
     let permit = scene.permit(&vm, &grown).await;
-    assert_eq!((permit.permit, permit.headroom, permit.charged), (whole(6), None, whole(6)));
+    // The earlier answer counts until it is known that this one was heard.
+    assert_eq!((permit.permit, permit.headroom, permit.charged), (whole(6), None, whole(7)));
+    assert_eq!((scene.reserved().await, scene.buffer().await), (whole(7), whole(1)));
+    let heard = json!({"resources": whole(6), "heard": permit.seq});
+    assert_eq!(scene.permit(&vm, &heard).await.charged, whole(6));
     assert_eq!((scene.reserved().await, scene.buffer().await), (whole(6), Size::ZERO));
     // Unasked growth never takes a node above its watermark: 18 of 20.
     scene.filler(whole(10)).await;

@@ -25,6 +25,9 @@ impl Model {
         if let Some(headroom) = beside.headroom {
             body["headroom"] = headroom.json();
         }
+        if let Some(heard) = self.guests[id].answer.as_ref().filter(|_| seq.is_multiple_of(2)) {
+            body["heard"] = heard["seq"].clone();
+        }
         if seq.is_multiple_of(3) {
             body["fence"] = json!(self.guests[id].fence);
         }

@@ -179,6 +179,7 @@ mod tests {
             charged: size,
             repeated: false,
             found_larger: false,
+            uncertain: false,
             frozen: false,
             headroom: None,
         }

@@ -88,7 +88,7 @@ impl<'a> Show<'a> {
             locality: facts.map_or_else(none, |facts| self.marks.index(owner, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),
-            permit: crate::elastic::read(self.service, claim, self.sees_nodes),
+            permit: crate::elastic::read(self.service, claim, (self.sees_nodes, !self.is_tenant)),
         }
     }
 }

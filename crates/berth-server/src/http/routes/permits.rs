@@ -78,7 +78,7 @@ async fn read(
         (claim.permit, claim.amounts) = (stored.permit.as_deref().copied(), stored.amounts);
     }
     let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
-    let permit = elastic::read(&service, &claim, sees_nodes);
+    let permit = elastic::read(&service, &claim, (sees_nodes, !caller.is_tenant()));
     permit.map(axum::Json).ok_or_else(|| {
         let detail = format!("instance {instance} is not elastic: it stays as large as it is");
         ApiError::conflict("not_elastic", detail)
