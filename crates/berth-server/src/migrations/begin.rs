@@ -210,8 +210,6 @@ async fn end(
     if !matches!(record.state, MigrationState::Planned) && !record.is_on_its_way() {
         return Ok(());
     }
-    // Nobody has said that anything was sent: there is nothing that could be left.
-    let nothing_there = nothing_there || record.state == MigrationState::TargetHeld;
     let next = MigrationRecord {
         state,
         why: Some(why.chars().take(500).collect()),

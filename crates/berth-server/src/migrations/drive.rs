@@ -27,6 +27,9 @@ const REMEMBERED_S: i64 = 86_400;
 /// How long agents have to begin: one that knows nothing of migrations never does.
 const BEGIN_WITHIN_S: i64 = 120;
 
+/// How long the target's agent has to drop what was called off.
+const DROP_WITHIN_S: i64 = 600;
+
 /// How long a decision may wait for its place before it is void.
 const STALE_PLAN_S: i64 = 60;
 
@@ -76,8 +79,9 @@ async fn drive(
             let waits = record.state == MigrationState::TargetHeld;
             match lost_ground(service, record).await? {
                 None if waits && age_s(record.changed_at) > BEGIN_WITHIN_S => {
+                    // Nobody has said that anything was sent: nothing can be left of it.
                     let why = format!("its agents did not begin within {BEGIN_WITHIN_S} s");
-                    fail(service, id, &why, false).await
+                    fail(service, id, &why, true).await
                 }
                 Some(why) => fail(service, id, &why, false).await,
                 None if age_s(record.since) > i64::from(timeout) => {
@@ -88,7 +92,10 @@ async fn drive(
             }
         }
         MigrationState::Switched => finish(service, id, record, revision).await,
-        MigrationState::Failed | MigrationState::Cancelled => free_lost(service, record).await,
+        MigrationState::Failed | MigrationState::Cancelled => {
+            let is_late = age_s(record.changed_at) > DROP_WITHIN_S;
+            free_lost(service, record, is_late).await
+        }
         MigrationState::Done => Ok(()),
     }?;
     if !record.is_open()
@@ -179,15 +186,17 @@ async fn finish(
     Ok(())
 }
 
-/// A place that was to be dropped on a node that is gone for good.
-async fn free_lost(service: &Arc<Service>, record: &MigrationRecord) -> Answer<()> {
+/// A place that was to be dropped on a node that is gone for good, or by an agent that does not know
+/// how.
+async fn free_lost(service: &Arc<Service>, record: &MigrationRecord, is_late: bool) -> Answer<()> {
     let key = ClaimKey::target(record.instance);
     let known = service.catalog.books().claims.get(&key).cloned();
     if known.is_none_or(|held| held.node != record.target) {
         return Ok(());
     }
     let held = service.read(move |ledger| ledger.claim(key)).await?;
-    let held = held.filter(|held| held.node == record.target && is_gone(service, held));
+    let held =
+        held.filter(|held| held.node == record.target && (is_late || is_gone(service, held)));
     let still_its = service.migrations.open_of(record.instance).is_none();
     if let Some(held) = held.filter(|_| still_its) {
         service.submit(freed("lost", &held)).await?;

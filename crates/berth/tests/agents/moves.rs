@@ -121,7 +121,8 @@ async fn a_target_without_a_command_takes_up_what_was_started_there_under_the_fe
     let send = r#"kill -KILL "-$BERTH_PID"
         cd ../../../agent-n2 && setsid sleep 300 </dev/null >/dev/null 2>&1 &
         sleep 0.5"#;
-    let pair = Pair::new(&["--migrate-command", send], &[]).await;
+    // It knows of moves: one that does not would take what arrives for gone, and says so.
+    let pair = Pair::new(&["--migrate-command", send], &["--migrate-command", send]).await;
     let id = pair.start().await.id;
     let ended = pair.ended(&id).await;
     assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
@@ -190,6 +191,16 @@ async fn a_target_agent_that_is_killed_while_it_waits_does_not_switch_too_early(
     let ended = pair.ended(&id).await;
     assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
     pair.is_on_target().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_knows_nothing_of_moves_is_sent_nothing() {
+    let pair = Pair::new(&["--migrate-command", "sleep 300"], &[]).await;
+    let id = pair.start().await.id;
+    let ended = pair.ended(&id).await;
+    assert_eq!(ended.state, MigrationState::Failed);
+    assert!(ended.message.contains("--receive-command"), "{}", ended.message);
+    pair.is_on_source().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
