@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use berth_api::ImportReport;
 use berth_client::{Client, ClientError};
-use berth_engine::{NodeFacts, NodeId, Timestamp};
+use berth_engine::{NodeFacts, NodeId, Timestamp, Watermarks};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -55,7 +55,11 @@ const CHUNK: usize = 250;
 pub async fn run(client: Client, options: DemoOptions, stop: CancellationToken) {
     let pace = Pace::new(options.pace);
     let now = Timestamp(jiff::Timestamp::now().as_second());
-    let facts = nodes_at(options.hosts, options.seed, now);
+    let mut facts = nodes_at(options.hosts, options.seed, now);
+    for facts in &mut facts {
+        // The demo's policy packs memory: a node is under pressure only where it is all but full.
+        facts.watermarks = Watermarks { cpu_permille: 950, memory_permille: 985 };
+    }
     tokio::select! {
         () = stop.cancelled() => return,
         () = register(&client, &facts) => {}

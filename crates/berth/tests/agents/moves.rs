@@ -231,7 +231,7 @@ async fn a_move_that_is_called_off_stops_the_command_and_what_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_cannot_move_instances_says_what_it_needs() {
-    let pair = Pair::new(&[], &[]).await;
+    let pair = Pair::new(&[], &["--receive-command", WAIT]).await;
     let id = pair.start().await.id;
     let ended = pair.ended(&id).await;
     assert_eq!(ended.state, MigrationState::Failed);
