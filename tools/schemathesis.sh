@@ -27,7 +27,10 @@ export HOME=$folder XDG_CONFIG_HOME=$folder/config XDG_DATA_HOME=$folder/data
 "$berth" up --data-dir "$folder/berth" --listen "127.0.0.1:$port" >"$folder/log" 2>&1 &
 server=$!
 for _ in $(seq 300); do
-	curl --fail --silent --output /dev/null "$url/readyz" && break
+	# It may be ready a moment before it has said its token.
+	if curl --fail --silent --output /dev/null "$url/readyz" && grep --quiet 'berth_' "$folder/log"; then
+		break
+	fi
 	sleep 0.1
 done
 
