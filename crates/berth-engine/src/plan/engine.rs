@@ -212,18 +212,6 @@ impl Engine {
         }
     }
 
-    /// Looks at the fleet as if an instance were not where it is, so that it is not in its own way.
-    /// Afterwards it is where it was, as it was, whatever the caller believes it to be.
-    pub fn without<T>(&mut self, id: InstanceId, look: impl FnOnce(&mut Self) -> T) -> T {
-        let slot = self.fleet.node_of(id).and_then(|node| self.fleet.slot_of(node));
-        let lifted = self.fleet.lift(id);
-        let seen = look(self);
-        if let (Some(lifted), Some(slot)) = (lifted, slot) {
-            self.fleet.set_down(lifted, slot);
-        }
-        seen
-    }
-
     /// The total of one node for a request.
     pub(super) fn total_at(
         &mut self,
