@@ -1,0 +1,2 @@
+//! Berth in Kubernetes: an admission webhook that shares replicas between on-demand and spot nodes,
+//! and a scheduler that binds pods.
