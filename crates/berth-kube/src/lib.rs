@@ -4,3 +4,4 @@
 pub mod client;
 pub mod lease;
 pub mod probes;
+pub mod webhook;
