@@ -253,12 +253,13 @@ impl Desk {
         receiver.await.map_err(|_| DeskError::Closed)
     }
 
-    /// The seat that the next pod would get, and its kind. Nothing is written.
+    /// The seat that the next pod would get if one were not there, and its kind. Nothing is written.
     pub(super) async fn preview(
         &self,
         key: &WorkloadKey,
         rule: &CapacityRule,
         pinned: Option<CapacityType>,
+        without: Option<InstanceId>,
     ) -> (i64, CapacityType) {
         self.settled().await;
         let mut taken: Vec<u32> =

@@ -1,0 +1,9 @@
+//! The admission webhook through its public interface: reviews as JSON over TLS, and pods created at
+//! an imitation of the API server that calls it.
+
+mod answers;
+mod examples;
+mod live;
+mod many;
+mod stage;
+mod tokens;
