@@ -128,6 +128,20 @@ impl Totals {
         self.blocks[slot.block()].0[slot.lane()]
     }
 
+    /// Shows every node that is not out, with its total.
+    pub(crate) fn each(&self, see: &mut impl FnMut(usize, i32)) {
+        for (block, totals) in self.blocks.iter().enumerate() {
+            if self.best[block] == NOT_HERE {
+                continue;
+            }
+            for (lane, &total) in totals.0.iter().enumerate() {
+                if total != NOT_HERE {
+                    see(block * LANES + lane, total);
+                }
+            }
+        }
+    }
+
     /// Every node that is not out.
     pub(crate) fn survivors(&self) -> Vec<Slot> {
         let mut slots = Vec::new();
