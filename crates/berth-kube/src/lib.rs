@@ -1,2 +1,4 @@
 //! Berth in Kubernetes: an admission webhook that shares replicas between on-demand and spot nodes,
 //! and a scheduler that binds pods.
+
+pub mod cluster;

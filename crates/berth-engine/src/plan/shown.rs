@@ -67,7 +67,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Amounts, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp};
+    use crate::{
+        Amounts, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
+    };
 
     #[test]
     fn the_best_candidate_shown_is_the_one_the_engine_would_choose()

@@ -95,7 +95,8 @@ fn scaled(parsed: &Parsed, more: i32) -> i64 {
 /// Bytes as people read them, in the largest unit that leaves at least one of it.
 #[must_use]
 pub fn bytes(value: i64) -> String {
-    const UNITS: [(&str, u64); 4] = [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    const UNITS: [(&str, u64); 4] =
+        [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
     let (sign, size) = (if value < 0 { "-" } else { "" }, value.unsigned_abs());
     let Some((name, unit)) = UNITS.into_iter().find(|(_, unit)| size >= *unit) else {
         return format!("{sign}{size}");

@@ -78,10 +78,8 @@ impl Selector {
     #[must_use]
     pub fn read(selector: &meta::LabelSelector) -> Self {
         let labels = selector.match_labels.iter().flatten();
-        let equal = labels.map(|(key, value)| Requirement {
-            key: key.clone(),
-            is: Is::In(vec![value.clone()]),
-        });
+        let equal = labels
+            .map(|(key, value)| Requirement { key: key.clone(), is: Is::In(vec![value.clone()]) });
         let more = selector.match_expressions.iter().flatten();
         let more = more.map(|it| Requirement::read(&it.key, &it.operator, it.values.as_ref()));
         Self(equal.chain(more).collect())
@@ -175,10 +173,22 @@ mod tests {
             (serde_json::json!({}), true),
             (serde_json::json!({"matchLabels": {"app": "web"}}), true),
             (serde_json::json!({"matchLabels": {"app": "web", "tier": "back"}}), false),
-            (serde_json::json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}), true),
-            (serde_json::json!({"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}), true),
-            (serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}), true),
-            (serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}), false),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}),
+                true,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}),
+                true,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}),
+                true,
+            ),
+            (
+                serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}),
+                false,
+            ),
             (serde_json::json!({"matchExpressions": [{"key": "tier", "operator": "Odd"}]}), false),
         ];
         for (json, expected) in cases {
