@@ -2,3 +2,4 @@
 //! and a scheduler that binds pods.
 
 pub mod cluster;
+pub mod wire;
