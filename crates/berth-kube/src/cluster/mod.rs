@@ -6,3 +6,4 @@ pub mod pod;
 pub mod quantity;
 pub mod resources;
 pub mod selector;
+pub mod volumes;
