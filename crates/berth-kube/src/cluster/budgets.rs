@@ -22,7 +22,7 @@ pub enum Allowed<'a> {
     No(&'a Key),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Budget {
     key: Key,
     /// Which pods; absent: none. An empty one selects all of the namespace.
@@ -55,7 +55,7 @@ impl Budget {
 }
 
 /// All budgets.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Budgets {
     /// By namespace, then by name.
     all: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Budget>>,

@@ -20,8 +20,7 @@ fn a_bound_volume_keeps_its_pod_where_its_affinity_says() {
 #[test]
 fn old_zone_labels_of_a_volume_bind_it_to_those_zones() {
     let n_a = node("n1", "a");
-    let mut no_zone = node("n3", "a");
-    no_zone.labels.remove("topology.kubernetes.io/zone");
+    let no_zone = Node::read(&read(json!({"metadata": {"name": "n3"}})));
     for label in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"] {
         let mut world = World::new();
         world.volume("v1", "disk", "10Gi", &json!({"metadata": {"labels": {label: "a__b"}}}));
@@ -289,4 +288,47 @@ fn a_volume_whose_affinity_has_alternatives_is_found_from_each() {
     {
         assert_eq!(world.verdict(&web, &node), expected, "{}", node.name);
     }
+}
+
+#[test]
+fn what_was_decided_for_a_bound_pod_outlives_it_until_it_is_seen() {
+    let mut world = World::new();
+    let n1 = node("n1", "a");
+    world.local("v1", "n1", "10Gi");
+    world.claim("data", "local", &json!({}));
+    world.claim("rest", "local", &json!({}));
+    world.0.reserve(&pod("web", &["data"]), &n1);
+    // It is bound, so its volume was; claim and volume are seen so later. Lifted, put back, gone.
+    let bound = bound_pod("web", "n1", &["data"]);
+    for _ in 0..2 {
+        world.0.reserve(&bound, &n1);
+        world.0.release(&bound);
+        assert_eq!(world.verdict(&pod("next", &["rest"]), &n1), Err("no_volume"));
+    }
+    assert_eq!(world.verdict(&pod("again", &["data"]), &n1), Ok(()));
+    // The claim goes, and with it what was decided for it.
+    world.0.remove_claim(&key("data"));
+    assert_eq!(world.verdict(&pod("next", &["rest"]), &n1), Ok(()));
+}
+
+#[test]
+fn a_pod_that_is_put_back_where_it_was_keeps_the_volume_of_its_plan() {
+    let mut world = World::new();
+    let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
+    world.local("v20", "n1", "20Gi");
+    world.claim("data", "local", &json!({}));
+    assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v20")])));
+    // A better one comes while the plan is carried out; then the pod's labels change.
+    world.local("v10", "n1", "10Gi");
+    world.0.release(&web);
+    assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v20")])));
+    // Unless somebody else got it in between.
+    world.claim(
+        "rest",
+        "local",
+        &json!({"spec": {"resources": {"requests": {"storage": "20Gi"}}}}),
+    );
+    world.0.release(&web);
+    assert_eq!(world.0.try_reserve(&pod("next", &["rest"]), &n1), Ok(binds(&[("rest", "v20")])));
+    assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v10")])));
 }
