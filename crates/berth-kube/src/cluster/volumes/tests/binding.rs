@@ -149,6 +149,20 @@ fn a_volume_that_names_the_claim_is_the_one_it_gets_even_if_a_smaller_one_is_fre
 }
 
 #[test]
+fn a_volume_that_names_the_claim_and_cannot_serve_it_does_not_keep_it_from_others() {
+    let for_data = json!({"spec": {"claimRef": {"namespace": "prod", "name": "data"}}});
+    let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    for (size, more) in [("9Gi", json!({})), ("10Gi", going)] {
+        let mut world = World::new();
+        world.volume("kept", "local", size, &with(for_data.clone(), &more));
+        world.local("v1", "n1", "40Gi");
+        world.claim("data", "local", &json!({}));
+        assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v1")])), "{size}");
+    }
+}
+
+#[test]
 fn of_two_pods_that_race_for_one_volume_the_second_is_refused_and_release_gives_it_back() {
     let mut world = World::new();
     let n1 = node("n1", "a");
@@ -244,6 +258,9 @@ fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v1")])));
     let other = json!({"spec": {"claimRef": {"namespace": "prod", "name": "other", "uid": "o"}}});
     world.volume("v1", "local", "10Gi", &with(on("kubernetes.io/hostname", "n1"), &other));
+    let next = pod("next", &["data"]);
+    assert_eq!(world.0.try_reserve(&next, &n1), Ok(binds(&[("data", "v2")])));
+    world.0.release(&next);
     world.0.release(&web);
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v2")])));
 }
