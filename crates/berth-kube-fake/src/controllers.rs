@@ -70,10 +70,11 @@ impl Follower {
     }
 }
 
-/// Starts the controllers that the options ask for. Budgets are always kept: an eviction cannot be
-/// answered without them.
+/// Starts the controllers that the options ask for.
 pub(crate) fn start(api: &Arc<Api>) {
-    spawn(api, disruption::run(Arc::clone(api)));
+    if api.options.budgets {
+        spawn(api, disruption::run(Arc::clone(api)));
+    }
     if api.options.kubelet {
         spawn(api, kubelet::run(Arc::clone(api)));
     }

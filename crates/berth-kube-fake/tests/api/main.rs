@@ -1,5 +1,7 @@
 //! The imitation, seen through the client that the product uses and through plain HTTP.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod access;
 mod budgets;
 mod lists;
