@@ -65,6 +65,9 @@ pub async fn connect(
 ) -> Result<Client, ConnectError> {
     let mut config = configuration(kubeconfig, context).await?;
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    // A client that repeats requests by itself would repeat a binding after leadership was lost, and
+    // hide that an eviction was told to wait.
+    config.default_retry = false;
     let url = config.cluster_url.to_string();
     Client::try_from(config)
         .map_err(|source| ConnectError::Client { url, source: Box::new(source) })
