@@ -46,7 +46,7 @@ pub struct Node {
     /// Its name.
     pub name: Arc<str>,
     /// Its labels.
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
     /// Its taints.
     pub taints: Vec<Taint>,
     /// Whether it takes no new pods.
@@ -70,7 +70,7 @@ impl Node {
         let images = status.and_then(|it| it.images.as_ref()).into_iter().flatten();
         Self {
             name: node.metadata.name.as_deref().unwrap_or_default().into(),
-            labels: node.metadata.labels.clone().unwrap_or_default(),
+            labels: Arc::new(node.metadata.labels.clone().unwrap_or_default()),
             taints: spec
                 .and_then(|it| it.taints.as_ref())
                 .into_iter()

@@ -271,6 +271,7 @@ impl Pod {
             && self.needs == other.needs
             && self.ports == other.ports
             && self.vm == other.vm
+            && self.gang == other.gang
             && self.deleting == other.deleting
     }
 }

@@ -1,0 +1,49 @@
+//! Volumes: stands in until the rules of volumes are merged.
+
+use super::node::Node;
+use super::outcome::VolumePlan;
+use super::pod::Pod;
+
+/// All that is known of volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Volumes;
+
+/// A pod's volumes, made ready.
+#[derive(Clone, Debug, Default)]
+pub struct Prepared;
+
+/// Why volumes keep a pod off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// A stable code.
+    pub code: &'static str,
+    /// Why.
+    pub text: String,
+    /// What would help.
+    pub help: &'static str,
+}
+
+impl Volumes {
+    /// Whether anything since the last call may let a refused pod fit.
+    pub fn take_news(&mut self) -> bool {
+        false
+    }
+
+    /// What holds for all nodes.
+    pub fn prepare(&self, _: &Pod) -> Result<Prepared, Why> {
+        Ok(Prepared)
+    }
+
+    /// What one node says.
+    pub fn check(&self, _: &Prepared, _: &Node) -> Result<(), Why> {
+        Ok(())
+    }
+
+    /// Reserves.
+    pub fn reserve(&mut self, _: &Pod, _: &Node) -> VolumePlan {
+        VolumePlan::default()
+    }
+
+    /// Gives back.
+    pub fn release(&mut self, _: &Pod) {}
+}
