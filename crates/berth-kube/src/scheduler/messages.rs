@@ -149,6 +149,8 @@ pub(crate) struct Notice {
     pub(crate) uid: Arc<str>,
     /// One clear line first.
     pub(crate) message: String,
+    /// The version of the pod that it is said of; a newer one may be bound.
+    pub(crate) version: Option<u64>,
     /// Whether this is the first time since we know the pod.
     pub(crate) first: bool,
 }

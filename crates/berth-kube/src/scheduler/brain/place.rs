@@ -86,9 +86,7 @@ impl Brain {
                 Attempt::Refused
             }
             GangOutcome::Refused(refusal) => {
-                let line = format!("gang {}: {}", gang.name, refusal.line);
-                let text = format!("gang {}: {}", gang.name, refusal.text());
-                self.tell_gang(gang, &refusal.code, &line, &text, now, work);
+                self.tell_gang(gang, &refusal.code, &refusal.line, &refusal.text(), now, work);
                 self.queue.refuse(&who, now.millis);
                 Attempt::Refused
             }
@@ -217,8 +215,9 @@ impl Brain {
         let first = before.is_none();
         let told = Told { code: code.to_owned(), line: line.to_owned(), at: now.millis };
         self.told.insert(Arc::clone(uid), told);
+        let version = self.pods.get(uid).and_then(|known| known.version);
         let (pod, uid) = (pod.clone(), Arc::clone(uid));
-        work.push(Work::Tell(Notice { pod, uid, message: text(), first }));
+        work.push(Work::Tell(Notice { pod, uid, message: text(), version, first }));
     }
 }
 
