@@ -155,7 +155,9 @@ impl Drains {
         });
         draining.is_closed = is_closed;
         draining.deadline = told.and_then(|it| deadline(it, draining.since));
-        if let (None, Some(told)) = (draining.deadline, told.filter(|it| !it.is_empty() && *it != "true")) {
+        if let (None, Some(told)) =
+            (draining.deadline, told.filter(|it| !it.is_empty() && *it != "true"))
+        {
             tracing::warn!(
                 node = name,
                 told,

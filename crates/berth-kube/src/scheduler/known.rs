@@ -107,17 +107,13 @@ mod tests {
     fn told(known: &mut Known, events: Vec<Event<ObjectMeta>>) -> Vec<String> {
         let mut lines = Vec::new();
         for event in events {
-            known.hear(
-                event,
-                |it| it,
-                &mut |told| {
-                    lines.push(match told {
-                        Told::Put(it) => format!("+{}", it.uid.unwrap_or_default()),
-                        Told::Gone(_, uid) => format!("-{uid}"),
-                        Told::Listed => "listed".to_owned(),
-                    });
-                },
-            );
+            known.hear(event, |it| it, &mut |told| {
+                lines.push(match told {
+                    Told::Put(it) => format!("+{}", it.uid.unwrap_or_default()),
+                    Told::Gone(_, uid) => format!("-{uid}"),
+                    Told::Listed => "listed".to_owned(),
+                });
+            });
         }
         lines
     }

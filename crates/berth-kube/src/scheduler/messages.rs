@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::drain::DrainStatus;
 use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
+use crate::wire::PermitAsked;
 
 /// Something of the cluster is as follows, or has gone.
 #[derive(Debug)]
@@ -55,15 +56,16 @@ pub(crate) enum Message {
     Report(Report),
     /// A question.
     Ask(Ask),
+    /// A machine wants to be of another size.
+    Permit(PermitAsked),
     /// The end.
     Stop,
 }
 
-/// What became of work.
+/// What became of work. That a pod was bound is not told: its place stays reserved until the watch
+/// shows it there.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// The pod is bound to the node that it was given.
-    Bound { uid: Arc<str> },
     /// The pod is not what it was, such as bound elsewhere: it looks like this.
     Changed { uid: Arc<str>, pod: Box<core::Pod> },
     /// The pod has gone, or is about to.

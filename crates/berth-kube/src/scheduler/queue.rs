@@ -218,11 +218,6 @@ impl Queue {
         !self.ready.is_empty()
     }
 
-    /// Whether it is known here.
-    pub(crate) fn contains(&self, who: &Who) -> bool {
-        self.entries.contains_key(who)
-    }
-
     /// When time alone puts one in line next.
     pub(crate) fn next_at(&self) -> Option<Millis> {
         let first = |set: &BTreeSet<(Millis, Who)>| set.first().map(|(at, _)| *at);

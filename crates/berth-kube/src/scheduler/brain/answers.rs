@@ -3,6 +3,7 @@
 use super::{Brain, Moment};
 use crate::cluster::PodState;
 use crate::scheduler::messages::{Ask, Counts};
+use crate::wire::PermitAsked;
 
 impl Brain {
     pub(super) fn answer(&mut self, ask: Ask, now: Moment) {
@@ -15,6 +16,16 @@ impl Brain {
                 let _ = reply.send(self.counts());
             }
         }
+    }
+
+    /// Decides how large a machine may be. One that does not lead says nothing: two who decide would
+    /// promise the same room twice.
+    pub(super) fn permit(&mut self, asked: PermitAsked, now: Moment) {
+        if !self.acts() {
+            return;
+        }
+        let decided = self.cluster.ask_permit(&asked.pod, &asked.wish, asked.unit, now.date.0);
+        let _ = asked.answer.send(decided);
     }
 
     pub(crate) fn counts(&self) -> Counts {

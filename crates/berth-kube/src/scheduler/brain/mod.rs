@@ -4,6 +4,7 @@
 //! clock here: the real loop and the measurement drive the same code.
 
 mod answers;
+mod drains;
 pub(crate) mod drive;
 mod place;
 mod pods;
@@ -12,7 +13,6 @@ mod reports;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use berth_engine::Timestamp;
@@ -36,23 +36,17 @@ pub(crate) struct Moment {
 #[derive(Debug, Default)]
 pub(crate) struct Status {
     missing: Mutex<BTreeSet<&'static str>>,
-    leads: AtomicBool,
 }
 
 impl Status {
     /// Of a brain that has been told nothing yet.
     pub(crate) fn waiting_for(kinds: &[&'static str]) -> Self {
-        Self { missing: Mutex::new(kinds.iter().copied().collect()), ..Self::default() }
+        Self { missing: Mutex::new(kinds.iter().copied().collect()) }
     }
 
     /// What has not been listed yet.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
-    }
-
-    /// Whether pods are placed here.
-    pub(crate) fn leads(&self) -> bool {
-        self.leads.load(Ordering::Relaxed)
     }
 }
 
@@ -87,6 +81,8 @@ struct Told {
 /// See the module.
 pub(crate) struct Brain {
     cluster: Cluster,
+    /// The name by which pods ask for us.
+    scheduler: String,
     queue: Queue,
     pods: FxHashMap<Arc<str>, Known>,
     /// Members of gangs without a place: their priority and age.
@@ -112,6 +108,7 @@ impl Brain {
     ) -> Self {
         let warm = status.missing().is_empty();
         Self {
+            scheduler: settings.scheduler.clone(),
             cluster: Cluster::new(settings),
             queue: Queue::default(),
             pods: FxHashMap::default(),
@@ -138,7 +135,8 @@ impl Brain {
         match message {
             Message::Change(change) => self.change(change, now),
             Message::Listed(kind) => {
-                let missing = &mut *self.status.missing.lock().unwrap_or_else(PoisonError::into_inner);
+                let missing =
+                    &mut *self.status.missing.lock().unwrap_or_else(PoisonError::into_inner);
                 missing.remove(kind);
                 if missing.is_empty() && !self.warm {
                     self.warm = true;
@@ -152,11 +150,11 @@ impl Brain {
             Message::Fresh { uids, version } => self.only_these(&uids, version),
             Message::Lead(leads) => {
                 self.leads = leads;
-                self.status.leads.store(leads, Ordering::Relaxed);
                 self.metrics.leader(leads);
             }
             Message::Report(report) => self.report(report, now, work),
             Message::Ask(ask) => self.answer(ask, now),
+            Message::Permit(asked) => self.permit(asked, now),
             Message::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())

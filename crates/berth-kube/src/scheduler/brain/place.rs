@@ -223,5 +223,7 @@ impl Brain {
 
 fn incomplete(gang: &str, there: usize, size: usize) -> String {
     let missing = size.saturating_sub(there);
-    format!("gang {gang} has {there} of {size} pods: it is placed when the other {missing} are there")
+    format!(
+        "gang {gang} has {there} of {size} pods: it is placed when the other {missing} are there"
+    )
 }

@@ -103,7 +103,8 @@ impl Brain {
         self.queue.remove(&Who::Pod(Arc::clone(uid)));
         let Some(before) = before else { return };
         let Some(gang) = &before.gang else { return };
-        let key = Key { namespace: Arc::clone(&before.key.namespace), name: Arc::clone(&gang.name) };
+        let key =
+            Key { namespace: Arc::clone(&before.key.namespace), name: Arc::clone(&gang.name) };
         let Some(members) = self.gangs.get_mut(&key) else { return };
         members.remove(uid);
         if members.is_empty() {
@@ -114,12 +115,13 @@ impl Brain {
 
     /// The entry in line that a pod belongs to.
     pub(super) fn entry_of(&self, uid: &Arc<str>) -> Who {
-        match self.cluster.pod(uid) {
-            Some(Pod { gang: Some(gang), key, .. }) => Who::Gang(Key {
+        let gang = self.cluster.pod(uid).and_then(|pod| Some((&pod.key, pod.gang.as_ref()?)));
+        match gang {
+            Some((key, gang)) => Who::Gang(Key {
                 namespace: Arc::clone(&key.namespace),
                 name: Arc::clone(&gang.name),
             }),
-            _ => Who::Pod(Arc::clone(uid)),
+            None => Who::Pod(Arc::clone(uid)),
         }
     }
 }

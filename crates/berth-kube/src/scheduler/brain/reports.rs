@@ -9,8 +9,6 @@ use crate::scheduler::messages::{Report, Work};
 impl Brain {
     pub(super) fn report(&mut self, report: Report, now: Moment, work: &mut Vec<Work>) {
         match report {
-            // The place stays reserved until the watch shows the pod on its node.
-            Report::Bound { uid: _ } => {}
             Report::Changed { uid, pod } => {
                 self.give_up(&uid);
                 self.put_pod(&pod);

@@ -62,7 +62,7 @@ impl Hands {
             Fate::Bound => {
                 self.inner.metrics.bound(began.elapsed());
                 self.inner.teller.scheduled(pod, &uid, &reservation.node);
-                Report::Bound { uid }
+                return;
             }
             Fate::Changed(seen) => {
                 self.inner.metrics.not_bound("changed");
@@ -179,7 +179,8 @@ impl Hands {
             None => {}
         }
         let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
-        let gated = spec.and_then(|it| it.scheduling_gates.as_ref()).is_some_and(|it| !it.is_empty());
+        let gated =
+            spec.and_then(|it| it.scheduling_gates.as_ref()).is_some_and(|it| !it.is_empty());
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         if pod.metadata.deletion_timestamp.is_some() || gated || ended {
             return Seen::Changed(Box::new(pod));

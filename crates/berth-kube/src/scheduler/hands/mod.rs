@@ -17,6 +17,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1 as core;
 use kube::{Api, Client};
 use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::messages::{Message, Report, Work};
@@ -53,13 +54,14 @@ struct Inner {
     metrics: Arc<Metrics>,
     teller: Teller,
     tasks: TaskTracker,
+    /// Nothing new is begun.
+    stopping: CancellationToken,
 }
 
 impl Hands {
     pub(crate) fn new(
         client: Client,
-        name: &str,
-        identity: &str,
+        (name, identity): (&str, &str),
         leadership: Leadership,
         limits: Limits,
         brain: mpsc::Sender<Message>,
@@ -74,9 +76,9 @@ impl Hands {
             leadership.clone(),
             Arc::clone(&metrics),
         );
-        let tasks = TaskTracker::new();
+        let (tasks, stopping) = (TaskTracker::new(), CancellationToken::new());
         let inner =
-            Inner { client, leadership, limits, permits, brain, metrics, teller, tasks };
+            Inner { client, leadership, limits, permits, brain, metrics, teller, tasks, stopping };
         Self { inner: Arc::new(inner) }
     }
 
@@ -89,11 +91,11 @@ impl Hands {
                 other => drop(self.inner.tasks.spawn(async move { hands.one(other).await })),
             }
         }
-        self.inner.tasks.close();
     }
 
-    /// Waits until all that was begun has ended.
+    /// Begins nothing new, and waits until all that was begun has ended.
     pub(crate) async fn finish(&self) {
+        self.inner.stopping.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
     }
@@ -112,7 +114,7 @@ impl Hands {
     }
 
     fn leads(&self) -> bool {
-        self.inner.leadership.leads()
+        !self.inner.stopping.is_cancelled() && self.inner.leadership.leads()
     }
 
     fn pods(&self, namespace: &str) -> Api<core::Pod> {

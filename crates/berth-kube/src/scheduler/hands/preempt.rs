@@ -64,10 +64,8 @@ impl Hands {
     /// Says on a pod why it goes, and deletes it.
     async fn dismiss(&self, preemption: &Preemption, victim: &Victim) -> Result<(), Failure> {
         let api = self.pods(&victim.pod.namespace);
-        let message = format!(
-            "{} of higher priority needs its place on {}",
-            preemption.pod, preemption.node
-        );
+        let message =
+            format!("{} of higher priority needs its place on {}", preemption.pod, preemption.node);
         let body = json!({
             "metadata": {"uid": &*victim.uid},
             "status": {"conditions": [{

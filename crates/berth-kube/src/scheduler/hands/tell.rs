@@ -239,11 +239,13 @@ impl Voice {
                 }
                 Err(Failure::Conflict(_)) => {
                     // It has changed: is it still without a place?
-                    let Ok(pod) = ask(&self.metrics, PATIENCE, "get", api.get(&notice.pod.name)).await
+                    let Ok(pod) =
+                        ask(&self.metrics, PATIENCE, "get", api.get(&notice.pod.name)).await
                     else {
                         continue;
                     };
-                    let bound = pod.spec.and_then(|it| it.node_name).is_some_and(|it| !it.is_empty());
+                    let bound =
+                        pod.spec.and_then(|it| it.node_name).is_some_and(|it| !it.is_empty());
                     if bound || pod.metadata.uid.as_deref() != Some(&*notice.uid) {
                         return false;
                     }
@@ -281,7 +283,8 @@ impl Voice {
             ..Event::default()
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let request = api.create(&PostParams::default(), &event);
+        let params = PostParams::default();
+        let request = api.create(&params, &event);
         if let Err(failure) = ask(&self.metrics, PATIENCE, "event", request).await {
             tracing::debug!(why = failure.why(), "an event could not be written");
         }

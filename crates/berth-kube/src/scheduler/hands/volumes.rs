@@ -105,7 +105,11 @@ impl Hands {
     /// Names the claim in a volume that is free.
     async fn give_volume(&self, key: &Key, name: &str) -> Result<(), Stop> {
         let claim = self.claim(key).await?;
-        if claim.spec.as_ref().and_then(|it| it.volume_name.as_deref()).is_some_and(|it| !it.is_empty())
+        if claim
+            .spec
+            .as_ref()
+            .and_then(|it| it.volume_name.as_deref())
+            .is_some_and(|it| !it.is_empty())
         {
             // Somebody has bound it; whether to the right one is seen when it is waited for.
             return Ok(());
