@@ -164,18 +164,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
         stop: served.clone(),
     };
     tokio::spawn(follower.follow(leadership.clone()));
-    if let Some(probes) = options.probes {
-        let (ready, answers) = (Arc::clone(&status), web::Answers::new(inbox.clone()));
-        let registry = Arc::new(registry);
-        let routes = Arc::new(move |request: &_| answers.answer(request));
-        let stop = served.clone();
-        tokio::spawn(async move {
-            probes.serve_with(move || is_ready(&ready), registry, Some(routes), stop).await;
-        });
-    }
-    if let Some(listener) = options.wire {
-        tokio::spawn(serve_wire(listener, inbox.clone(), served.clone()));
-    }
+    serve(options.probes, options.wire, registry, &status, &inbox, &served);
 
     let outcome = tokio::select! {
         () = stop.cancelled() => Ok(()),
@@ -232,6 +221,28 @@ fn is_ready(status: &Status) -> Result<(), String> {
     match missing.as_slice() {
         [] => Ok(()),
         missing => Err(format!("not listed yet: {}", missing.join(", "))),
+    }
+}
+
+/// Answers whoever asks us, until it is told to stop.
+fn serve(
+    probes: Option<Probes>,
+    wire: Option<TcpListener>,
+    registry: Registry,
+    status: &Arc<Status>,
+    brain: &mpsc::Sender<Message>,
+    stop: &CancellationToken,
+) {
+    if let Some(probes) = probes {
+        let (status, answers) = (Arc::clone(status), web::Answers::new(brain.clone()));
+        let routes = Arc::new(move |request: &_| answers.answer(request));
+        let (registry, stop) = (Arc::new(registry), stop.clone());
+        tokio::spawn(async move {
+            probes.serve_with(move || is_ready(&status), registry, Some(routes), stop).await;
+        });
+    }
+    if let Some(listener) = wire {
+        tokio::spawn(serve_wire(listener, brain.clone(), stop.clone()));
     }
 }
 

@@ -251,20 +251,3 @@ impl Volumes {
         }
     }
 }
-
-/// Stands in.
-#[allow(missing_docs)]
-impl Volumes {
-    pub fn put_claim(&mut self, _: &k8s_openapi::api::core::v1::PersistentVolumeClaim) {}
-    pub fn remove_claim(&mut self, _: &super::pod::Key) {}
-    pub fn put_volume(&mut self, _: &k8s_openapi::api::core::v1::PersistentVolume) {}
-    pub fn remove_volume(&mut self, _: &str) {}
-    pub fn put_class(&mut self, _: &k8s_openapi::api::storage::v1::StorageClass) {}
-    pub fn remove_class(&mut self, _: &str) {}
-    pub fn put_csi_node(&mut self, _: &k8s_openapi::api::storage::v1::CSINode) {}
-    pub fn remove_csi_node(&mut self, _: &str) {}
-    pub fn put_csi_driver(&mut self, _: &k8s_openapi::api::storage::v1::CSIDriver) {}
-    pub fn remove_csi_driver(&mut self, _: &str) {}
-    pub fn put_csi_capacity(&mut self, _: &k8s_openapi::api::storage::v1::CSIStorageCapacity) {}
-    pub fn remove_csi_capacity(&mut self, _: &super::pod::Key) {}
-}
