@@ -14,6 +14,7 @@ mod gangs;
 pub mod node;
 mod nodes;
 pub mod outcome;
+pub mod permits;
 mod place;
 pub mod pod;
 mod pods;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_engine::elastic::Permit;
 use rustc_hash::FxHashMap;
 
 use super::pod::{Key, Pod};
@@ -15,6 +16,8 @@ pub(super) struct PodEntry {
     pub(super) pod: Arc<Pod>,
     /// What it is charged: what it asks for, or what its virtual machine uses.
     pub(super) asked: Resources,
+    /// How large its virtual machine may be, if it runs one that is known.
+    pub(super) permit: Option<Permit>,
     /// The rules that it carries.
     pub(super) carried: Carried,
     /// The place of the node that it counts on.

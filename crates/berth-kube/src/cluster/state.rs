@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use berth_engine::elastic::Size;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 
@@ -17,7 +16,7 @@ use super::resources::Resources;
 use super::selector::Labels;
 use super::terms::Step;
 use super::volumes::Volumes;
-use super::{Cluster, outcome};
+use super::{Cluster, outcome, vm};
 
 impl Cluster {
     /// Takes in a node as it is now.
@@ -116,30 +115,6 @@ impl Cluster {
         &mut self.volumes
     }
 
-    /// Takes in a virtual machine: pods that run it are charged what it uses.
-    pub fn put_vm(&mut self, vm: &serde_json::Value) {
-        if let Some(key) = self.vms.put(vm) {
-            self.charge_vm(&key);
-        }
-    }
-
-    /// A virtual machine is gone.
-    pub fn remove_vm(&mut self, key: &Key) {
-        self.vms.remove(key);
-        self.charge_vm(key);
-    }
-
-    /// Changes how much of CPU and memory a pod is charged: what its virtual machine was permitted.
-    /// Returns whether the pod is known.
-    pub fn set_size(&mut self, uid: &str, size: Size) -> bool {
-        let Some(entry) = self.pods.get(uid) else { return false };
-        let mut asked = entry.asked.clone();
-        asked.cpu_milli = i64::from(size.cpu_milli);
-        asked.memory = i64::from(size.memory_mib) << 20;
-        self.charge(uid, asked);
-        true
-    }
-
     /// Whether anything since the last call may let a pod fit that was refused.
     pub fn take_news(&mut self) -> bool {
         let volumes = self.volumes.take_news();
@@ -210,18 +185,23 @@ impl Cluster {
         if let Some(set) = self.terms.set(carried.set) {
             self.spreads.set_came(carried.set, set);
         }
-        let asked = self.vms.charge_of(&pod).unwrap_or_else(|| pod.asked.resources.clone());
+        let permit = self.first_permit(&pod);
+        let asked = vm::charge(&pod, permit.as_ref());
         let uid = Arc::clone(&pod.uid);
         let (at, reserved, promised) = (None, false, None);
-        self.pods.insert(PodEntry { pod, asked, carried, at, reserved, promised });
+        self.pods.insert(PodEntry { pod, asked, permit, carried, at, reserved, promised });
         self.settle(&uid)
     }
 
     /// Only what its life brings differs.
     fn update(&mut self, pod: Arc<Pod>) -> PodState {
         let uid = Arc::clone(&pod.uid);
-        if let Some(entry) = self.pods.get_mut(&uid) {
-            entry.pod = pod;
+        let Some(entry) = self.pods.get_mut(&uid) else { return PodState::Ended };
+        // Another bound it, and may have let it grow since.
+        let found = entry.pod.node.is_none() && pod.node.is_some() && !entry.reserved;
+        entry.pod = pod;
+        if found && let Some(pod) = self.pods.get(&uid).map(|it| Arc::clone(&it.pod)) {
+            self.set_permit(&uid, self.first_permit(&pod));
         }
         self.settle(&uid)
     }
@@ -232,8 +212,12 @@ impl Cluster {
         let (place, reserved) =
             self.pods.get(&uid).map_or((None, false), |it| (it.at, it.reserved));
         let promised = self.pods.get(&uid).and_then(|it| it.promised.clone());
+        let permit = self.pods.get(&uid).and_then(|it| it.permit);
         self.forget_pod(&uid);
         self.take_in(pod);
+        if permit.is_some() {
+            self.set_permit(&uid, permit);
+        }
         if let Some(node) = promised {
             self.promise(&uid, &node);
         }
@@ -365,20 +349,8 @@ impl Cluster {
         }
     }
 
-    /// Charges every pod of a virtual machine what it uses now.
-    fn charge_vm(&mut self, key: &Key) {
-        let of = |it: &&PodEntry| {
-            it.pod.key.namespace == key.namespace && it.pod.vm.as_deref() == Some(&*key.name)
-        };
-        let pods: Vec<Arc<Pod>> =
-            self.pods.iter().filter(of).map(|it| Arc::clone(&it.pod)).collect();
-        for pod in pods {
-            let asked = self.vms.charge_of(&pod).unwrap_or_else(|| pod.asked.resources.clone());
-            self.charge(&pod.uid, asked);
-        }
-    }
-
-    fn charge(&mut self, uid: &str, asked: Resources) {
+    /// Changes what a pod is charged.
+    pub(super) fn charge(&mut self, uid: &str, asked: Resources) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
         if entry.asked == asked {
             return;

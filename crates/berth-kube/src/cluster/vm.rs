@@ -1,6 +1,6 @@
 //! Virtual machines (`vm.neon.tech/v1`): what a pod that runs one is charged, and how far it may grow.
 
-use berth_engine::elastic::Size;
+use berth_engine::elastic::{Permit, Size};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::pod::{Key, Pod};
 use super::quantity;
 use super::resources::Resources;
+
+/// The label of a machine whose size an agent changes.
+const SCALES: &str = "autoscaling.neon.tech/enabled";
 
 /// A virtual machine's CPU and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct Vm {
     pub used: Size,
     /// The most.
     pub max: Size,
+    /// Whether an agent may change its size.
+    pub scales: bool,
 }
 
 /// All virtual machines.
@@ -51,15 +56,16 @@ impl Vms {
         let name = pod.vm.as_deref()?;
         self.all.get(&Key { namespace: pod.key.namespace.clone(), name: name.into() })
     }
+}
 
-    /// What a pod is charged, if it runs a machine that is known.
-    pub(super) fn charge_of(&self, pod: &Pod) -> Option<Resources> {
-        let vm = self.of(pod)?;
-        let mut asked = pod.asked.resources.clone();
-        asked.cpu_milli = i64::from(vm.used.cpu_milli);
-        asked.memory = i64::from(vm.used.memory_mib) << 20;
-        Some(asked)
+/// What a pod is charged: what its machine may have come to use, if it runs one.
+pub(super) fn charge(pod: &Pod, permit: Option<&Permit>) -> Resources {
+    let mut asked = pod.asked.resources.clone();
+    if let Some(charge) = permit.map(Permit::charge) {
+        asked.cpu_milli = i64::from(charge.cpu_milli);
+        asked.memory = i64::from(charge.memory_mib) << 20;
     }
+    asked
 }
 
 impl Vm {
@@ -86,7 +92,9 @@ impl Vm {
         let min = size(cpus("min"), memory("min"), None)?;
         let used = size(cpus("use"), memory("use"), Some(min))?;
         let max = size(cpus("max"), memory("max"), Some(used))?;
-        Some(Self { min, used, max })
+        let label = vm.pointer("/metadata/labels").and_then(|it| it.get(SCALES));
+        let scales = label.and_then(Value::as_str) == Some("true");
+        Some(Self { min, used, max, scales })
     }
 }
 
@@ -96,5 +104,27 @@ fn quantity_of(value: &Value) -> Option<Quantity> {
         Value::String(text) => Some(Quantity(text.clone())),
         Value::Number(number) => Some(Quantity(number.to_string())),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_read_in_slots_and_cores_and_what_is_missing_follows() {
+        let vm = |guest: Value| Vm::read(&serde_json::json!({"spec": {"guest": guest}}));
+        let full = vm(serde_json::json!({
+            "cpus": {"min": "250m", "use": 1, "max": "2"}, "memorySlotSize": "1Gi",
+            "memorySlots": {"min": 1, "use": 2, "max": 8},
+        }));
+        let (min, used, max) = (Size::new(250, 1024), Size::new(1000, 2048), Size::new(2000, 8192));
+        assert_eq!(full, Some(Vm { min, used, max, scales: false }));
+        let least = vm(serde_json::json!({
+            "cpus": {"min": 1}, "memorySlotSize": "512Mi", "memorySlots": {"min": 2},
+        }));
+        let one = Size::new(1000, 1024);
+        assert_eq!(least, Some(Vm { min: one, used: one, max: one, scales: false }));
+        assert_eq!(vm(serde_json::json!({"cpus": {"min": 1}})), None);
     }
 }

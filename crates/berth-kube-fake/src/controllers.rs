@@ -1,0 +1,86 @@
+//! The controllers of a cluster, as far as tests need them. Each reads the store itself, acts on
+//! what changed since it last looked, and looks often.
+
+mod disruption;
+mod kubelet;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::Api;
+use crate::object::Object;
+use crate::store::{Change, TableId};
+
+/// How often a controller looks.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How many events a controller takes at once.
+const BATCH: usize = 4096;
+
+/// What a controller learns of an object.
+struct Notice {
+    object: Arc<Object>,
+    before: Option<Arc<Object>>,
+    gone: bool,
+}
+
+/// Follows one table. What was missed because history was lost is made up for by looking at
+/// everything again.
+struct Follower {
+    api: Arc<Api>,
+    id: TableId,
+    seen: Option<u64>,
+}
+
+impl Follower {
+    fn new(api: &Arc<Api>, group: &str, plural: &str) -> Option<Self> {
+        let id = api.table(group, plural).ok()?;
+        Some(Self { api: Arc::clone(api), id, seen: None })
+    }
+
+    /// What happened since the last call; at the first one, everything that is there.
+    fn news(&mut self) -> Vec<Notice> {
+        let store = self.api.store();
+        let events = self.seen.and_then(|seen| store.events_after(self.id, seen, BATCH).ok());
+        let Some(events) = events else {
+            self.seen = Some(store.version());
+            return store
+                .iter(self.id, None)
+                .map(|(_, object)| Notice { object: Arc::clone(object), before: None, gone: false })
+                .collect();
+        };
+        if let Some(last) = events.last() {
+            self.seen = Some(last.version);
+        }
+        let notice = |event: &Arc<crate::store::Event>| Notice {
+            object: Arc::clone(&event.object),
+            before: event.before.clone(),
+            gone: event.change == Change::Deleted,
+        };
+        events.iter().map(notice).collect()
+    }
+}
+
+/// Starts the controllers that the options ask for. Budgets are always kept: an eviction cannot be
+/// answered without them.
+pub(crate) fn start(api: &Arc<Api>) {
+    spawn(api, disruption::run(Arc::clone(api)));
+    if api.options.kubelet {
+        spawn(api, kubelet::run(Arc::clone(api)));
+    }
+}
+
+fn spawn(api: &Arc<Api>, work: impl Future<Output = ()> + Send + 'static) {
+    let stop = api.stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = work => {}
+            () = stop.cancelled() => {}
+        }
+    });
+}
+
+/// Waits for the next look.
+async fn pause() {
+    tokio::time::sleep(TICK).await;
+}

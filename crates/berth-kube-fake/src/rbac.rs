@@ -1,0 +1,92 @@
+//! What callers may do, read from the same documents that are installed in a cluster.
+
+use serde_json::Value;
+
+use crate::object;
+
+/// One rule of a `ClusterRole` or `Role`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The one namespace that it is about; `None`: all, and what has no namespace.
+    pub namespace: Option<String>,
+    /// API groups; the core group is empty.
+    pub groups: Vec<String>,
+    /// Resources, `pods` or `pods/binding`.
+    pub resources: Vec<String>,
+    /// The only names that it is about; empty: all.
+    pub names: Vec<String>,
+    /// `get`, `list` and so on.
+    pub verbs: Vec<String>,
+}
+
+/// What a request wants, in the words of rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wish<'a> {
+    pub(crate) verb: &'a str,
+    pub(crate) group: &'a str,
+    pub(crate) resource: String,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl Rule {
+    /// Reads the rules of all `ClusterRole`s and `Role`s in a text of YAML documents. A role
+    /// without a namespace of its own is taken as one of `namespace`.
+    ///
+    /// # Errors
+    ///
+    /// A document that is no YAML, or a rule that names no verbs.
+    pub fn from_yaml(text: &str, namespace: &str) -> Result<Vec<Self>, String> {
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+        let mut rules = Vec::new();
+        for document in &documents {
+            let scope = match document["kind"].as_str() {
+                Some("ClusterRole") => None,
+                Some("Role") => {
+                    let own = object::namespace(document);
+                    Some(if own.is_empty() { namespace } else { own }.to_owned())
+                }
+                _ => continue,
+            };
+            for rule in object::items(&document["rules"]) {
+                rules.push(Self::read(rule, scope.clone())?);
+            }
+        }
+        Ok(rules)
+    }
+
+    fn read(rule: &Value, namespace: Option<String>) -> Result<Self, String> {
+        let words = |field: &str| -> Vec<String> {
+            object::items(&rule[field]).filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let verbs = words("verbs");
+        if verbs.is_empty() {
+            return Err(format!("a rule needs verbs: {rule}"));
+        }
+        Ok(Self {
+            namespace,
+            groups: words("apiGroups"),
+            resources: words("resources"),
+            names: words("resourceNames"),
+            verbs,
+        })
+    }
+
+    pub(crate) fn allows(&self, wish: &Wish<'_>) -> bool {
+        let has = |list: &[String], word: &str| list.iter().any(|one| one == "*" || one == word);
+        let resource_fits = self.resources.iter().any(|one| {
+            let all_below = wish.resource.split_once('/').map(|(_, below)| format!("*/{below}"));
+            one == "*" || *one == wish.resource || Some(one) == all_below.as_ref()
+        });
+        let namespace_fits =
+            self.namespace.as_ref().is_none_or(|namespace| namespace == wish.namespace);
+        // A rule for certain names covers neither creations nor unnamed lists.
+        let name_fits = self.names.is_empty() || self.names.iter().any(|name| name == wish.name);
+        namespace_fits
+            && name_fits
+            && resource_fits
+            && has(&self.groups, wish.group)
+            && has(&self.verbs, wish.verb)
+    }
+}

@@ -1,0 +1,108 @@
+//! The shapes of built-in kinds. What has the wrong type is refused; what nobody knows is dropped,
+//! as a server that was not asked to be strict drops it.
+
+use k8s_openapi::api::{
+    admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
+    coordination::v1 as coordination, core::v1 as core, events::v1 as events, policy::v1 as policy,
+    scheduling::v1 as scheduling, storage::v1 as storage,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::quantity;
+use crate::resource::Resource;
+
+/// Reads an object as its kind and writes it again.
+fn through<K: Serialize + DeserializeOwned>(value: Value) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(serde_json::from_value::<K>(value)?)
+}
+
+/// The object as the server understands it, or what is wrong with its shape.
+pub(crate) fn normalise(resource: &Resource, mut value: Value) -> Result<Value, Failure> {
+    if !value.is_object() {
+        return Err(cannot_be_handled(
+            resource,
+            "json: cannot unmarshal a value that is no object",
+        ));
+    }
+    if resource.custom {
+        return Ok(value);
+    }
+    quantity::canonicalise(&mut value).map_err(|text| cannot_be_handled(resource, &text))?;
+    let api_version = resource.api_version();
+    value["apiVersion"] = json!(api_version);
+    value["kind"] = json!(resource.kind);
+    typed(&resource.group, &resource.kind, value)
+        .map_err(|error| cannot_be_handled(resource, &error.to_string()))
+}
+
+fn typed(group: &str, kind: &str, value: Value) -> Result<Value, serde_json::Error> {
+    match (group, kind) {
+        ("", "Pod") => through::<core::Pod>(value),
+        ("", "Node") => through::<core::Node>(value),
+        ("", "Namespace") => through::<core::Namespace>(value),
+        ("", "Event") => through::<core::Event>(value),
+        ("", "PersistentVolume") => through::<core::PersistentVolume>(value),
+        ("", "PersistentVolumeClaim") => through::<core::PersistentVolumeClaim>(value),
+        ("", "Service") => through::<core::Service>(value),
+        ("", "ConfigMap") => through::<core::ConfigMap>(value),
+        ("", "Secret") => through::<core::Secret>(value),
+        ("", "ServiceAccount") => through::<core::ServiceAccount>(value),
+        ("", "ReplicationController") => through::<core::ReplicationController>(value),
+        ("apps", "Deployment") => through::<apps::Deployment>(value),
+        ("apps", "ReplicaSet") => through::<apps::ReplicaSet>(value),
+        ("apps", "StatefulSet") => through::<apps::StatefulSet>(value),
+        ("apps", "DaemonSet") => through::<apps::DaemonSet>(value),
+        ("batch", "Job") => through::<batch::Job>(value),
+        ("storage.k8s.io", "StorageClass") => through::<storage::StorageClass>(value),
+        ("storage.k8s.io", "CSINode") => through::<storage::CSINode>(value),
+        ("storage.k8s.io", "CSIDriver") => through::<storage::CSIDriver>(value),
+        ("storage.k8s.io", "CSIStorageCapacity") => through::<storage::CSIStorageCapacity>(value),
+        ("storage.k8s.io", "VolumeAttachment") => through::<storage::VolumeAttachment>(value),
+        ("policy", "PodDisruptionBudget") => through::<policy::PodDisruptionBudget>(value),
+        ("scheduling.k8s.io", "PriorityClass") => through::<scheduling::PriorityClass>(value),
+        ("coordination.k8s.io", "Lease") => through::<coordination::Lease>(value),
+        ("events.k8s.io", "Event") => through::<events::Event>(value),
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => {
+            through::<admission::MutatingWebhookConfiguration>(value)
+        }
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            through::<extensions::CustomResourceDefinition>(value)
+        }
+        _ => Ok(value),
+    }
+}
+
+fn cannot_be_handled(resource: &Resource, why: &str) -> Failure {
+    let kind = &resource.kind;
+    let version = &resource.version;
+    Failure::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+    ))
+}
+
+/// Refuses an object of another kind than the path says.
+pub(crate) fn check_kind(resource: &Resource, value: &Value) -> Result<(), Failure> {
+    let kind = value["kind"].as_str().unwrap_or_default();
+    let api_version = value["apiVersion"].as_str().unwrap_or_default();
+    // The server knows what is meant; only custom resources must say it.
+    let optional = !resource.custom;
+    let kind_fits = kind == resource.kind || (optional && kind.is_empty());
+    let version_fits =
+        api_version == resource.api_version() || (optional && api_version.is_empty());
+    if kind_fits && version_fits {
+        return Ok(());
+    }
+    if kind.is_empty() {
+        return Err(Failure::bad_request("Object 'Kind' is missing"));
+    }
+    Err(Failure::bad_request(format!(
+        "the API version in the data ({api_version}) and kind {kind:?} do not match the expected \
+         API version ({}) and kind {:?}",
+        resource.api_version(),
+        resource.kind,
+    )))
+}

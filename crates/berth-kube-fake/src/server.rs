@@ -1,0 +1,244 @@
+//! The part that listens: connections, sign-in, rights, faults, and the record of requests.
+
+mod answer;
+mod discovery;
+mod route;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+
+use crate::api::{Api, User, lock};
+use crate::failure::Failure;
+use crate::options::AuditEntry;
+use crate::rbac::Wish;
+use crate::watch::Cut;
+use answer::Answer;
+use route::{Call, Target};
+pub(crate) use tls::Identity;
+
+/// How long a body may be.
+const BODY_MAX: usize = 3 * 1024 * 1024;
+
+/// How long a caller waits who is told nothing for a while.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// A request, read.
+pub(crate) struct Asked {
+    pub(crate) call: Call,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) user: User,
+}
+
+/// Takes connections until the server is stopped.
+pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, identity: Option<Identity>) {
+    let stop = api.stop.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        let _ = stream.set_nodelay(true);
+        let api = Arc::clone(&api);
+        let acceptor = identity.as_ref().map(|identity| identity.acceptor.clone());
+        tokio::spawn(async move {
+            match acceptor {
+                None => converse(api, stream).await,
+                Some(acceptor) => {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        converse(api, stream).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(api: Arc<Api>, stream: S) {
+    let stop = api.stop.clone();
+    let service = service_fn(move |request| {
+        let api = Arc::clone(&api);
+        async move { respond(&api, request).await }
+    });
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // A connection that breaks is its caller's concern.
+        _ = connection => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// What a fault does to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Nothing is done.
+    Refuse,
+    /// All is done and the caller does not learn of it.
+    LoseReply,
+}
+
+fn draw_fault(api: &Api, target: &Target) -> (Fault, Option<Duration>) {
+    let faults = lock(&api.faults);
+    let named = target.with_subresource();
+    if faults.only.as_ref().is_some_and(|only| *only != named) {
+        return (Fault::None, faults.latency);
+    }
+    let hit = |permille: u32| permille > 0 && fastrand::u32(..1000) < permille;
+    let fault = if hit(faults.error_rate_permille) {
+        Fault::Refuse
+    } else if target.is_write() && hit(faults.lost_reply_permille) {
+        Fault::LoseReply
+    } else {
+        Fault::None
+    };
+    (fault, faults.latency)
+}
+
+async fn respond(
+    api: &Arc<Api>,
+    request: Request<Incoming>,
+) -> Result<Response<answer::Body>, Cut> {
+    let at = jiff::Timestamp::now();
+    let (parts, body) = request.into_parts();
+    let agent = header(&parts.headers, "user-agent").to_owned();
+    let user = match sign_in(api, &parts.headers) {
+        Ok(user) => user,
+        Err(failure) => return Ok(Answer::from(failure).into_response()),
+    };
+    let call = match route::read(api, &parts.method, &parts.uri) {
+        Ok(call) => call,
+        Err(failure) => return Ok(Answer::from(failure).into_response()),
+    };
+    let Call { target: Some(target), .. } = &call else {
+        return Ok(discovery::answer(api, parts.uri.path()).into_response());
+    };
+    let mut entry = AuditEntry {
+        verb: target.verb.into(),
+        resource: target.resource.qualified(),
+        subresource: target.subresource.clone(),
+        namespace: target.namespace.clone().unwrap_or_default(),
+        name: target.name.clone(),
+        user_agent: agent,
+        code: 0,
+        dry_run: call.dry_run,
+        done: false,
+        at,
+    };
+    let (fault, latency) = draw_fault(api, target);
+    if let Some(latency) = latency {
+        tokio::time::sleep(latency).await;
+    }
+    if let Err(failure) = may(api, target) {
+        return finish(api, entry, Ok(Answer::from(failure)));
+    }
+    if fault == Fault::Refuse {
+        let outcome = refusal().await;
+        return finish(api, entry, outcome);
+    }
+    let body = match Limited::new(body, BODY_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_) => return finish(api, entry, Ok(Answer::from(Failure::too_large_body()))),
+    };
+    let incoming = Asked { headers: parts.headers, body, user, call: call.clone() };
+    let answer = answer::carry_out(api, incoming).await.unwrap_or_else(Answer::from);
+    entry.done = answer.code < 400;
+    if fault == Fault::LoseReply {
+        let outcome = lost().await;
+        return finish(api, entry, outcome);
+    }
+    finish(api, entry, Ok(answer))
+}
+
+/// Writes the request down and sends the answer, or cuts the connection.
+fn finish(
+    api: &Api,
+    mut entry: AuditEntry,
+    outcome: Result<Answer, Cut>,
+) -> Result<Response<answer::Body>, Cut> {
+    entry.code = outcome.as_ref().map_or(0, |answer| answer.code);
+    if api.options.audit {
+        lock(&api.audit).push(entry);
+    }
+    outcome.map(Answer::into_response)
+}
+
+/// One of the ways in which a server says that it cannot.
+async fn refusal() -> Result<Answer, Cut> {
+    match fastrand::u32(..4) {
+        0 => Ok(Answer::from(Failure::internal("etcdserver: request timed out"))),
+        1 => Ok(Answer::from(Failure::unavailable())),
+        2 => Ok(Answer::from(Failure::timeout())),
+        _ => Err(Cut),
+    }
+}
+
+/// One of the ways in which an answer gets lost.
+async fn lost() -> Result<Answer, Cut> {
+    match fastrand::u32(..3) {
+        0 => Ok(Answer::from(Failure::internal("etcdserver: request timed out"))),
+        1 => {
+            tokio::time::sleep(SILENCE).await;
+            Ok(Answer::from(Failure::timeout()))
+        }
+        _ => Err(Cut),
+    }
+}
+
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn sign_in(api: &Api, headers: &HeaderMap) -> Result<User, Failure> {
+    if let Some(token) = &api.options.token
+        && header(headers, "authorization") != format!("Bearer {token}")
+    {
+        return Err(Failure::unauthorized());
+    }
+    Ok(User::named(&api.options.user))
+}
+
+fn may(api: &Api, target: &Target) -> Result<(), Failure> {
+    let Some(rules) = &api.options.rbac else { return Ok(()) };
+    let namespace = target.namespace.as_deref().unwrap_or_default();
+    let wish = Wish {
+        verb: target.verb,
+        group: &target.resource.group,
+        resource: target.resource_path(),
+        namespace,
+        name: &target.name,
+    };
+    if rules.iter().any(|rule| rule.allows(&wish)) {
+        return Ok(());
+    }
+    let place = if namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {namespace:?}")
+    };
+    let why = format!(
+        "User {:?} cannot {} resource {:?} in API group {:?} {place}",
+        api.options.user, wish.verb, wish.resource, wish.group
+    );
+    Err(Failure::forbidden(&target.resource, &target.name, why))
+}
+
+/// Finds a free port on this machine.
+pub(crate) async fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}

@@ -1,0 +1,275 @@
+//! Carrying out a request, and putting the outcome into an HTTP response.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::Response;
+use hyper::body::Frame;
+use serde_json::{Value, json};
+
+use super::{Asked, header};
+use crate::api::{Api, Done, Writer};
+use crate::delete::{DeleteOptions, Deleted};
+use crate::failure::{Failure, success};
+use crate::object::{self, Key, Object};
+use crate::patch::Patch;
+use crate::subresources::scale::{ScaleChange, scale_of};
+use crate::update::Part;
+use crate::watch::{Cut, Pieces};
+
+/// What is sent back: all at once, or piece by piece.
+pub(crate) enum Body {
+    Whole(Option<Bytes>),
+    Pieces(Pieces),
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Pieces(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+            }
+        }
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        match self {
+            Self::Whole(Some(bytes)) => hyper::body::SizeHint::with_exact(bytes.len() as u64),
+            Self::Whole(None) => hyper::body::SizeHint::with_exact(0),
+            Self::Pieces(_) => hyper::body::SizeHint::default(),
+        }
+    }
+}
+
+/// The outcome of a request.
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    body: Body,
+    media_type: &'static str,
+    warnings: Vec<String>,
+    retry_after_s: Option<u64>,
+}
+
+impl From<Failure> for Answer {
+    fn from(failure: Failure) -> Self {
+        let mut answer = Self::json(failure.code, &failure.status());
+        answer.retry_after_s = failure.retry_after_s();
+        answer
+    }
+}
+
+impl Answer {
+    fn bytes(code: u16, bytes: Bytes) -> Self {
+        Self {
+            code,
+            body: Body::Whole(Some(bytes)),
+            media_type: "application/json",
+            warnings: Vec::new(),
+            retry_after_s: None,
+        }
+    }
+
+    pub(super) fn json(code: u16, value: &Value) -> Self {
+        Self::bytes(code, Bytes::from(value.to_string()))
+    }
+
+    pub(super) fn text(text: &'static str) -> Self {
+        let bytes = Bytes::from_static(text.as_bytes());
+        Self { media_type: "text/plain; charset=utf-8", ..Self::bytes(200, bytes) }
+    }
+
+    fn object(code: u16, object: &Object) -> Self {
+        Self::bytes(code, object.whole())
+    }
+
+    fn done(done: &Done) -> Self {
+        let mut answer = Self::object(done.code, &done.object);
+        answer.warnings.clone_from(&done.warnings);
+        answer
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(self.body);
+        *response.status_mut() = http::StatusCode::from_u16(self.code)
+            .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert("content-type", http::HeaderValue::from_static(self.media_type));
+        headers.insert("cache-control", http::HeaderValue::from_static("no-cache, private"));
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert("retry-after", http::HeaderValue::from(seconds));
+        }
+        for warning in &self.warnings {
+            let text = warning.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
+            if let Ok(value) = http::HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+                headers.append("warning", value);
+            }
+        }
+        response
+    }
+}
+
+fn parse(body: &Bytes) -> Result<Value, Failure> {
+    serde_json::from_slice(body).map_err(|error| {
+        Failure::bad_request(format!(
+            "the object provided is unrecognized (must be of type JSON): {error}"
+        ))
+    })
+}
+
+/// Bodies are JSON here; what says otherwise is refused.
+fn parse_typed(asked: &Asked) -> Result<Value, Failure> {
+    let media_type = header(&asked.headers, "content-type");
+    let plain = media_type.split(';').next().unwrap_or_default().trim();
+    if !["", "application/json"].contains(&plain) {
+        return Err(Failure::unsupported_media_type("application/json"));
+    }
+    parse(&asked.body)
+}
+
+/// Does what a request asks for.
+pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Failure> {
+    let Some(target) = asked.call.target.clone() else { return Err(Failure::no_such_path()) };
+    let writer = Writer {
+        user: asked.user.clone(),
+        dry_run: asked.call.dry_run,
+        field_manager: asked.call.field_manager.clone(),
+    };
+    let namespace = target.namespace.as_deref();
+    let key = Key::new(namespace.unwrap_or_default(), &target.name);
+    let (id, query) = (target.table, &asked.call.query);
+    match (target.verb, target.subresource.as_str()) {
+        ("list", _) => {
+            let page = api.list(id, query)?;
+            Ok(Answer::bytes(200, page.encode(&target.resource)))
+        }
+        ("watch", _) => {
+            let body = Body::Pieces(api.watch(id, query)?);
+            Ok(Answer { body, ..Answer::bytes(200, Bytes::new()) })
+        }
+        ("get", "scale") => {
+            let object = api.get(id, &key)?;
+            Ok(Answer::json(200, &scale_of(&target.resource, &object.value)?))
+        }
+        ("get", "" | "status" | "resize" | "ephemeralcontainers") => {
+            Ok(Answer::object(200, &*api.get(id, &key)?))
+        }
+        ("create", "") if target.name.is_empty() => {
+            let value = parse_typed(&asked)?;
+            Ok(Answer::done(&api.create(&writer, id, namespace, value).await?))
+        }
+        ("create", "binding") => {
+            let body = parse_typed(&asked)?;
+            let writer = with_body_dry_run(writer, &body);
+            Ok(Answer::json(201, &api.bind(&writer, &key, &body).await?))
+        }
+        ("create", "eviction") => {
+            let body = parse_typed(&asked)?;
+            let writer = with_body_dry_run(writer, &body["deleteOptions"]);
+            Ok(Answer::json(201, &api.evict(&writer, &key, &body).await?))
+        }
+        ("update" | "patch", "scale") => {
+            let change = if target.verb == "update" {
+                ScaleChange::Put(parse_typed(&asked)?)
+            } else {
+                ScaleChange::Patch(read_patch(&asked)?)
+            };
+            let (scale, _) = api.write_scale(&writer, id, &key, &change).await?;
+            Ok(Answer::json(200, &scale))
+        }
+        ("update", below) => {
+            let value = parse_typed(&asked)?;
+            let done = api.replace(&writer, id, &key, part(below)?, value).await?;
+            Ok(Answer::done(&done))
+        }
+        ("patch", below) => {
+            let patch = read_patch(&asked)?;
+            let done = api.patch(&writer, id, &key, part(below)?, &patch).await?;
+            Ok(Answer::done(&done))
+        }
+        ("delete", "") => delete_one(api, &asked, writer, &key).await,
+        ("deletecollection", "") => delete_many(api, &asked, writer).await,
+        _ => Err(Failure::method_not_allowed()),
+    }
+}
+
+fn part(subresource: &str) -> Result<Part, Failure> {
+    match subresource {
+        "" => Ok(Part::Main),
+        "status" => Ok(Part::Status),
+        "resize" => Ok(Part::Resize),
+        _ => Err(Failure::method_not_allowed()),
+    }
+}
+
+fn read_patch(asked: &Asked) -> Result<Patch, Failure> {
+    Patch::read(header(&asked.headers, "content-type"), &asked.body, asked.call.force)
+}
+
+/// Some clients say in the body that nothing is to be kept.
+fn with_body_dry_run(mut writer: Writer, options: &Value) -> Writer {
+    writer.dry_run |= object::items(&options["dryRun"]).any(|word| word == "All");
+    writer
+}
+
+fn delete_options(asked: &Asked) -> Result<(Value, DeleteOptions), Failure> {
+    let mut body = if asked.body.is_empty() { json!({}) } else { parse(&asked.body)? };
+    let parameters = &asked.call.parameters;
+    if let Some(grace) = parameters.get("gracePeriodSeconds") {
+        let grace: i64 =
+            grace.parse().map_err(|_| Failure::bad_request("gracePeriodSeconds is no number"))?;
+        body["gracePeriodSeconds"] = json!(grace);
+    }
+    if let Some(policy) = parameters.get("propagationPolicy") {
+        body["propagationPolicy"] = json!(policy);
+    }
+    let options = DeleteOptions::read(&body)?;
+    Ok((body, options))
+}
+
+async fn delete_one(
+    api: &Arc<Api>,
+    asked: &Asked,
+    writer: Writer,
+    key: &Key,
+) -> Result<Answer, Failure> {
+    let Some(target) = &asked.call.target else { return Err(Failure::no_such_path()) };
+    let (body, options) = delete_options(asked)?;
+    let writer = with_body_dry_run(writer, &body);
+    let deleted = api.delete(&writer, target.table, key, &options).await?;
+    let resource = &target.resource;
+    match &deleted {
+        Deleted::Gone(object) if !resource.returns_deleted => {
+            let mut details = json!({
+                "name": &*key.name, "kind": resource.plural, "uid": object::uid(&object.value),
+            });
+            if !resource.group.is_empty() {
+                details["group"] = json!(resource.group);
+            }
+            Ok(Answer::json(200, &success(200, Some(details))))
+        }
+        _ => Ok(Answer::object(200, &crate::view::shown(resource, deleted.object()))),
+    }
+}
+
+async fn delete_many(api: &Arc<Api>, asked: &Asked, writer: Writer) -> Result<Answer, Failure> {
+    let Some(target) = &asked.call.target else { return Err(Failure::no_such_path()) };
+    let (body, options) = delete_options(asked)?;
+    let writer = with_body_dry_run(writer, &body);
+    let page = api.list(target.table, &asked.call.query)?;
+    for object in &page.items {
+        match api.delete(&writer, target.table, &object.key(), &options).await {
+            Ok(_) | Err(Failure { code: 404, .. }) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(Answer::bytes(200, page.encode(&target.resource)))
+}

@@ -1,0 +1,357 @@
+//! The objects, their history and the one number that orders all changes.
+//!
+//! Nothing here checks a request: the store does what it is told, under one lock that is held
+//! briefly. Every change raises the version of the whole store by one, so versions of different
+//! resources can be compared, and a list's version says from where a watch must go on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+use crate::object::{self, Key, Object};
+use crate::resource::Resource;
+
+/// Which table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TableId(usize);
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl Change {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) change: Change,
+    pub(crate) version: u64,
+    /// The object after the change; of a deletion, its last state with the version of the deletion.
+    pub(crate) object: Arc<Object>,
+    pub(crate) before: Option<Arc<Object>>,
+    line: OnceLock<Bytes>,
+}
+
+impl Event {
+    /// The line that tells watchers of it, encoded once for all of them.
+    pub(crate) fn line(&self) -> Bytes {
+        self.line.get_or_init(|| line(self.change, &self.object)).clone()
+    }
+}
+
+/// A line of a watch.
+pub(crate) fn line(change: Change, object: &Object) -> Bytes {
+    let mut out = BytesMut::with_capacity(1024);
+    out.put_slice(b"{\"type\":\"");
+    out.put_slice(change.word().as_bytes());
+    out.put_slice(b"\",\"object\":");
+    object.write_whole(&mut out);
+    out.put_slice(b"}\n");
+    out.freeze()
+}
+
+/// The objects of one resource.
+pub(crate) struct Table {
+    pub(crate) resource: Arc<Resource>,
+    /// A custom resource is served while its definition is there.
+    pub(crate) served: bool,
+    objects: BTreeMap<Key, Arc<Object>>,
+    events: VecDeque<Arc<Event>>,
+    /// The last event that is no longer kept: who has not seen it has lost something.
+    dropped: u64,
+    /// No watch can start before this version, and no state before it is known.
+    forgotten: u64,
+    changed: watch::Sender<u64>,
+}
+
+/// A binding that was accepted, as [`crate::FakeApi::bindings`] tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// `namespace/name` of the pod.
+    pub pod: String,
+    /// The pod's uid.
+    pub uid: String,
+    /// The node it was bound to.
+    pub node: String,
+    /// The version of the store that the binding made: later bindings have larger ones.
+    pub seq: u64,
+}
+
+/// Everything that is stored.
+pub(crate) struct Store {
+    version: u64,
+    history: usize,
+    tables: Vec<Table>,
+    places: HashMap<String, (TableId, Key)>,
+    owned: HashMap<String, BTreeSet<(TableId, Key)>>,
+    pub(crate) bindings: Vec<Binding>,
+}
+
+impl Store {
+    pub(crate) fn new(resources: Vec<Arc<Resource>>, history: usize) -> Self {
+        let mut store = Self {
+            version: 1,
+            history: history.max(1),
+            tables: Vec::new(),
+            places: HashMap::new(),
+            owned: HashMap::new(),
+            bindings: Vec::new(),
+        };
+        for resource in resources {
+            store.add_table(resource);
+        }
+        store
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Adds a table, or takes the one that such a resource had before.
+    pub(crate) fn add_table(&mut self, resource: Arc<Resource>) -> TableId {
+        let same = |table: &Table| {
+            table.resource.group == resource.group && table.resource.plural == resource.plural
+        };
+        if let Some(at) = self.tables.iter().position(same) {
+            self.tables[at].served = true;
+            self.tables[at].resource = resource;
+            return TableId(at);
+        }
+        self.tables.push(Table {
+            resource,
+            served: true,
+            objects: BTreeMap::new(),
+            events: VecDeque::new(),
+            dropped: 0,
+            forgotten: self.version,
+            changed: watch::Sender::new(self.version),
+        });
+        TableId(self.tables.len() - 1)
+    }
+
+    pub(crate) fn stop_serving(&mut self, id: TableId) {
+        self.tables[id.0].served = false;
+    }
+
+    pub(crate) fn table(&self, id: TableId) -> &Table {
+        &self.tables[id.0]
+    }
+
+    pub(crate) fn resources(&self) -> impl Iterator<Item = (TableId, &Arc<Resource>)> {
+        let served = self.tables.iter().enumerate().filter(|(_, table)| table.served);
+        served.map(|(at, table)| (TableId(at), &table.resource))
+    }
+
+    /// The table that holds a resource's objects.
+    pub(crate) fn find(&self, group: &str, plural: &str) -> Option<TableId> {
+        self.resources()
+            .find(|(_, resource)| resource.group == group && resource.plural == plural)
+            .map(|(id, _)| id)
+    }
+
+    /// The table of a kind, by its API version.
+    pub(crate) fn find_kind(&self, api_version: &str, kind: &str) -> Option<TableId> {
+        self.resources()
+            .find(|(_, resource)| resource.kind == kind && resource.api_version() == api_version)
+            .map(|(id, _)| id)
+    }
+
+    /// Where the objects are that a resource shows: its own table but for a view.
+    pub(crate) fn home(&self, id: TableId) -> TableId {
+        match self.tables[id.0].resource.view_of {
+            Some(plural) => self.find("", plural).unwrap_or(id),
+            None => id,
+        }
+    }
+
+    pub(crate) fn get(&self, id: TableId, key: &Key) -> Option<&Arc<Object>> {
+        self.tables[id.0].objects.get(key)
+    }
+
+    pub(crate) fn len(&self, id: TableId) -> usize {
+        self.tables[id.0].objects.len()
+    }
+
+    /// All objects of a table, or those of one namespace, in order.
+    pub(crate) fn iter(
+        &self,
+        id: TableId,
+        namespace: Option<&str>,
+    ) -> impl Iterator<Item = (&Key, &Arc<Object>)> {
+        let start = match namespace {
+            Some(namespace) => Bound::Included(Key::new(namespace, "")),
+            None => Bound::Unbounded,
+        };
+        let wanted = namespace.map(str::to_owned);
+        self.tables[id.0].objects.range((start, Bound::Unbounded)).take_while(move |(key, _)| {
+            wanted.as_deref().is_none_or(|name| *key.namespace == *name)
+        })
+    }
+
+    /// Where the object with this uid is.
+    pub(crate) fn by_uid(&self, uid: &str) -> Option<&(TableId, Key)> {
+        self.places.get(uid)
+    }
+
+    /// The objects that name this uid as one of their owners.
+    pub(crate) fn owned_by(&self, uid: &str) -> impl Iterator<Item = &Arc<Object>> {
+        let places = self.owned.get(uid).into_iter().flatten();
+        places.filter_map(|(id, key)| self.get(*id, key))
+    }
+
+    pub(crate) fn owned_places(&self, uid: &str) -> Vec<(TableId, Key)> {
+        self.owned.get(uid).into_iter().flatten().cloned().collect()
+    }
+
+    /// Writes an object and tells watchers.
+    pub(crate) fn put(&mut self, id: TableId, mut value: Value) -> Arc<Object> {
+        self.version += 1;
+        value["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let key = Key::of(&value);
+        let resource = Arc::clone(&self.tables[id.0].resource);
+        let new = Arc::new(Object::new(resource, value, self.version));
+        let before = self.tables[id.0].objects.insert(key.clone(), Arc::clone(&new));
+        if let Some(old) = &before {
+            self.unlink(id, &key, &old.value);
+        }
+        self.link(id, &key, &new.value);
+        let change = if before.is_some() { Change::Modified } else { Change::Added };
+        self.tell(id, change, Arc::clone(&new), before);
+        new
+    }
+
+    /// Removes an object and tells watchers. The answer is its last state.
+    pub(crate) fn remove(&mut self, id: TableId, key: &Key) -> Option<Arc<Object>> {
+        let before = self.tables[id.0].objects.remove(key)?;
+        self.version += 1;
+        self.unlink(id, key, &before.value);
+        let mut value = before.value.clone();
+        value["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let last = Arc::new(Object::new(Arc::clone(&before.resource), value, self.version));
+        self.tell(id, Change::Deleted, Arc::clone(&last), Some(before));
+        Some(last)
+    }
+
+    fn link(&mut self, id: TableId, key: &Key, value: &Value) {
+        self.places.insert(object::uid(value).to_owned(), (id, key.clone()));
+        for owner in object::owners(value).filter_map(|owner| owner["uid"].as_str()) {
+            self.owned.entry(owner.to_owned()).or_default().insert((id, key.clone()));
+        }
+    }
+
+    fn unlink(&mut self, id: TableId, key: &Key, value: &Value) {
+        self.places.remove(object::uid(value));
+        for owner in object::owners(value).filter_map(|owner| owner["uid"].as_str()) {
+            if let Some(places) = self.owned.get_mut(owner) {
+                places.remove(&(id, key.clone()));
+                if places.is_empty() {
+                    self.owned.remove(owner);
+                }
+            }
+        }
+    }
+
+    fn tell(
+        &mut self,
+        id: TableId,
+        change: Change,
+        object: Arc<Object>,
+        before: Option<Arc<Object>>,
+    ) {
+        let version = self.version;
+        let table = &mut self.tables[id.0];
+        let line = OnceLock::new();
+        table.events.push_back(Arc::new(Event { change, version, object, before, line }));
+        while table.events.len() > self.history {
+            if let Some(event) = table.events.pop_front() {
+                table.dropped = event.version;
+                table.forgotten = table.forgotten.max(event.version);
+            }
+        }
+        table.changed.send_replace(version);
+    }
+
+    /// Forgets all history, as a compaction does. The version moves on, so that every version
+    /// that anyone has seen is now too old.
+    pub(crate) fn compact(&mut self) {
+        self.version += 1;
+        for table in &mut self.tables {
+            if let Some(last) = table.events.back() {
+                table.dropped = last.version;
+            }
+            table.events.clear();
+            table.forgotten = self.version;
+            table.changed.send_replace(self.version);
+        }
+    }
+
+    /// Tells when a table changes.
+    pub(crate) fn subscribe(&self, id: TableId) -> watch::Receiver<u64> {
+        self.tables[id.0].changed.subscribe()
+    }
+
+    /// Whether a watch can start from a version.
+    pub(crate) fn check_start(&self, id: TableId, version: u64) -> Result<(), Failure> {
+        let forgotten = self.tables[id.0].forgotten;
+        if version < forgotten { Err(Failure::too_old(version, forgotten)) } else { Ok(()) }
+    }
+
+    /// What happened to a table after a version, at most `limit` events. Who has seen all that was
+    /// dropped has lost nothing.
+    pub(crate) fn events_after(
+        &self,
+        id: TableId,
+        version: u64,
+        limit: usize,
+    ) -> Result<Vec<Arc<Event>>, Failure> {
+        let table = &self.tables[id.0];
+        if version < table.dropped {
+            return Err(Failure::too_old(version, table.forgotten));
+        }
+        let start = table.events.partition_point(|event| event.version <= version);
+        Ok(table.events.iter().skip(start).take(limit).cloned().collect())
+    }
+
+    /// The table as it was at a version: today's objects, with all later changes undone.
+    pub(crate) fn state_at(&self, id: TableId, version: u64) -> Result<Vec<Arc<Object>>, Failure> {
+        let table = &self.tables[id.0];
+        self.check_start(id, version)?;
+        let later = self.events_after(id, version, usize::MAX)?;
+        if later.is_empty() {
+            return Ok(table.objects.values().cloned().collect());
+        }
+        let mut objects = table.objects.clone();
+        for event in later.iter().rev() {
+            match &event.before {
+                Some(before) => objects.insert(event.object.key(), Arc::clone(before)),
+                None => objects.remove(&event.object.key()),
+            };
+        }
+        Ok(objects.into_values().collect())
+    }
+
+    /// Drops all that a table holds, telling watchers.
+    pub(crate) fn clear(&mut self, id: TableId) {
+        let keys: Vec<Key> = self.tables[id.0].objects.keys().cloned().collect();
+        for key in keys {
+            self.remove(id, &key);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! One object under two names: the events of `events.k8s.io` are the core group's events with other
+//! field names.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::object::Object;
+use crate::resource::Resource;
+
+/// Field names in the core group and in `events.k8s.io`.
+const NAMES: [(&str, &str); 7] = [
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("reportingComponent", "reportingController"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+];
+
+fn renamed(mut value: Value, kind: &Resource, to_view: bool) -> Value {
+    value["apiVersion"] = json!(kind.api_version());
+    value["kind"] = json!(kind.kind);
+    let Some(map) = value.as_object_mut() else { return value };
+    for (core, newer) in NAMES {
+        let (from, to) = if to_view { (core, newer) } else { (newer, core) };
+        if let Some(field) = map.remove(from) {
+            map.insert(to.to_owned(), field);
+        }
+    }
+    value
+}
+
+/// A stored object as `resource` shows it.
+pub(crate) fn shown(resource: &Arc<Resource>, stored: &Arc<Object>) -> Arc<Object> {
+    if resource.view_of.is_none() {
+        return Arc::clone(stored);
+    }
+    let value = renamed(stored.value.clone(), resource, true);
+    Arc::new(Object::new(Arc::clone(resource), value, stored.version))
+}
+
+/// What `resource` shows, as it is stored by `home`.
+pub(crate) fn stored(resource: &Resource, home: &Resource, value: Value) -> Value {
+    if resource.view_of.is_none() { value } else { renamed(value, home, false) }
+}

@@ -1,0 +1,280 @@
+//! Watches: every change after a version, in order, until the caller goes, the time is up or the
+//! history is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::api::Api;
+use crate::failure::Failure;
+use crate::list::Query;
+use crate::object::Object;
+use crate::resource::Resource;
+use crate::selector::Selection;
+use crate::store::{Change, Event, TableId, line};
+use crate::view;
+
+/// How many events are taken from the store at once.
+const BATCH: usize = 512;
+
+/// How many pieces may wait for a slow reader.
+const WAITING: usize = 8;
+
+/// The connection is to be cut without a proper end.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is cut, as the test asked for")]
+pub(crate) struct Cut;
+
+/// Pieces of a watch.
+pub(crate) type Pieces = mpsc::Receiver<Result<Bytes, Cut>>;
+
+/// An error inside a watch that had begun.
+pub(crate) fn error_line(failure: &Failure) -> Bytes {
+    let line = json!({ "type": "ERROR", "object": failure.status() });
+    Bytes::from(format!("{line}\n"))
+}
+
+fn bookmark(resource: &Resource, version: u64, end_of_initial: bool) -> Bytes {
+    let mut object = json!({
+        "apiVersion": resource.api_version(),
+        "kind": resource.kind,
+        "metadata": { "resourceVersion": version.to_string(), "creationTimestamp": null },
+    });
+    if resource.kind == "Pod" {
+        // So the real server encodes its empty pod; a reader must take nothing but the version.
+        object["spec"] = json!({ "containers": null });
+        object["status"] = json!({});
+    }
+    if end_of_initial {
+        object["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+    }
+    let line: Value = json!({ "type": "BOOKMARK", "object": object });
+    Bytes::from(format!("{line}\n"))
+}
+
+/// The line that tells of an event under a selection; none if it is not concerned. What leaves the
+/// selection is deleted to this reader, what enters it is added.
+fn told(resource: &Arc<Resource>, selection: &Selection, event: &Event) -> Option<Bytes> {
+    let object = view::shown(resource, &event.object);
+    let before = event.before.as_ref().map(|before| view::shown(resource, before));
+    let is = event.change != Change::Deleted && selection.matches(&object.value);
+    let was = before.as_ref().is_some_and(|before| selection.matches(&before.value));
+    let change = match (was, is) {
+        (false, false) => return None,
+        (false, true) => Change::Added,
+        (true, true) => Change::Modified,
+        (true, false) => Change::Deleted,
+    };
+    if change == Change::Deleted && event.change != Change::Deleted {
+        // The reader sees the last state that it was shown, at the version of the change.
+        let mut last = before?.value.clone();
+        last["metadata"]["resourceVersion"] = json!(event.version.to_string());
+        return Some(line(change, &Object::new(Arc::clone(resource), last, event.version)));
+    }
+    if resource.view_of.is_none() && change == event.change {
+        return Some(event.line());
+    }
+    Some(line(change, &object))
+}
+
+struct Watcher {
+    api: Arc<Api>,
+    id: TableId,
+    resource: Arc<Resource>,
+    selection: Selection,
+    bookmarks: bool,
+    seen: u64,
+    out: mpsc::Sender<Result<Bytes, Cut>>,
+}
+
+impl Api {
+    /// Starts a watch; refuses it at once if it can never begin.
+    pub(crate) fn watch(self: &Arc<Self>, id: TableId, query: &Query) -> Result<Pieces, Failure> {
+        query.check()?;
+        let version = query.version()?;
+        let (out, pieces) = mpsc::channel(WAITING);
+        let (home, current, too_old) = {
+            let store = self.store();
+            let home = store.home(id);
+            (home, store.version(), store.check_start(home, version.unwrap_or(u64::MAX)).err())
+        };
+        let mut watcher = Watcher {
+            api: Arc::clone(self),
+            id: home,
+            resource: self.resource(id),
+            selection: query.selection.clone(),
+            bookmarks: query.bookmarks,
+            seen: version.unwrap_or(0),
+            out,
+        };
+        let initial = match query.initial_events {
+            Some(asked) => asked,
+            None => version.unwrap_or(0) == 0,
+        };
+        if query.initial_events == Some(true) && version.unwrap_or(0) > current {
+            return Err(Failure::too_large_version(version.unwrap_or(0), current));
+        }
+        let too_old = too_old.filter(|_| !initial && version.unwrap_or(0) > 0);
+        if let Some(failure) = too_old {
+            if self.options.plain_gone {
+                return Err(failure);
+            }
+            // A watch that was let in is told inside the stream.
+            let _ = watcher.out.try_send(Ok(error_line(&failure)));
+            return Ok(pieces);
+        }
+        let mut first = Vec::new();
+        if initial {
+            first = watcher.initial();
+            if query.initial_events == Some(true) && query.bookmarks {
+                first.push(bookmark(&watcher.resource, watcher.seen, true));
+            }
+        } else if version.unwrap_or(0) == 0 {
+            watcher.seen = current;
+        }
+        let timeout = query.timeout_s.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let stop = self.stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = watcher.run(first, timeout) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+        Ok(pieces)
+    }
+}
+
+impl Watcher {
+    /// Everything that is there, as if it had just been added.
+    fn initial(&mut self) -> Vec<Bytes> {
+        let objects: Vec<Arc<Object>> = {
+            let store = self.api.store();
+            self.seen = store.version();
+            let namespace = self.selection.namespace.as_deref();
+            store.iter(self.id, namespace).map(|(_, object)| Arc::clone(object)).collect()
+        };
+        let mut lines = Vec::new();
+        for object in objects {
+            let object = view::shown(&self.resource, &object);
+            if self.selection.matches(&object.value) {
+                lines.push(line(Change::Added, &object));
+            }
+        }
+        lines
+    }
+
+    async fn send(&self, lines: Vec<Bytes>) -> bool {
+        for piece in gather(lines) {
+            if self.out.send(Ok(piece)).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn run(mut self, first: Vec<Bytes>, timeout: Option<Duration>) {
+        if !self.send(first).await {
+            return;
+        }
+        let started = Instant::now();
+        let end = timeout.map(|timeout| started + timeout);
+        let every = self.api.options.bookmark_every;
+        let mut next_bookmark = every.map(|every| started + every);
+        let cut = crate::api::lock(&self.api.faults).drop_watches_every;
+        // Not all at the same moment: between half and one and a half of the time.
+        let cut = cut.map(|every| started + every / 2 + every * fastrand::u32(..1000) / 1000);
+        let mut changed = self.api.store().subscribe(self.id);
+        loop {
+            match self.next_lines() {
+                Ok(Some(lines)) => {
+                    if !self.send(lines).await {
+                        return;
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+                Err(failure) => {
+                    let _ = self.out.send(Ok(error_line(&failure))).await;
+                    return;
+                }
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = at(next_bookmark) => {
+                    next_bookmark = every.map(|every| Instant::now() + every);
+                    if self.bookmarks && !self.send_bookmark().await {
+                        return;
+                    }
+                }
+                () = at(cut) => {
+                    let _ = self.out.send(Err(Cut)).await;
+                    return;
+                }
+                () = at(end) => {
+                    if self.bookmarks {
+                        self.send_bookmark().await;
+                    }
+                    return;
+                }
+                () = self.out.closed() => return,
+            }
+        }
+    }
+
+    /// The next lines; none if there is nothing new.
+    fn next_lines(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
+        let events = {
+            let store = self.api.store();
+            store.events_after(self.id, self.seen, BATCH)?
+        };
+        let Some(last) = events.last() else { return Ok(None) };
+        self.seen = last.version;
+        let lines = events.iter().filter_map(|event| told(&self.resource, &self.selection, event));
+        Ok(Some(lines.collect()))
+    }
+
+    /// Tells how far this watch has come, if all events up to now are sent.
+    async fn send_bookmark(&mut self) -> bool {
+        let version = {
+            let store = self.api.store();
+            match store.events_after(self.id, self.seen, 1) {
+                Ok(events) if events.is_empty() => store.version().max(self.seen),
+                _ => return true,
+            }
+        };
+        self.seen = version;
+        self.send(vec![bookmark(&self.resource, version, false)]).await
+    }
+}
+
+/// Waits for a moment; for ever if there is none.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Joins lines to pieces of a decent size.
+fn gather(lines: Vec<Bytes>) -> Vec<Bytes> {
+    const PIECE: usize = 64 * 1024;
+    if lines.len() <= 1 {
+        return lines;
+    }
+    let mut pieces = Vec::new();
+    let mut piece = bytes::BytesMut::new();
+    for line in lines {
+        piece.extend_from_slice(&line);
+        if piece.len() >= PIECE {
+            pieces.push(std::mem::take(&mut piece).freeze());
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(piece.freeze());
+    }
+    pieces
+}
