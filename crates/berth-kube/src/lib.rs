@@ -7,4 +7,5 @@ pub mod client;
 pub mod cluster;
 pub mod lease;
 pub mod probes;
+pub mod webhook;
 pub mod wire;
