@@ -7,5 +7,6 @@ pub mod client;
 pub mod cluster;
 pub mod lease;
 pub mod probes;
+pub mod scheduler;
 pub mod webhook;
 pub mod wire;

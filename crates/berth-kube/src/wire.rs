@@ -30,6 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SLOT_MIB: u32 = 1024;
 
 /// A machine that wants to be of another size, and who waits for the answer.
+#[derive(Debug)]
 pub struct PermitAsked {
     /// Its pod.
     pub pod: Key,

@@ -21,7 +21,7 @@ fn a_bound_volume_keeps_its_pod_where_its_affinity_says() {
 fn old_zone_labels_of_a_volume_bind_it_to_those_zones() {
     let n_a = node("n1", "a");
     let mut no_zone = node("n3", "a");
-    no_zone.labels.remove("topology.kubernetes.io/zone");
+    std::sync::Arc::make_mut(&mut no_zone.labels).remove("topology.kubernetes.io/zone");
     for label in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"] {
         let mut world = World::new();
         world.volume("v1", "disk", "10Gi", &json!({"metadata": {"labels": {label: "a__b"}}}));
