@@ -62,6 +62,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- define "berth.pod" -}}
 serviceAccountName: {{ .name }}
 automountServiceAccountToken: true
+enableServiceLinks: false
 {{- with .root.Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
