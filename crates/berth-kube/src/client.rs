@@ -68,6 +68,9 @@ pub async fn connect(
     // an eviction that a budget refuses is not to be tried again at once.
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    // A client that repeats requests by itself would repeat a binding after leadership was lost, and
+    // hide that an eviction was told to wait.
+    config.default_retry = false;
     let url = config.cluster_url.to_string();
     Client::try_from(config)
         .map_err(|source| ConnectError::Client { url, source: Box::new(source) })

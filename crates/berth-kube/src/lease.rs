@@ -4,6 +4,7 @@
 //! counts from when it saw the lease change last, by its own clock. Leadership is advice, not a
 //! lock: what must not happen twice is guarded where it happens.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -49,10 +50,58 @@ impl Candidate {
     /// Stands until it is told to stop, and then gives the lease back. The receiver says whether we
     /// lead; it says no in time before anyone else may.
     pub fn stand(self, client: Client, stop: CancellationToken) -> watch::Receiver<bool> {
+        self.stand_guarded(client, stop).watched
+    }
+
+    /// The same, for those who must know at every moment whether they still lead.
+    pub fn stand_guarded(self, client: Client, stop: CancellationToken) -> Leadership {
         let (leads, watched) = watch::channel(false);
+        let until = Arc::default();
+        let leadership = Leadership { watched, until: Arc::clone(&until) };
         let api = Api::namespaced(client, &self.namespace);
-        tokio::spawn(Election { candidate: self, api, seen: None, leads }.run(stop));
-        watched
+        tokio::spawn(Election { candidate: self, api, seen: None, leads, until }.run(stop));
+        leadership
+    }
+}
+
+/// Until when we lead.
+#[derive(Clone, Copy, Debug, Default)]
+enum Until {
+    #[default]
+    Never,
+    Then(Instant),
+    Always,
+}
+
+/// Whether we lead, now and at every later moment.
+#[derive(Clone)]
+pub struct Leadership {
+    watched: watch::Receiver<bool>,
+    until: Arc<Mutex<Until>>,
+}
+
+impl Leadership {
+    /// The leadership of one that has no rivals.
+    #[must_use]
+    pub fn alone() -> Self {
+        let (_, watched) = watch::channel(true);
+        Self { watched, until: Arc::new(Mutex::new(Until::Always)) }
+    }
+
+    /// Whether we lead at this moment. Also says no when the task that renews the lease was held up:
+    /// a process that was stopped for a minute does not wake as the leader.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        match *self.until.lock().unwrap_or_else(PoisonError::into_inner) {
+            Until::Never => false,
+            Until::Then(end) => Instant::now() < end,
+            Until::Always => true,
+        }
+    }
+
+    /// Waits until leadership is won or lost. False: the election is over, and the lease given back.
+    pub async fn changed(&mut self) -> bool {
+        self.watched.changed().await.is_ok()
     }
 }
 
@@ -67,6 +116,7 @@ struct Election {
     api: Api<Lease>,
     seen: Option<Seen>,
     leads: watch::Sender<bool>,
+    until: Arc<Mutex<Until>>,
 }
 
 impl Election {
@@ -74,7 +124,12 @@ impl Election {
         let mut renewed = Instant::now();
         loop {
             let began = Instant::now();
-            let attempt = tokio::time::timeout(self.candidate.renew_within, self.attempt());
+            // A leader that gets no answer steps down when its time is over, not later.
+            let patience = match *self.leads.borrow() {
+                true => self.candidate.renew_within.saturating_sub(renewed.elapsed()),
+                false => self.candidate.renew_within,
+            };
+            let attempt = tokio::time::timeout(patience, self.attempt());
             let outcome = tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = attempt => outcome,
@@ -82,6 +137,7 @@ impl Election {
             match outcome {
                 Ok(Ok(true)) => {
                     renewed = began;
+                    self.lead_until(Until::Then(began + self.candidate.renew_within));
                     self.say(true);
                 }
                 Ok(Ok(false)) => self.say(false),
@@ -94,15 +150,26 @@ impl Election {
                     }
                 }
             }
+            let left = match *self.leads.borrow() {
+                true => self.candidate.renew_within.saturating_sub(renewed.elapsed()),
+                false => self.candidate.every,
+            };
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(self.candidate.every) => {}
+                () = tokio::time::sleep(self.candidate.every.min(left)) => {}
             }
         }
         self.give_back().await;
     }
 
+    fn lead_until(&self, until: Until) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
     fn say(&self, leads: bool) {
+        if !leads {
+            self.lead_until(Until::Never);
+        }
         let changed = self.leads.send_if_modified(|now| std::mem::replace(now, leads) != leads);
         if changed {
             let (lease, who) = (&self.candidate.name, &self.candidate.identity);

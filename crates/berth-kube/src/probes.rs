@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -31,10 +32,18 @@ pub struct Probes {
     listener: TcpListener,
 }
 
+/// An answer.
+pub(crate) type Answer = Response<Full<Bytes>>;
+
+/// Further paths: what is answered to a request, if its path is one of them.
+pub(crate) type Routes =
+    Arc<dyn Fn(&Request<Incoming>) -> Option<BoxFuture<'static, Answer>> + Send + Sync>;
+
 /// What is answered with.
 struct Answers {
     ready: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     registry: Arc<Registry>,
+    routes: Option<Routes>,
 }
 
 impl Probes {
@@ -61,7 +70,18 @@ impl Probes {
         registry: Arc<Registry>,
         stop: CancellationToken,
     ) {
-        let answers = Arc::new(Answers { ready: Box::new(ready), registry });
+        self.serve_with(ready, registry, None, stop).await;
+    }
+
+    /// The same, with further paths.
+    pub(crate) async fn serve_with(
+        self,
+        ready: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        registry: Arc<Registry>,
+        routes: Option<Routes>,
+        stop: CancellationToken,
+    ) {
+        let answers = Arc::new(Answers { ready: Box::new(ready), registry, routes });
         let tracker = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
@@ -83,8 +103,8 @@ impl Probes {
 
 async fn connection(stream: TcpStream, answers: Arc<Answers>, stop: CancellationToken) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = answers.answer(&request);
-        async move { Ok::<_, Infallible>(response) }
+        let answers = Arc::clone(&answers);
+        async move { Ok::<_, Infallible>(answers.answer(&request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -100,9 +120,12 @@ async fn connection(stream: TcpStream, answers: Arc<Answers>, stop: Cancellation
 }
 
 impl Answers {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: &Request<Incoming>) -> Answer {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is accepted here\n");
+        }
+        if let Some(answer) = self.routes.as_ref().and_then(|routes| routes(request)) {
+            return answer.await;
         }
         match request.uri().path() {
             "/healthz" | "/livez" => text(StatusCode::OK, "ok\n"),
@@ -129,7 +152,15 @@ impl Answers {
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+/// An answer in JSON.
+pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Answer {
+    let mut response = text(status, format!("{body}\n"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer in words.
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
