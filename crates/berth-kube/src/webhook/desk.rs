@@ -262,8 +262,9 @@ impl Desk {
         without: Option<InstanceId>,
     ) -> (i64, CapacityType) {
         self.settled().await;
+        let others = self.members(key).into_iter().filter(|member| Some(member.id) != without);
         let mut taken: Vec<u32> =
-            self.members(key).iter().filter_map(|member| u32::try_from(member.slot).ok()).collect();
+            others.filter_map(|member| u32::try_from(member.slot).ok()).collect();
         taken.sort_unstable();
         let first = match pinned {
             Some(CapacityType::Spot) => on_demand_seats(rule, None),

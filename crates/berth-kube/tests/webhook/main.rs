@@ -2,8 +2,11 @@
 //! an imitation of the API server that calls it.
 
 mod answers;
+mod cluster;
 mod examples;
 mod live;
 mod many;
+mod rebuilds;
 mod stage;
 mod tokens;
+mod whole;

@@ -99,8 +99,13 @@ impl Stage {
         let alive = |fake: &mut FakeOptions| {
             fake.controllers = true;
             fake.kubelet = true;
+            fake.audit = true;
         };
-        Self::with(alive, |options| options.rebuild.every = Duration::from_millis(200)).await
+        let quick = |options: &mut Options| {
+            options.rebuild.every = Duration::from_millis(200);
+            options.rebuild.back_off = Duration::from_millis(100);
+        };
+        Self::with(alive, quick).await
     }
 
     pub(crate) async fn with(
