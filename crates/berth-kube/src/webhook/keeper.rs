@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::affinity::Leaves;
 use super::desk::{Ask, Asked as Given, Desk, DeskError, Seated};
-use super::keys::{self, Asked};
+use super::keys::{self, Asked, Marks};
 use super::metrics::Metrics;
 use super::owners::{Look, Numbering, Owner, Owners};
 use super::roster::{LivePod, Roster, derived, is_gone, read_token};
@@ -158,6 +158,9 @@ impl Keeper {
     /// Counts a pod that has no seat: it was created while we were away, or before its workload was
     /// switched on, or its reservation ended.
     async fn adopt(&self, pod: &LivePod) -> Result<(), KeepError> {
+        if self.owners.keys().opts_out(Marks::of(&pod.metadata)) {
+            return Ok(());
+        }
         let owner = self.owners.owner(&pod.namespace, &pod.metadata, Look::Watched).await?;
         let Some(owner) = owner else { return Ok(()) };
         let Asked::On { rule, .. } = owner.asked else { return Ok(()) };

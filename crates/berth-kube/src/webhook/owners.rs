@@ -77,6 +77,9 @@ const NO_KIND_FOR: Duration = Duration::from_secs(30);
 /// How long an object of a kind that is not watched is remembered, except for admissions.
 const OBJECT_FOR: Duration = Duration::from_secs(5);
 
+/// Namespace, kind and name.
+type Place = (String, GroupVersionKind, String);
+
 type Cached<K, V> = Mutex<HashMap<K, (Instant, V)>>;
 
 /// Finds owners.
@@ -87,7 +90,7 @@ pub(super) struct Owners {
     /// How long the API server is waited for.
     ask_for: Duration,
     kinds: Cached<GroupVersionKind, Option<ApiResource>>,
-    objects: Cached<(String, GroupVersionKind, String), Option<(ObjectMeta, Option<i64>)>>,
+    objects: Cached<Place, Option<(ObjectMeta, Option<i64>)>>,
 }
 
 /// The reference to whoever creates and deletes an object.

@@ -144,26 +144,69 @@ async fn enabling_a_workload_replaces_only_what_is_misplaced() {
 
 #[tokio::test]
 async fn pods_whose_replacements_do_not_come_through_the_webhook_are_not_evicted_for_ever() {
+    // Nobody has made the entry, so the API server does not call.
+    let alive = |fake: &mut berth_kube_fake::Options| {
+        fake.controllers = true;
+        fake.kubelet = true;
+        fake.audit = true;
+    };
+    let quick = |options: &mut berth_kube::webhook::Options| {
+        options.rebuild.every = Duration::from_millis(100);
+        options.install = None;
+    };
+    let stage = Stage::with(alive, quick).await;
+    let _binder = binder(&stage.fake, "n-on-demand").await;
+    web(&stage, 4, shared(1)).await;
+    let warned = || {
+        let events = stage.fake.list("events.events.k8s.io");
+        events.iter().any(|it| it["reason"] == "RebuildIneffective")
+    };
+    eventually("a warning", warned).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(evictions(&stage.fake), 1, "one was tried, and showed that it is of no use");
+}
+
+#[tokio::test]
+async fn pods_that_opt_out_are_not_counted_and_not_evicted() {
     let stage = Stage::alive().await;
     let _binder = binder(&stage.fake, "n-on-demand").await;
-    web(&stage, 4, Value::Null).await;
+    let mut deployment = samples::deployment("shop", "web", 4);
+    deployment["metadata"]["annotations"] = shared(1);
+    deployment["spec"]["template"]["metadata"]["labels"]["cloudpilot.ai/webhook-scheduler"] =
+        json!("false");
+    stage.fake.create(deployment).await.unwrap();
     until(&stage, "web", "-:O -:O -:O -:O").await;
-    // Pods opt out by their template, but the workload asks to be shared.
-    let template = json!({ "spec": { "template": { "metadata": { "labels": {
-        "cloudpilot.ai/webhook-scheduler": "false",
-    } } } } });
-    stage.fake.merge("deployments", "shop", "web", template).await.unwrap();
-    let opted_out = || {
-        let all = pods(&stage.fake);
-        let out = |it: &Value| {
-            it["metadata"]["labels"]["cloudpilot.ai/webhook-scheduler"] == "false" && is_ready(it)
-        };
-        all.len() == 4 && all.iter().all(out)
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(evictions(&stage.fake), 0);
+}
+
+#[tokio::test]
+async fn pods_that_never_were_ready_are_replaced_too() {
+    // No kubelet: nothing ever becomes ready, and nothing is lost by an eviction.
+    let alive = |fake: &mut berth_kube_fake::Options| {
+        fake.controllers = true;
+        fake.audit = true;
     };
-    eventually("all opt out", opted_out).await;
-    annotate(&stage, "deployments", "web", shared(1)).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(evictions(&stage.fake) <= 1, "{}", evictions(&stage.fake));
+    let quick = |options: &mut berth_kube::webhook::Options| {
+        options.rebuild.every = Duration::from_millis(100);
+    };
+    let stage = Stage::with(alive, quick).await;
+    web(&stage, 5, shared(3)).await;
+    let told = |expected: &str| {
+        let mut kinds: Vec<String> = pods(&stage.fake)
+            .iter()
+            .map(|pod| {
+                let slot = pod["metadata"]["annotations"]["berth.dev/slot"].as_str().unwrap();
+                format!("{slot}:{}", &crate::stage::kind(pod)[..1])
+            })
+            .collect();
+        kinds.sort();
+        kinds.join(" ") == expected
+    };
+    eventually("all are there", || told("0:o 1:o 2:o 3:s 4:s")).await;
+    annotate(&stage, "deployments", "web", count(1)).await;
+    eventually("two are replaced", || told("0:o 1:s 2:s 3:s 4:s")).await;
+    assert_eq!(evictions(&stage.fake), 2);
 }
 
 #[tokio::test]

@@ -56,7 +56,8 @@ async fn s16_a_roll_out_ends_with_the_right_counts() {
         stage.fake.merge("deployments", "shop", "web", spec).await.unwrap();
         let rolled = || {
             let all = pods(&stage.fake);
-            let new = |it: &Value| it["metadata"]["annotations"]["version"] == number.to_string();
+            let version = json!(number.to_string());
+            let new = |it: &Value| it["metadata"]["annotations"]["version"] == version;
             all.len() == 5 && all.iter().all(new)
         };
         eventually("the new revision runs alone", rolled).await;
