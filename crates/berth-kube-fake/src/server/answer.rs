@@ -13,6 +13,7 @@ use super::{Asked, header};
 use crate::api::{Api, Done, Writer};
 use crate::delete::{DeleteOptions, Deleted};
 use crate::failure::{Failure, success};
+use crate::list::Query;
 use crate::object::{self, Key, Object};
 use crate::patch::Patch;
 use crate::subresources::scale::{ScaleChange, scale_of};
@@ -135,6 +136,11 @@ fn parse_typed(asked: &Asked) -> Result<Value, Failure> {
     parse(&asked.body)
 }
 
+/// Whether the caller wants nothing but metadata.
+fn metadata_only(asked: &Asked) -> bool {
+    header(&asked.headers, "accept").contains("as=PartialObjectMetadata")
+}
+
 /// Does what a request asks for.
 pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Failure> {
     let Some(target) = asked.call.target.clone() else { return Err(Failure::no_such_path()) };
@@ -147,11 +153,16 @@ pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Fa
     let key = Key::new(namespace.unwrap_or_default(), &target.name);
     let (id, query) = (target.table, &asked.call.query);
     match (target.verb, target.subresource.as_str()) {
+        ("list", _) if metadata_only(&asked) => {
+            let page = api.list(id, query)?.metadata_only();
+            Ok(Answer::bytes(200, page.encode(crate::view::metadata_kind())))
+        }
         ("list", _) => {
             let page = api.list(id, query)?;
             Ok(Answer::bytes(200, page.encode(&target.resource)))
         }
         ("watch", _) => {
+            let query = &Query { metadata_only: metadata_only(&asked), ..query.clone() };
             let body = Body::Pieces(api.watch(id, query)?);
             Ok(Answer { body, ..Answer::bytes(200, Bytes::new()) })
         }
@@ -160,7 +171,11 @@ pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Fa
             Ok(Answer::json(200, &scale_of(&target.resource, &object.value)?))
         }
         ("get", "" | "status" | "resize" | "ephemeralcontainers") => {
-            Ok(Answer::object(200, &*api.get(id, &key)?))
+            let object = api.get(id, &key)?;
+            if metadata_only(&asked) {
+                return Ok(Answer::object(200, &crate::view::metadata(&object)));
+            }
+            Ok(Answer::object(200, &object))
         }
         ("create", "") if target.name.is_empty() => {
             let value = parse_typed(&asked)?;
