@@ -94,10 +94,10 @@ pub struct Engine {
     follows: Identity,
     pub(super) policy: Policy,
     pub(super) derived: Derived,
-    masks: Masks,
+    pub(super) masks: Masks,
     rankings: Rankings,
-    words: Vec<u64>,
-    totals: Totals,
+    pub(super) words: Vec<u64>,
+    pub(super) totals: Totals,
 }
 
 impl Engine {

@@ -19,6 +19,7 @@ mod rebalance;
 mod relief;
 mod scan;
 mod search;
+mod shown;
 mod words;
 
 pub(crate) use ask::Ask;

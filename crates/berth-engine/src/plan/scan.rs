@@ -128,6 +128,21 @@ impl Totals {
         self.blocks[slot.block()].0[slot.lane()]
     }
 
+    /// Shows every node that is not out, with its total and where it comes in the order of ids.
+    pub(crate) fn each(&self, columns: &Columns, see: &mut impl FnMut(usize, i32, u32)) {
+        for (block, totals) in self.blocks.iter().enumerate() {
+            if self.best[block] == NOT_HERE {
+                continue;
+            }
+            let ranks = &columns.rank.blocks()[block].0;
+            for (lane, (&total, &rank)) in totals.0.iter().zip(ranks).enumerate() {
+                if total != NOT_HERE {
+                    see(block * LANES + lane, total, rank);
+                }
+            }
+        }
+    }
+
     /// Every node that is not out.
     pub(crate) fn survivors(&self) -> Vec<Slot> {
         let mut slots = Vec::new();

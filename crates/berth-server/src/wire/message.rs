@@ -50,11 +50,13 @@ struct Body {
 
 /// Whose request it is.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Pod {
+pub struct Pod {
+    /// The pod's name.
     #[serde(default)]
-    pub(super) name: String,
+    pub name: String,
+    /// Its namespace.
     #[serde(default)]
-    pub(super) namespace: String,
+    pub namespace: String,
 }
 
 impl fmt::Display for Pod {
@@ -79,7 +81,7 @@ struct Metrics {
 
 /// CPU and memory as they were said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+struct Said {
     cpu_milli: u32,
     /// Bytes or slots.
     memory: u64,
@@ -87,15 +89,17 @@ pub(super) struct Said {
 
 /// A request that can be understood.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Request {
-    pub(super) pod: Pod,
+pub struct Request {
+    /// Whose request it is.
+    pub pod: Pod,
     /// What it wants, as it is reserved.
-    pub(super) wanted: Size,
+    pub wanted: Size,
     /// What its agent holds already, as it is reserved.
-    pub(super) last_permit: Option<Size>,
+    pub last_permit: Option<Size>,
     /// The agent's compute unit, if it has its own.
-    pub(super) unit: Option<Size>,
-    pub(super) load: Option<f64>,
+    pub unit: Option<Size>,
+    /// The machine's load.
+    pub load: Option<f64>,
     said: Said,
     memory_in: MemoryIn,
 }
@@ -123,7 +127,10 @@ impl MemoryIn {
 
 impl Request {
     /// Reads a body; slots are of so many MiB.
-    pub(super) fn read(body: &[u8], slot_mib: u32) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// Says which field is wrong, and what would be accepted.
+    pub fn read(body: &[u8], slot_mib: u32) -> Result<Self, String> {
         let body: Body = serde_json::from_slice(body)
             .map_err(|error| format!("the body is not valid: {error}"))?;
         let number = body.proto_version;
@@ -159,7 +166,8 @@ impl Request {
     }
 
     /// A server's unit, for an agent that has none of its own: of memory, whole slots.
-    pub(super) fn in_slots(&self, unit: Size) -> Size {
+    #[must_use]
+    pub fn in_slots(&self, unit: Size) -> Size {
         match self.memory_in {
             MemoryIn::Bytes => unit,
             MemoryIn::Slots(size) => {
@@ -170,7 +178,8 @@ impl Request {
     }
 
     /// The answer: never more than was asked for, nor than is reserved.
-    pub(super) fn answer(&self, permit: Size, moving: bool) -> Value {
+    #[must_use]
+    pub fn answer(&self, permit: Size, moving: bool) -> Value {
         let cpu_milli = permit.cpu_milli.min(self.said.cpu_milli);
         let memory = match self.memory_in {
             MemoryIn::Bytes => {

@@ -9,4 +9,5 @@ mod pod;
 mod quantity;
 mod serve;
 
+pub use message::{Pod as WirePod, Request as WireRequest};
 pub use serve::{PermitsByWire, WireSettings, router};

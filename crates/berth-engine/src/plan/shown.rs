@@ -1,0 +1,130 @@
+//! Candidates shown to a caller who has rules of its own, such as Kubernetes's.
+//!
+//! The engine filters by what it knows and totals by its policy; the caller keeps columns beside
+//! the engine's, by the same places, and makes the choice. Nothing is claimed here.
+
+use super::Ask;
+use super::engine::Engine;
+use super::scan::{Inputs, scan_all};
+use super::words;
+use crate::filter::{Needs, passes_request_tests};
+use crate::fleet::{Fleet, LANES, Slot};
+use crate::model::{InstanceRequest, InvalidRequest, NodeId, Timestamp};
+use crate::score::all_totals;
+
+impl Fleet {
+    /// A node's place: a small number that stays its own until it is removed or changes its zone.
+    #[must_use]
+    pub fn place_of(&self, node: &NodeId) -> Option<usize> {
+        self.slot_of(node).map(Slot::index)
+    }
+
+    /// How many places there are, those that are empty included: a multiple of 64.
+    #[must_use]
+    pub fn place_count(&self) -> usize {
+        self.columns().zone_of_block.len() * LANES
+    }
+}
+
+impl Engine {
+    /// Shows every node that could take the instance, with its total, to `see`. Bit `p % 64` of
+    /// word `p / 64` of `admitted` says whether the caller's own rules let the node at place `p`
+    /// stand; others are neither totalled nor shown. Missing words admit nobody. `see` is told the
+    /// place, the total and where the node comes in the order of ids.
+    ///
+    /// # Errors
+    /// When the request means nothing.
+    pub fn each_candidate(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        admitted: &[u64],
+        mut see: impl FnMut(usize, i32, u32),
+    ) -> Result<(), InvalidRequest> {
+        self.validate(request)?;
+        self.catch_up(now);
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        if !passes_request_tests(&ask) {
+            return Ok(());
+        }
+        let mask = self.masks.get(&self.fleet, &self.policy, request);
+        let needs = Needs::new(&self.fleet, request, &self.policy);
+        let inputs = Inputs { ask: &ask, derived: &self.derived, mask, needs: &needs };
+        words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        for (place, word) in self.words.iter_mut().enumerate() {
+            *word &= admitted.get(place).copied().unwrap_or(0);
+        }
+        scan_all(&mut self.totals, &self.words, &inputs);
+        if self.policy.is_columnar() {
+            self.totals.each(self.fleet.columns(), &mut see);
+        } else {
+            let slots = self.totals.survivors();
+            let totals = all_totals(&ask, &self.derived.scale, &slots);
+            for (slot, total) in slots.into_iter().zip(totals) {
+                see(slot.index(), total, self.fleet.columns().rank.get(slot));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+
+    use crate::{
+        Amounts, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
+    };
+
+    #[test]
+    fn the_best_candidate_shown_is_the_one_the_engine_would_choose()
+    -> Result<(), Box<dyn std::error::Error>> {
+        for policy in ["balanced", "pack", "spread", "triton"] {
+            let mut engine = Engine::new(Policy::builtin(policy)?);
+            for number in 0..150_u32 {
+                let capacity = Amounts::new(8000 + number % 7 * 1000, 16_384 + number % 5 * 4096);
+                let facts = NodeFacts::new(&format!("n{number:03}"), capacity.with_disk(1 << 20));
+                engine.fleet_mut().add_node(&facts)?;
+            }
+            for number in 0..300_u128 {
+                let amounts = Amounts::new(500, 1024).with_disk(1024);
+                let request = InstanceRequest::new(InstanceId::from_u128(number + 1), "t", amounts);
+                let admitted = vec![u64::MAX; engine.fleet().place_count() / 64];
+                let mut best: Option<(i32, Reverse<u32>, usize)> = None;
+                engine.each_candidate(
+                    &request,
+                    Timestamp(0),
+                    &admitted,
+                    |place, total, rank| {
+                        best = best.max(Some((total, Reverse(rank), place)));
+                    },
+                )?;
+                let placed = engine.place(&request, Timestamp(0))?;
+                let found = best.map(|(total, _, place)| (i64::from(total), Some(place)));
+                let place = engine.fleet().place_of(&placed.node);
+                assert_eq!(found, Some((placed.score, place)), "{policy}");
+                engine.fleet_mut().claim(&request, &placed.node)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nodes_that_the_caller_does_not_admit_are_not_shown() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let mut engine = Engine::new(Policy::builtin("balanced")?);
+        for name in ["a", "b", "c"] {
+            let capacity = Amounts::new(8000, 16_384).with_disk(65_536);
+            engine.fleet_mut().add_node(&NodeFacts::new(name, capacity))?;
+        }
+        let place = engine.fleet().place_of(&NodeId::new("b")).unwrap_or(0);
+        let request = InstanceRequest::new(InstanceId::from_u128(1), "t", Amounts::new(100, 100));
+        let mut seen = Vec::new();
+        engine.each_candidate(&request, Timestamp(0), &[1 << place], |at, _, _| seen.push(at))?;
+        assert_eq!(seen, [place]);
+        seen.clear();
+        engine.each_candidate(&request, Timestamp(0), &[], |at, _, _| seen.push(at))?;
+        assert!(seen.is_empty());
+        Ok(())
+    }
+}

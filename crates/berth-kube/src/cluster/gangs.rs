@@ -1,0 +1,99 @@
+//! Gangs: pods that get a place all together or not at all.
+
+use std::sync::Arc;
+
+use berth_engine::Timestamp;
+
+use super::Cluster;
+use super::outcome::{GangOutcome, Refusal};
+use super::place::NoPlace;
+use super::pod::{Key, Pod};
+use super::pods::PodEntry;
+use super::rules::Failure;
+
+impl Cluster {
+    /// Reserves a node for every pod of a gang that has none, or for none of them.
+    pub fn place_gang(&mut self, namespace: &str, name: &str, now: Timestamp) -> GangOutcome {
+        let key = Key::new(namespace, name);
+        let there = |it: &&PodEntry| it.pod.counts() && !it.pod.deleting;
+        let members: Vec<&PodEntry> = self.pods.gang(&key).filter(there).collect();
+        let size = match size(&members) {
+            Ok(size) => size,
+            Err((pod, failure)) => {
+                let uid = Arc::clone(&pod.uid);
+                return GangOutcome::Refused(Box::new(self.refuse_anywhere(&uid, &failure)));
+            }
+        };
+        let placed = members.iter().filter(|it| it.at.is_some() || it.pod.node.is_some()).count();
+        let scheduler = &self.settings.scheduler;
+        let mut waiting: Vec<Arc<Pod>> = members
+            .iter()
+            .filter(|it| it.is_pending(scheduler))
+            .map(|it| Arc::clone(&it.pod))
+            .collect();
+        let there = placed + waiting.len();
+        if there < size {
+            return GangOutcome::Incomplete { there, size };
+        }
+        waiting.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        self.place_all(&key, &waiting, now)
+    }
+
+    fn place_all(&mut self, gang: &Key, waiting: &[Arc<Pod>], now: Timestamp) -> GangOutcome {
+        let mut reserved = Vec::with_capacity(waiting.len());
+        for pod in waiting {
+            let refusal = match self.choose(&pod.uid, now) {
+                Ok(place) => {
+                    reserved.extend(self.reserve(&pod.uid, place));
+                    continue;
+                }
+                Err(NoPlace::Anywhere(failure)) => self.refuse_anywhere(&pod.uid, &failure),
+                Err(NoPlace::Everywhere) => self.refuse(&pod.uid, now),
+            };
+            let done = reserved.len();
+            for reservation in &reserved {
+                self.give_up(&reservation.uid);
+            }
+            return GangOutcome::Refused(Box::new(for_gang(refusal, gang, done, waiting.len())));
+        }
+        GangOutcome::Reserved(reserved)
+    }
+}
+
+fn for_gang(mut refusal: Refusal, gang: &Key, done: usize, of: usize) -> Refusal {
+    let line = std::mem::take(&mut refusal.line);
+    refusal.line = format!(
+        "gang {} is placed all together or not at all: {done} of {of} found a place, then for {} {line}",
+        gang.name, refusal.pod.name,
+    );
+    refusal
+}
+
+/// How many pods the gang has, on which all of its pods must agree.
+fn size<'a>(members: &[&'a PodEntry]) -> Result<usize, (&'a Pod, Failure)> {
+    let mut size = None;
+    for entry in members {
+        let Some(gang) = &entry.pod.gang else { continue };
+        let wrong = |text: String| {
+            let (rule, code) = ("gang".into(), "gang_size_invalid");
+            Err((&*entry.pod, Failure { rule, code, text, short: None }))
+        };
+        match (&gang.size, size) {
+            (Err(found), _) => {
+                return wrong(format!(
+                    "{} is {found:?}; accepted is a number of pods from 1 on",
+                    super::pod::GANG_SIZE
+                ));
+            }
+            (Ok(this), Some(other)) if *this != other => {
+                return wrong(format!(
+                    "pods of gang {} disagree on {}: {this} and {other}",
+                    gang.name,
+                    super::pod::GANG_SIZE
+                ));
+            }
+            (Ok(this), _) => size = Some(*this),
+        }
+    }
+    Ok(size.unwrap_or(1))
+}

@@ -1,0 +1,439 @@
+//! A pod as the rules see it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use berth_engine::InstanceId;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use rustc_hash::FxHasher;
+use uuid::Uuid;
+
+use super::node::Toleration;
+use super::resources::{Asked, asked};
+use super::selector::{Labels, NodeSelector, Selector, Term};
+
+/// The label or annotation that names a pod's gang.
+pub const GANG: &str = "berth.dev/gang";
+/// The label or annotation that says how many pods its gang has.
+pub const GANG_SIZE: &str = "berth.dev/gang-size";
+/// The label of a pod that runs a virtual machine: the machine's name.
+pub const VM_NAME: &str = "vm.neon.tech/name";
+
+/// A namespace and a name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// A key of these.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The key of an object.
+    #[must_use]
+    pub fn of(meta: &meta::ObjectMeta) -> Self {
+        let text = |it: &Option<String>| Arc::from(it.as_deref().unwrap_or_default());
+        Self { namespace: text(&meta.namespace), name: text(&meta.name) }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a pod asks of a node's facts. Pods of one template share it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Needs {
+    /// Labels that the node must have.
+    pub labels: Vec<(String, String)>,
+    /// Alternatives of which one must match.
+    pub nodes: NodeSelector,
+    /// Taints that it puts up with.
+    pub tolerations: Vec<Toleration>,
+}
+
+impl Needs {
+    /// Whether the node is one of those it asks for, taints aside.
+    #[must_use]
+    pub fn selects(&self, name: &str, labels: &Labels) -> bool {
+        self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.nodes.matches(name, labels)
+    }
+}
+
+/// Which namespaces a rule about other pods looks into.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Namespaces {
+    /// These.
+    pub named: Vec<String>,
+    /// And those whose labels match.
+    pub selected: Option<Selector>,
+}
+
+/// Other pods, and the part of the cluster in which they count.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodTerm {
+    /// Where to look.
+    pub namespaces: Namespaces,
+    /// Which pods; absent: none.
+    pub selector: Option<Selector>,
+    /// The label of nodes that makes a domain.
+    pub topology: String,
+}
+
+/// How a pod wants to be spread.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Spread {
+    /// The label of nodes that makes a domain.
+    pub topology: String,
+    /// Which pods are counted; absent: none.
+    pub selector: Option<Selector>,
+    /// By how many a domain may be ahead of the emptiest.
+    pub max_skew: i64,
+    /// With fewer domains than this, the emptiest counts as empty.
+    pub min_domains: i64,
+    /// Whether it must hold.
+    pub hard: bool,
+    /// Whether only nodes that the pod asks for count.
+    pub by_affinity: bool,
+    /// Whether only nodes whose taints it tolerates count.
+    pub by_taints: bool,
+}
+
+/// A port of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Port {
+    /// The number.
+    pub port: i32,
+    /// TCP, UDP or SCTP.
+    pub protocol: String,
+    /// The address; `0.0.0.0`: all.
+    pub ip: String,
+}
+
+impl Port {
+    /// Whether both cannot be on one node.
+    #[must_use]
+    pub fn clashes(&self, other: &Self) -> bool {
+        const ANY: &str = "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || self.ip == ANY || other.ip == ANY)
+    }
+}
+
+/// Pods that are bound all or none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gang {
+    /// Its name in the namespace.
+    pub name: Arc<str>,
+    /// How many pods it has; what was written if that is no number.
+    pub size: Result<usize, String>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub key: Key,
+    /// The API server's id of it.
+    pub uid: Arc<str>,
+    /// The engine's id of it.
+    pub id: InstanceId,
+    /// Who is to schedule it.
+    pub scheduler: String,
+    /// The node it is bound to.
+    pub node: Option<Arc<str>>,
+    /// The node it was promised when others were told to go.
+    pub nominated: Option<Arc<str>>,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// Whether it is about to go.
+    pub deleting: bool,
+    /// Whether it is not to be scheduled yet.
+    pub gated: bool,
+    /// Whether it is ready.
+    pub ready: bool,
+    /// Its labels.
+    pub labels: Arc<Labels>,
+    /// What it asks for.
+    pub asked: Asked,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether others may be told to go for it.
+    pub preempts: bool,
+    /// What it asks of nodes.
+    pub needs: Arc<Needs>,
+    /// Nodes it likes, by weight.
+    pub likes: Vec<(i64, Term)>,
+    /// Pods it must be beside.
+    pub beside: Vec<PodTerm>,
+    /// Pods it must be away from.
+    pub away: Vec<PodTerm>,
+    /// Pods it wants to be beside, or with a negative weight away from.
+    pub wishes: Vec<(i64, PodTerm)>,
+    /// How it is to be spread.
+    pub spread: Vec<Spread>,
+    /// Ports of the host that it uses.
+    pub ports: Vec<Port>,
+    /// Volume claims that it uses, by name.
+    pub claims: Vec<String>,
+    /// Its controller: kind, name and uid.
+    pub owner: Option<(String, String, String)>,
+    /// Its gang.
+    pub gang: Option<Gang>,
+    /// Its first image, as it names it.
+    pub image: Option<String>,
+    /// The virtual machine that it runs.
+    pub vm: Option<String>,
+    /// When it was created, in seconds.
+    pub created: i64,
+    /// When it was started, in seconds.
+    pub started: Option<i64>,
+}
+
+impl Pod {
+    /// A pod as the API server has it.
+    #[must_use]
+    pub fn read(pod: &core::Pod) -> Self {
+        let empty = core::PodSpec::default();
+        let (spec, meta) = (pod.spec.as_ref().unwrap_or(&empty), &pod.metadata);
+        let status = pod.status.as_ref();
+        let key = Key::of(meta);
+        let labels = meta.labels.clone().unwrap_or_default();
+        let affinity = spec.affinity.as_ref();
+        let (beside, away, wishes) = pod_terms(affinity, &key.namespace, &labels);
+        let phase = status.and_then(|it| it.phase.as_deref());
+        let uid: Arc<str> = meta.uid.as_deref().unwrap_or_default().into();
+        let name =
+            |it: Option<&String>| it.filter(|it| !it.is_empty()).map(|it| Arc::from(it.as_str()));
+        let seconds = |time: Option<&meta::Time>| time.map(|it| it.0.as_second());
+        Self {
+            id: instance_id(&uid),
+            uid,
+            scheduler: spec.scheduler_name.clone().unwrap_or_default(),
+            node: name(spec.node_name.as_ref()),
+            nominated: name(status.and_then(|it| it.nominated_node_name.as_ref())),
+            ended: matches!(phase, Some("Succeeded" | "Failed")),
+            deleting: meta.deletion_timestamp.is_some(),
+            gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
+            ready: is_ready(pod),
+            asked: asked(pod),
+            priority: spec.priority.unwrap_or(0),
+            preempts: spec.preemption_policy.as_deref() != Some("Never"),
+            needs: Arc::new(needs(spec)),
+            likes: likes(affinity),
+            beside,
+            away,
+            wishes,
+            spread: spread(spec, &labels),
+            ports: ports(spec),
+            claims: claims(spec, &key.name),
+            owner: controller(meta),
+            gang: gang(meta),
+            image: spec.containers.first().and_then(|it| it.image.clone()),
+            vm: labels.get(VM_NAME).cloned(),
+            created: seconds(meta.creation_timestamp.as_ref()).unwrap_or(0),
+            started: seconds(status.and_then(|it| it.start_time.as_ref())),
+            labels: Arc::new(labels),
+            key,
+        }
+    }
+
+    /// Whether it counts on its node.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        !self.ended
+    }
+
+    /// Whether only what its life brings differs: the rules see the same.
+    #[must_use]
+    pub fn same_rules(&self, other: &Self) -> bool {
+        self.uid == other.uid
+            && self.labels == other.labels
+            && self.asked == other.asked
+            && self.priority == other.priority
+            && self.needs == other.needs
+            && self.ports == other.ports
+            && self.vm == other.vm
+            && self.gang == other.gang
+            && self.deleting == other.deleting
+    }
+}
+
+/// The engine's id of a pod: its uid, which is a UUID wherever a real API server made it.
+fn instance_id(uid: &str) -> InstanceId {
+    use std::hash::{Hash, Hasher};
+    let number = Uuid::parse_str(uid).map(|uuid| uuid.as_u128()).unwrap_or_else(|_| {
+        let half = |salt: u8| {
+            let mut hasher = FxHasher::default();
+            (salt, uid).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        (half(1) << 64) | half(2)
+    });
+    InstanceId::from_u128(number)
+}
+
+fn is_ready(pod: &core::Pod) -> bool {
+    let conditions = pod.status.iter().filter_map(|it| it.conditions.as_ref()).flatten();
+    conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True")
+}
+
+fn needs(spec: &core::PodSpec) -> Needs {
+    let required = spec.affinity.as_ref().and_then(|it| it.node_affinity.as_ref());
+    let required =
+        required.and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
+    Needs {
+        labels: spec.node_selector.clone().unwrap_or_default().into_iter().collect(),
+        nodes: NodeSelector::read(required),
+        tolerations: spec.tolerations.iter().flatten().map(Toleration::read).collect(),
+    }
+}
+
+fn likes(affinity: Option<&core::Affinity>) -> Vec<(i64, Term)> {
+    let preferred = affinity.and_then(|it| it.node_affinity.as_ref());
+    let preferred =
+        preferred.and_then(|it| it.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let terms = preferred.into_iter().flatten();
+    terms.map(|it| (i64::from(it.weight), Term::read(&it.preference))).collect()
+}
+
+type Terms = (Vec<PodTerm>, Vec<PodTerm>, Vec<(i64, PodTerm)>);
+
+fn pod_terms(affinity: Option<&core::Affinity>, namespace: &str, own: &Labels) -> Terms {
+    let read = |term: &core::PodAffinityTerm| read_term(term, namespace, own);
+    let (mut beside, mut away, mut wishes) = (Vec::new(), Vec::new(), Vec::new());
+    if let Some(found) = affinity.and_then(|it| it.pod_affinity.as_ref()) {
+        let required = found.required_during_scheduling_ignored_during_execution.iter().flatten();
+        beside.extend(required.map(read));
+        let wished = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        wishes.extend(wished.map(|it| (i64::from(it.weight), read(&it.pod_affinity_term))));
+    }
+    if let Some(found) = affinity.and_then(|it| it.pod_anti_affinity.as_ref()) {
+        let required = found.required_during_scheduling_ignored_during_execution.iter().flatten();
+        away.extend(required.map(read));
+        let wished = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        wishes.extend(wished.map(|it| (-i64::from(it.weight), read(&it.pod_affinity_term))));
+    }
+    (beside, away, wishes)
+}
+
+fn read_term(term: &core::PodAffinityTerm, namespace: &str, own: &Labels) -> PodTerm {
+    let mut selector = term.label_selector.as_ref().map(Selector::read);
+    if let Some(selector) = &mut selector {
+        // The API server has put these into the selector; where it has not, they mean the same.
+        for key in term.match_label_keys.iter().flatten() {
+            if let Some(value) = own.get(key) {
+                selector.and_equal(key, value);
+            }
+        }
+        for key in term.mismatch_label_keys.iter().flatten() {
+            if let Some(value) = own.get(key) {
+                selector.and_differs(key, value);
+            }
+        }
+    }
+    let mut named = term.namespaces.clone().unwrap_or_default();
+    let selected = term.namespace_selector.as_ref().map(Selector::read);
+    if named.is_empty() && selected.is_none() {
+        named.push(namespace.to_owned());
+    }
+    PodTerm {
+        namespaces: Namespaces { named, selected },
+        selector,
+        topology: term.topology_key.clone(),
+    }
+}
+
+fn spread(spec: &core::PodSpec, own: &Labels) -> Vec<Spread> {
+    let constraints = spec.topology_spread_constraints.iter().flatten();
+    constraints
+        .map(|it| {
+            let mut selector = it.label_selector.as_ref().map(Selector::read);
+            if let Some(selector) = &mut selector {
+                for key in it.match_label_keys.iter().flatten() {
+                    if let Some(value) = own.get(key) {
+                        selector.and_equal(key, value);
+                    }
+                }
+            }
+            Spread {
+                topology: it.topology_key.clone(),
+                selector,
+                max_skew: i64::from(it.max_skew),
+                min_domains: i64::from(it.min_domains.unwrap_or(1)),
+                hard: it.when_unsatisfiable == "DoNotSchedule",
+                by_affinity: it.node_affinity_policy.as_deref() != Some("Ignore"),
+                by_taints: it.node_taints_policy.as_deref() == Some("Honor"),
+            }
+        })
+        .collect()
+}
+
+fn ports(spec: &core::PodSpec) -> Vec<Port> {
+    // Sidecars run beside the others; what only initialises is gone by then.
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|it| it.restart_policy.as_deref() == Some("Always"));
+    let all = spec.containers.iter().chain(sidecars);
+    let all = all.flat_map(|it| it.ports.iter().flatten());
+    let mut ports: Vec<Port> = all
+        .filter_map(|it| {
+            let port = it.host_port.filter(|port| *port > 0)?;
+            let text = |it: &Option<String>, default: &str| {
+                it.clone().filter(|it| !it.is_empty()).unwrap_or_else(|| default.to_owned())
+            };
+            let ip = text(&it.host_ip, "0.0.0.0");
+            let ip = if ip == "::" { "0.0.0.0".to_owned() } else { ip };
+            Some(Port { port, protocol: text(&it.protocol, "TCP"), ip })
+        })
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// Claims by name; one that is made for the pod alone is named after it.
+fn claims(spec: &core::PodSpec, pod: &str) -> Vec<String> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes
+        .filter_map(|it| match (&it.persistent_volume_claim, &it.ephemeral) {
+            (Some(claim), _) => Some(claim.claim_name.clone()),
+            (None, Some(_)) => Some(format!("{pod}-{}", it.name)),
+            (None, None) => None,
+        })
+        .collect()
+}
+
+/// The controller of an object: its kind, name and uid.
+#[must_use]
+pub fn controller(meta: &meta::ObjectMeta) -> Option<(String, String, String)> {
+    let owner = meta.owner_references.iter().flatten().find(|it| it.controller == Some(true))?;
+    Some((owner.kind.clone(), owner.name.clone(), owner.uid.clone()))
+}
+
+fn gang(meta: &meta::ObjectMeta) -> Option<Gang> {
+    let find = |key: &str| {
+        let of = |it: &Option<Labels>| it.as_ref().and_then(|it| it.get(key)).cloned();
+        of(&meta.labels).or_else(|| of(&meta.annotations))
+    };
+    let name = find(GANG).filter(|name| !name.is_empty())?;
+    let size = find(GANG_SIZE).unwrap_or_default();
+    let number = size.parse::<usize>().ok().filter(|size| *size > 0);
+    Some(Gang { name: name.into(), size: number.ok_or(size) })
+}

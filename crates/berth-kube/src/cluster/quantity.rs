@@ -1,0 +1,165 @@
+//! Quantities as Kubernetes writes them: `100m`, `1.5`, `2Gi`, `1e3`, `500M`.
+//!
+//! Integers only. What is asked for rounds up, to whole units or to thousandths, as the API server
+//! does; what does not fit a number saturates.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// A number and the power of ten and of two that it is multiplied with.
+struct Parsed {
+    digits: i128,
+    tens: i32,
+    twos: u32,
+}
+
+/// The whole units of a quantity, rounded up; absent when it is none.
+#[must_use]
+pub fn whole(quantity: &Quantity) -> Option<i64> {
+    parse(&quantity.0).map(|parsed| scaled(&parsed, 0))
+}
+
+/// The thousandths of a quantity, rounded up; absent when it is none.
+#[must_use]
+pub fn milli(quantity: &Quantity) -> Option<i64> {
+    parse(&quantity.0).map(|parsed| scaled(&parsed, 3))
+}
+
+fn parse(text: &str) -> Option<Parsed> {
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')));
+    // An exponent's own sign comes after its letter.
+    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let (digits, places) = decimal(number)?;
+    let (tens, twos) = unit(suffix)?;
+    Some(Parsed { digits, tens: tens - places, twos })
+}
+
+/// The digits of a decimal number, and how many of them stand behind the point.
+fn decimal(number: &str) -> Option<(i128, i32)> {
+    let (sign, number) = match number.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, number.strip_prefix('+').unwrap_or(number)),
+    };
+    let (before, after) = number.split_once('.').unwrap_or((number, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if (before.is_empty() && after.is_empty()) || !is_digits(before) || !is_digits(after) {
+        return None;
+    }
+    let digits = format!("{before}{after}");
+    // More digits than any amount has: the largest there is.
+    let value = digits.parse::<i128>().unwrap_or(i128::from(i64::MAX) * 1_000_000_000);
+    Some((sign * value, i32::try_from(after.len()).ok()?))
+}
+
+/// A suffix as powers of ten and of two.
+fn unit(suffix: &str) -> Option<(i32, u32)> {
+    Some(match suffix {
+        "" => (0, 0),
+        "n" => (-9, 0),
+        "u" => (-6, 0),
+        "m" => (-3, 0),
+        "k" => (3, 0),
+        "M" => (6, 0),
+        "G" => (9, 0),
+        "T" => (12, 0),
+        "P" => (15, 0),
+        "E" => (18, 0),
+        "Ki" => (0, 10),
+        "Mi" => (0, 20),
+        "Gi" => (0, 30),
+        "Ti" => (0, 40),
+        "Pi" => (0, 50),
+        "Ei" => (0, 60),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            (exponent.parse().ok().filter(|it| (-18..=18).contains(it))?, 0)
+        }
+    })
+}
+
+/// The value times ten to the power of `more`, rounded up.
+fn scaled(parsed: &Parsed, more: i32) -> i64 {
+    let twice = parsed.digits.saturating_mul(1_i128 << parsed.twos);
+    let tens = parsed.tens + more;
+    let ten = |power: i32| 10_i128.saturating_pow(power.unsigned_abs());
+    let value = if tens >= 0 {
+        twice.saturating_mul(ten(tens))
+    } else {
+        let by = ten(tens);
+        let floor = twice.div_euclid(by);
+        floor + i128::from(twice.rem_euclid(by) != 0)
+    };
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Bytes as people read them, in the largest unit that leaves at least one of it.
+#[must_use]
+pub fn bytes(value: i64) -> String {
+    const UNITS: [(&str, u64); 4] =
+        [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    let (sign, size) = (if value < 0 { "-" } else { "" }, value.unsigned_abs());
+    let Some((name, unit)) = UNITS.into_iter().find(|(_, unit)| size >= *unit) else {
+        return format!("{sign}{size}");
+    };
+    let (full, rest) = (size / unit, size % unit);
+    match rest * 100 / unit {
+        0 => format!("{sign}{full}{name}"),
+        part => format!("{sign}{full}.{part:02}{name}"),
+    }
+}
+
+/// Thousandths of a core as people read them.
+#[must_use]
+pub fn cpus(milli: i64) -> String {
+    if milli % 1000 == 0 { format!("{}", milli / 1000) } else { format!("{milli}m") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantity(text: &str) -> Quantity {
+        Quantity(text.to_owned())
+    }
+
+    #[test]
+    fn quantities_are_read_as_the_api_server_reads_them() {
+        let cases = [
+            ("100m", 1, 100),
+            ("1", 1, 1000),
+            ("1.5", 2, 1500),
+            ("0.1", 1, 100),
+            ("1.0005", 2, 1001),
+            ("2Gi", 2 << 30, (2 << 30) * 1000),
+            ("500M", 500_000_000, 500_000_000_000),
+            ("1e3", 1000, 1_000_000),
+            ("1E3", 1000, 1_000_000),
+            ("1.5Ki", 1536, 1_536_000),
+            ("128974848000m", 128_974_848, 128_974_848_000),
+            ("1n", 1, 1),
+            ("5u", 1, 1),
+            ("1E", 1_000_000_000_000_000_000, i64::MAX),
+            (".5", 1, 500),
+            ("-1", -1, -1000),
+            ("0", 0, 0),
+            ("12e-1", 2, 1200),
+        ];
+        for (text, units, thousandths) in cases {
+            assert_eq!(whole(&quantity(text)), Some(units), "{text}");
+            assert_eq!(milli(&quantity(text)), Some(thousandths), "{text}");
+        }
+        for text in ["", "Gi", "1GiB", "1 Gi", "1.2.3", "abc", "1e", "1e99", "--1"] {
+            assert_eq!(whole(&quantity(text)), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_written_for_people() {
+        assert_eq!(bytes(512), "512");
+        assert_eq!(bytes(1 << 30), "1Gi");
+        assert_eq!(bytes((1 << 30) + (1 << 29)), "1.50Gi");
+        assert_eq!(bytes(-(1 << 20)), "-1Mi");
+        assert_eq!(cpus(1500), "1500m");
+        assert_eq!(cpus(4000), "4");
+    }
+}
