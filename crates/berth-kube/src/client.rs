@@ -64,6 +64,9 @@ pub async fn connect(
     context: Option<&str>,
 ) -> Result<Client, ConnectError> {
     let mut config = configuration(kubeconfig, context).await?;
+    // Whoever asks knows what may be asked twice: a binding that "timed out" may have succeeded, and
+    // an eviction that a budget refuses is not to be tried again at once.
+    config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     // A client that repeats requests by itself would repeat a binding after leadership was lost, and
     // hide that an eviction was told to wait.

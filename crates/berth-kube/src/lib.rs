@@ -8,4 +8,5 @@ pub mod cluster;
 pub mod lease;
 pub mod probes;
 pub mod scheduler;
+pub mod webhook;
 pub mod wire;

@@ -3,6 +3,7 @@
 mod agent;
 mod bench;
 mod cli;
+mod kube;
 mod simulate;
 mod transfer;
 mod up;
@@ -63,6 +64,11 @@ enum Command {
     ///
     /// Example: berth import --database-url postgres://berth@localhost/berth ledger.jsonl
     Import(transfer::Import),
+    /// Run Berth in Kubernetes: a scheduler, or an admission webhook for on-demand and spot nodes.
+    ///
+    /// Example: berth kube scheduler
+    #[command(subcommand)]
+    Kube(kube::Kube),
     /// Play a day in memory, to judge a rule before a fleet depends on it.
     ///
     /// Example: berth simulate elastic --nodes 100 --instances 2000
@@ -80,8 +86,9 @@ enum Command {
 
 /// Commands that ask no server, or have ways of their own to say which: they show none of the
 /// options that do.
-const LOCAL: [&str; 9] =
-    ["agent", "bench", "certificate", "config", "export", "import", "simulate", "up", "verify"];
+const LOCAL: [&str; 10] = [
+    "agent", "bench", "certificate", "config", "export", "import", "kube", "simulate", "up", "verify",
+];
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {
@@ -127,6 +134,7 @@ fn main() -> ExitCode {
         Command::Config(config) => config.run(),
         Command::Export(export) => export.run(),
         Command::Import(import) => import.run(),
+        Command::Kube(kube) => return kube.run(&global),
         Command::Simulate(simulate) => simulate.run(),
         Command::Up(up) => up.run(),
         Command::Verify(verify) => verify.run(),

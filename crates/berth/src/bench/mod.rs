@@ -3,6 +3,7 @@
 
 mod engine;
 mod http;
+mod kube;
 mod ledger;
 mod permits;
 mod reconcile;
@@ -22,6 +23,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench http --clients 64 --nodes 1000 --json
     Http(http::HttpBench),
+    /// Pods a second through the scheduler for Kubernetes, the API server aside.
+    ///
+    /// Example: berth bench kube --nodes 5000 --pods 20000 --json
+    Kube(kube::KubeBench),
     /// Durable claims through engine and ledger, and the bare database beside them.
     ///
     /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
@@ -45,6 +50,7 @@ impl Bench {
         match self {
             Self::Engine(bench) => bench.run(),
             Self::Http(bench) => bench.run(),
+            Self::Kube(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),
             Self::Permits(bench) => bench.run(),
             Self::Reconcile(bench) => bench.run(),

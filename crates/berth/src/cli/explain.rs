@@ -2,14 +2,15 @@
 
 use berth_api::{Decision, ExplainLevel, Instance, NodeExplanation};
 use berth_client::{ClientError, PlaceOutcome, escape};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::decisions;
+use super::explain_pod::ExplainPod;
 use super::failure::{Done, Failure};
 use super::instances;
 use super::place::explained;
 use super::place::flags::RequestFlags;
-use super::session::{Raw, Session, read_as};
+use super::session::{Global, Raw, Session, read_as};
 use super::why;
 
 const EXAMPLES: &str = "\
@@ -17,12 +18,21 @@ Examples:
   berth explain --cpu 2 --memory 4GiB --owner acme     what would be chosen now, and why
   berth explain --memory 512GiB -o wide                every rule of every node
   berth explain web-1                                  why an instance is where it is
-  berth explain 01890a5d-ac96-774b-bcce-b302099a8057   the same by id, or a decision by id";
+  berth explain 01890a5d-ac96-774b-bcce-b302099a8057   the same by id, or a decision by id
+  berth explain pod shop/web-0                         a pod of Kubernetes, and every node";
 
-/// Say why: for a request that is not made, or for an instance or a decision.
+/// What is explained that no server of Berth knows.
+#[derive(Subcommand, Debug)]
+enum Other {
+    Pod(Box<ExplainPod>),
+}
+
+/// Say why: for a request that is not made, for an instance or a decision, or for a pod of Kubernetes.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Explain {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// An instance (id, beginning of it, or name) or a decision.
     #[arg(value_name = "INSTANCE|DECISION")]
     what: Option<String>,
@@ -34,7 +44,11 @@ pub(crate) struct Explain {
 }
 
 impl Explain {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, global: &Global) -> Done {
+        if let Some(Other::Pod(pod)) = self.other {
+            return pod.run(&global.out()).await;
+        }
+        let session = &global.session()?;
         let asks = self.request.instance.any() || self.request.file.is_some();
         match &self.what {
             Some(_) if asks => Err(Failure::usage("a name and a request are given")

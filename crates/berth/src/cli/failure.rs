@@ -195,7 +195,7 @@ impl From<ClientError> for Failure {
 }
 
 /// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

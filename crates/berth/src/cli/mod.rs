@@ -14,6 +14,7 @@ mod environments;
 mod evacuate;
 mod events;
 mod explain;
+mod explain_pod;
 mod failure;
 mod groups;
 mod instances;
@@ -50,7 +51,8 @@ use std::process::ExitCode;
 
 use clap::{Command, Subcommand};
 
-pub(crate) use failure::{EXIT_CODES, Failure};
+pub(crate) use args::duration as seconds;
+pub(crate) use failure::{Done, EXIT_CODES, Exit, Failure, chain};
 pub(crate) use session::Global;
 
 /// Commands that talk to a server, or about such commands.
@@ -131,7 +133,7 @@ impl Client {
         let session = || global.session();
         match self {
             Self::Place(place) => place.run(&session()?).await,
-            Self::Explain(explain) => explain.run(&session()?).await,
+            Self::Explain(explain) => explain.run(global).await,
             Self::Nodes(nodes) => nodes.run(&session()?).await,
             Self::Evacuate(evacuate) => evacuate.run(&session()?).await,
             Self::Rebalance(rebalance) => rebalance.run(&session()?).await,

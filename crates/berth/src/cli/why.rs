@@ -135,7 +135,7 @@ fn scores(scored: &[Scored<'_>], wide: bool, limit: usize) -> String {
     table.text()
 }
 
-fn rest(count: usize, limit: usize) -> String {
+pub(crate) fn rest(count: usize, limit: usize) -> String {
     if count <= limit {
         return String::new();
     }

@@ -34,7 +34,10 @@ use reload::Reloader;
 
 pub(crate) use certificate::Certificate;
 pub(crate) use config::ConfigCommand;
-pub(crate) use options::BadConfig;
+pub(crate) use lock::Lock;
+pub(crate) use open::without_password;
+pub(crate) use options::{BadConfig, default_data_dir};
+pub(crate) use stop::Signals;
 
 /// Options of `berth up`.
 #[derive(Args)]

@@ -170,7 +170,7 @@ impl Opened {
     }
 }
 
-pub(super) fn without_password(url: &str) -> String {
+pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let authority = rest.find(['/', '?']).unwrap_or(rest.len());
     let Some(at) = rest[..authority].rfind('@') else { return url.to_owned() };

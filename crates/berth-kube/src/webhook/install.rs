@@ -1,0 +1,169 @@
+//! Our entry in the API server: made when it is not there, put right when somebody changed it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
+    WebhookClientConfig,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::api::{ObjectMeta, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::Metrics;
+use super::settings::{Install, Options, Reach};
+
+/// The name of the webhook within its configuration.
+const WEBHOOK: &str = "pods.berth.dev";
+
+/// How long to wait after something failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Keeps the entry.
+pub(super) struct Installer {
+    pub(super) api: Api<MutatingWebhookConfiguration>,
+    pub(super) install: Install,
+    pub(super) reach: Reach,
+    pub(super) namespace: String,
+    pub(super) excluded: Vec<String>,
+    pub(super) timeout_s: i32,
+    pub(super) metrics: Arc<Metrics>,
+    /// Told once the entry is as it should be.
+    pub(super) done: watch::Sender<bool>,
+}
+
+impl Installer {
+    pub(super) fn new(
+        client: Client,
+        options: &Options,
+        install: Install,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            api: Api::all(client),
+            install,
+            reach: options.reach.clone(),
+            namespace: options.namespace.clone(),
+            excluded: options.excluded_namespaces(),
+            timeout_s: i32::try_from(options.timeout.as_secs()).unwrap_or(5),
+            metrics,
+            done: watch::Sender::new(false),
+        }
+    }
+
+    /// The webhook as it should be. Without an authority, the one that is there is left.
+    fn wanted(&self, authority: Option<&str>, found: Option<&MutatingWebhook>) -> MutatingWebhook {
+        let trusted = authority.map(|pem| ByteString(pem.as_bytes().to_vec()));
+        let kept = || found.and_then(|found| found.client_config.ca_bundle.clone());
+        let text = |text: &str| Some(text.to_owned());
+        let (service, url) = match &self.reach {
+            Reach::Service { name, port } => {
+                let service = ServiceReference {
+                    name: name.clone(),
+                    namespace: self.namespace.clone(),
+                    path: text("/mutate"),
+                    port: Some(i32::from(*port)),
+                };
+                (Some(service), None)
+            }
+            Reach::Url(url) => (None, Some(url.clone())),
+        };
+        MutatingWebhook {
+            name: WEBHOOK.to_owned(),
+            admission_review_versions: vec!["v1".to_owned()],
+            client_config: WebhookClientConfig { ca_bundle: trusted.or_else(kept), service, url },
+            failure_policy: text(self.install.failure_policy.name()),
+            match_conditions: None,
+            match_policy: text("Equivalent"),
+            namespace_selector: Some(LabelSelector {
+                match_expressions: Some(vec![LabelSelectorRequirement {
+                    key: "kubernetes.io/metadata.name".to_owned(),
+                    operator: "NotIn".to_owned(),
+                    values: Some(self.excluded.clone()),
+                }]),
+                match_labels: None,
+            }),
+            object_selector: Some(LabelSelector::default()),
+            reinvocation_policy: text("IfNeeded"),
+            rules: Some(vec![RuleWithOperations {
+                api_groups: Some(vec![String::new()]),
+                api_versions: Some(vec!["v1".to_owned()]),
+                operations: Some(vec!["CREATE".to_owned()]),
+                resources: Some(vec!["pods".to_owned()]),
+                scope: text("Namespaced"),
+            }]),
+            side_effects: "NoneOnDryRun".to_owned(),
+            timeout_seconds: Some(self.timeout_s),
+        }
+    }
+
+    /// Puts the entry right. Returns whether it had to be written.
+    async fn put_right(&self, authority: Option<&str>) -> Result<bool, kube::Error> {
+        let params = PostParams::default();
+        let name = self.install.name.as_str();
+        let Some(mut found) = self.api.get_opt(name).await? else {
+            let configuration = MutatingWebhookConfiguration {
+                metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+                webhooks: Some(vec![self.wanted(authority, None)]),
+            };
+            self.api.create(&params, &configuration).await?;
+            return Ok(true);
+        };
+        let there =
+            found.webhooks.as_ref().and_then(|all| all.iter().find(|it| it.name == WEBHOOK));
+        let wanted = vec![self.wanted(authority, there)];
+        if found.webhooks.as_ref() == Some(&wanted) {
+            return Ok(false);
+        }
+        found.webhooks = Some(wanted);
+        // The version stays in: if another wrote meanwhile, this is refused and done again.
+        self.api.replace(name, &params, &found).await?;
+        Ok(true)
+    }
+
+    /// Keeps the entry right until it is told to stop.
+    pub(super) async fn run(
+        self,
+        mut trusted: watch::Receiver<Option<String>>,
+        needs_authority: bool,
+        stop: CancellationToken,
+    ) {
+        let only = format!("metadata.name={}", self.install.name);
+        let events = watcher(self.api.clone(), watcher::Config::default().fields(&only));
+        let mut events = std::pin::pin!(events.default_backoff());
+        loop {
+            let authority = trusted.borrow_and_update().clone();
+            // Without one that is needed, an entry would only make calls fail.
+            let right = if needs_authority && authority.is_none() {
+                true
+            } else {
+                match self.put_right(authority.as_deref()).await {
+                    Ok(wrote) => {
+                        if wrote {
+                            self.metrics.installs.inc();
+                            tracing::info!(name = self.install.name, "the entry was written");
+                        }
+                        self.done.send_replace(true);
+                        true
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, name = self.install.name, "the entry is not right");
+                        false
+                    }
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = trusted.changed() => if changed.is_err() { return },
+                event = events.next() => if event.is_none() { return },
+                () = tokio::time::sleep(AGAIN_AFTER), if !right => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! AdmissionReview, version 1: what is asked, what is answered.
+//!
+//! Reads only what it needs, so that odd pods are no error. Never decides.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+
+/// A warning is shown by kubectl up to about this long.
+const WARNING_CHARS: usize = 120;
+
+/// A body that is no review.
+#[derive(Debug, Error)]
+pub(super) enum InvalidReview {
+    #[error("the body is no JSON: {0}")]
+    Json(serde_json::Error),
+    #[error("the body is no AdmissionReview: {0}")]
+    Shape(serde_json::Error),
+    #[error("{field} is {found:?}; accepted is {accepted}")]
+    Field { field: &'static str, found: String, accepted: &'static str },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    request: Option<Request>,
+}
+
+/// What is asked.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Request {
+    /// Names this call, not the pod.
+    #[serde(default)]
+    pub(super) uid: String,
+    #[serde(default)]
+    kind: Kind,
+    #[serde(default)]
+    sub_resource: Option<String>,
+    #[serde(default)]
+    pub(super) namespace: Option<String>,
+    #[serde(default)]
+    operation: String,
+    /// The pod.
+    #[serde(default)]
+    pub(super) object: Value,
+    #[serde(default)]
+    dry_run: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Kind {
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    kind: String,
+}
+
+impl Request {
+    /// Reads a review.
+    pub(super) fn read(body: &[u8]) -> Result<Self, InvalidReview> {
+        let value: Value = serde_json::from_slice(body).map_err(InvalidReview::Json)?;
+        let envelope: Envelope = serde_json::from_value(value).map_err(InvalidReview::Shape)?;
+        let field = |field, found: &str, accepted| {
+            Err(InvalidReview::Field { field, found: found.to_owned(), accepted })
+        };
+        if envelope.kind != "AdmissionReview" {
+            return field("kind", &envelope.kind, "AdmissionReview");
+        }
+        if envelope.api_version != API_VERSION {
+            return field("apiVersion", &envelope.api_version, API_VERSION);
+        }
+        let Some(request) = envelope.request else {
+            return field("request", "absent", "an admission request");
+        };
+        if request.uid.is_empty() {
+            return field("request.uid", "", "the id of the call");
+        }
+        Ok(request)
+    }
+
+    /// Whether a pod is being created; everything else is none of our business.
+    pub(super) fn creates_a_pod(&self) -> bool {
+        let pod = self.kind.group.is_empty() && self.kind.kind == "Pod";
+        let whole = self.sub_resource.as_deref().unwrap_or_default().is_empty();
+        pod && whole && self.operation == "CREATE" && self.object.is_object()
+    }
+
+    /// Whether nothing may be kept of it.
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.dry_run == Some(true)
+    }
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Why it is refused; absent: it is allowed.
+    pub(super) refused: Option<Refused>,
+    /// What is changed, as a JSON patch.
+    pub(super) patch: Vec<Op>,
+    /// Shown to whoever creates the pod.
+    pub(super) warnings: Vec<String>,
+    /// Noted in the API server's audit log.
+    pub(super) audit: BTreeMap<&'static str, String>,
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) code: u16,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// One step of a JSON patch. Everything we do is an addition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub(super) enum Op {
+    /// Adds a member, in place of one that is there.
+    Add {
+        /// Where.
+        path: String,
+        /// What.
+        value: Value,
+    },
+}
+
+impl Answer {
+    /// Allowed as it came.
+    pub(super) fn untouched() -> Self {
+        Self::default()
+    }
+
+    /// Allowed as it came, with a warning.
+    pub(super) fn warned(warning: &str) -> Self {
+        Self { warnings: vec![short(warning)], ..Self::default() }
+    }
+
+    /// The review that goes back.
+    pub(super) fn review(&self, uid: &str) -> Value {
+        let mut response = json!({ "uid": uid, "allowed": self.refused.is_none() });
+        if let Some(refused) = &self.refused {
+            response["status"] = json!({
+                "status": "Failure",
+                "code": refused.code,
+                "reason": refused.reason,
+                "message": refused.message,
+            });
+        }
+        if !self.patch.is_empty() && self.refused.is_none() {
+            let patch = serde_json::to_vec(&self.patch).unwrap_or_default();
+            response["patchType"] = json!("JSONPatch");
+            response["patch"] = json!(ByteString(patch));
+        }
+        if !self.warnings.is_empty() {
+            response["warnings"] = json!(self.warnings);
+        }
+        if !self.audit.is_empty() {
+            response["auditAnnotations"] = json!(self.audit);
+        }
+        json!({ "apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response })
+    }
+}
+
+/// A warning cut to what is shown.
+pub(super) fn short(text: &str) -> String {
+    if text.chars().count() <= WARNING_CHARS {
+        return text.to_owned();
+    }
+    let mut cut: String = text.chars().take(WARNING_CHARS - 1).collect();
+    cut.push('…');
+    cut
+}
+
+/// A key as one step of a JSON pointer.
+pub(super) fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Value) -> Result<Request, String> {
+        Request::read(body.to_string().as_bytes()).map_err(|error| error.to_string())
+    }
+
+    fn review() -> Value {
+        json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u1", "operation": "CREATE", "namespace": "shop",
+                "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                "object": { "metadata": { "generateName": "web-" } },
+            },
+        })
+    }
+
+    #[test]
+    fn a_review_of_a_new_pod_is_known_and_others_are_not_ours() {
+        let ours = |change: &dyn Fn(&mut Value)| {
+            let mut review = review();
+            change(&mut review);
+            read(&review).unwrap().creates_a_pod()
+        };
+        assert!(ours(&|_| {}));
+        assert!(!ours(&|it| it["request"]["operation"] = json!("UPDATE")));
+        assert!(!ours(&|it| it["request"]["operation"] = json!("DELETE")));
+        assert!(!ours(&|it| it["request"]["subResource"] = json!("status")));
+        assert!(!ours(&|it| it["request"]["kind"]["kind"] = json!("Service")));
+        assert!(!ours(&|it| it["request"]["kind"]["group"] = json!("metrics.k8s.io")));
+        assert!(!ours(&|it| it["request"]["object"] = Value::Null));
+        assert!(ours(&|it| it["request"]["subResource"] = json!("")));
+    }
+
+    #[test]
+    fn what_is_no_review_is_named_with_what_would_be_one() {
+        let wrong = |change: &dyn Fn(&mut Value)| {
+            let mut review = review();
+            change(&mut review);
+            read(&review).unwrap_err()
+        };
+        let beta = wrong(&|it| it["apiVersion"] = json!("admission.k8s.io/v1beta1"));
+        assert_eq!(
+            beta,
+            "apiVersion is \"admission.k8s.io/v1beta1\"; accepted is admission.k8s.io/v1"
+        );
+        assert!(wrong(&|it| it["kind"] = json!("Pod")).starts_with("kind is \"Pod\""));
+        assert!(wrong(&|it| it["request"] = Value::Null).starts_with("request is \"absent\""));
+        assert!(wrong(&|it| it["request"]["uid"] = json!("")).starts_with("request.uid"));
+        assert!(wrong(&|it| it["request"]["uid"] = json!(7)).contains("no AdmissionReview"));
+        assert!(Request::read(b"{").unwrap_err().to_string().starts_with("the body is no JSON"));
+        for odd in ["null", "[]", "7", "\"x\"", "{}"] {
+            assert!(Request::read(odd.as_bytes()).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn an_answer_carries_its_patch_in_base64_and_a_refusal_carries_none() {
+        let op = Op::Add { path: "/a~1b".to_owned(), value: json!(1) };
+        let mut answer = Answer { patch: vec![op], ..Answer::default() };
+        let response = answer.review("u1")["response"].clone();
+        assert_eq!(response["uid"], "u1");
+        assert_eq!(response["allowed"], true);
+        assert_eq!(response["patchType"], "JSONPatch");
+        let patch: ByteString = serde_json::from_value(response["patch"].clone()).unwrap();
+        let patch: Value = serde_json::from_slice(&patch.0).unwrap();
+        assert_eq!(patch, json!([{ "op": "add", "path": "/a~1b", "value": 1 }]));
+
+        let message = "no".to_owned();
+        answer.refused = Some(Refused { code: 422, reason: "Invalid", message });
+        let response = answer.review("u1")["response"].clone();
+        assert_eq!((&response["allowed"], &response["patch"]), (&json!(false), &Value::Null));
+        assert_eq!(response["status"]["message"], "no");
+    }
+
+    #[test]
+    fn a_warning_is_cut_by_characters() {
+        let long = "ä".repeat(300);
+        assert_eq!(short(&long).chars().count(), WARNING_CHARS);
+        assert_eq!(short("short"), "short");
+    }
+}
