@@ -51,12 +51,6 @@ impl User {
     pub(crate) fn controller(name: &str) -> Self {
         Self::named(&format!("system:serviceaccount:kube-system:{name}"))
     }
-
-    /// The agent of a node.
-    pub(crate) fn node(node: &str) -> Self {
-        let groups = vec!["system:nodes".into(), "system:authenticated".into()];
-        Self { name: format!("system:node:{node}"), groups }
-    }
 }
 
 /// How a write is meant.

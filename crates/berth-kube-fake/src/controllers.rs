@@ -1,15 +1,24 @@
 //! The controllers of a cluster, as far as tests need them. Each reads the store itself, acts on
 //! what changed since it last looked, and looks often.
 
+mod deployment;
 mod disruption;
+mod garbage;
 mod kubelet;
+mod pods;
+mod replica_set;
+mod stateful_set;
+mod volumes;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::api::Api;
-use crate::object::Object;
-use crate::store::{Change, TableId};
+use crate::object::{Key, Object};
+use crate::store::{Change, Store, TableId};
 
 /// How often a controller looks.
 const TICK: Duration = Duration::from_millis(20);
@@ -61,12 +70,32 @@ impl Follower {
     }
 }
 
-/// Starts the controllers that the options ask for. Budgets are always kept: an eviction cannot be
-/// answered without them.
+/// Starts the controllers that the options ask for.
 pub(crate) fn start(api: &Arc<Api>) {
-    spawn(api, disruption::run(Arc::clone(api)));
+    if api.options.budgets {
+        spawn(api, disruption::run(Arc::clone(api)));
+    }
     if api.options.kubelet {
         spawn(api, kubelet::run(Arc::clone(api)));
+    }
+    if api.options.controllers {
+        spawn(api, deployment::run(Arc::clone(api)));
+        spawn(api, replica_set::run(Arc::clone(api)));
+        spawn(api, stateful_set::run(Arc::clone(api)));
+        spawn(api, garbage::run(Arc::clone(api)));
+    }
+    if api.options.volume_binder {
+        spawn(api, volumes::run(Arc::clone(api)));
+    }
+}
+
+/// Changes one object of a locked store, if it is there and the change changes anything.
+fn change(store: &mut Store, id: TableId, key: &Key, how: impl FnOnce(&mut Value)) {
+    let Some(old) = store.get(id, key).cloned() else { return };
+    let mut new = old.value.clone();
+    how(&mut new);
+    if new != old.value {
+        store.put(id, new);
     }
 }
 

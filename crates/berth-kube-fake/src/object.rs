@@ -125,7 +125,7 @@ pub(crate) fn annotation<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value["metadata"]["annotations"].get(key)?.as_str()
 }
 
-pub(crate) fn items<'a>(value: &'a Value) -> impl Iterator<Item = &'a Value> {
+pub(crate) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 

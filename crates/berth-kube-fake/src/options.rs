@@ -31,6 +31,8 @@ pub struct Options {
     pub kubelet_delay: Duration,
     /// Deployments, replica sets, stateful sets and the garbage collector do their work.
     pub controllers: bool,
+    /// Disruption budgets are kept up to date; without it no healthy pod that has one is evicted.
+    pub budgets: bool,
     /// Claims are bound to volumes, and volumes are provisioned.
     pub volume_binder: bool,
     /// The bearer token without which a request is refused.
@@ -60,6 +62,7 @@ impl Default for Options {
             kubelet: false,
             kubelet_delay: Duration::from_millis(20),
             controllers: false,
+            budgets: true,
             volume_binder: false,
             token: None,
             user: "system:serviceaccount:berth:berth".into(),

@@ -17,7 +17,7 @@ pub(crate) enum Patch {
     Json(Value),
     Merge(Value),
     Strategic(Value),
-    Apply { value: Value, force: bool },
+    Apply(Value),
 }
 
 const JSON: &str = "application/json-patch+json";
@@ -27,7 +27,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 
 impl Patch {
     /// Reads the body as its media type says.
-    pub(crate) fn read(media_type: &str, body: &[u8], force: bool) -> Result<Self, Failure> {
+    pub(crate) fn read(media_type: &str, body: &[u8]) -> Result<Self, Failure> {
         let kind = media_type.split(';').next().unwrap_or_default().trim();
         let json = || {
             serde_json::from_slice(body)
@@ -43,7 +43,7 @@ impl Patch {
                 let value = serde_saphyr::from_str(text).map_err(|error| {
                     Failure::bad_request(format!("error decoding YAML: {error}"))
                 })?;
-                Ok(Self::Apply { value, force })
+                Ok(Self::Apply(value))
             }
             _ => Err(Failure::unsupported_media_type(&format!(
                 "{JSON}, {MERGE}, {STRATEGIC}, {APPLY}"
@@ -65,7 +65,7 @@ impl Patch {
                 Err(Failure::unsupported_media_type(&format!("{JSON}, {MERGE}, {APPLY}")))
             }
             Self::Strategic(patch) => strategic::merge(old, patch),
-            Self::Apply { value, .. } => {
+            Self::Apply(value) => {
                 if custom {
                     let mut new = old.clone();
                     merge(&mut new, value);
@@ -107,7 +107,7 @@ impl Api {
         patch: &Patch,
     ) -> Result<Done, Failure> {
         let resource = self.resource(id);
-        if let Patch::Apply { value, .. } = patch {
+        if let Patch::Apply(value) = patch {
             if writer.field_manager.as_deref().is_none_or(str::is_empty) {
                 let cause =
                     crate::failure::Cause::required("fieldManager", "is required for apply patch");

@@ -116,11 +116,10 @@ pub(crate) fn canonicalise(value: &mut Value) -> Result<(), String> {
         Value::Object(map) => {
             for (key, field) in map {
                 match (key.as_str(), &mut *field) {
-                    ("metadata" | "data" | "annotations" | "labels" | "matchLabels", _) => {}
+                    ("metadata" | "data" | "matchLabels" | "nodeSelector", _) => {}
                     (key, Value::Object(amounts)) if MAPS.contains(&key) => {
                         amounts.values_mut().try_for_each(one)?;
                     }
-                    ("capacity", Value::String(_) | Value::Number(_)) => one(field)?,
                     (key, Value::String(_) | Value::Number(_)) if SINGLE.contains(&key) => {
                         one(field)?;
                     }
@@ -133,7 +132,8 @@ pub(crate) fn canonicalise(value: &mut Value) -> Result<(), String> {
     }
 }
 
-fn one(value: &mut Value) -> Result<(), String> {
+/// Puts one quantity in canonical form.
+pub(crate) fn one(value: &mut Value) -> Result<(), String> {
     let text = match &*value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),

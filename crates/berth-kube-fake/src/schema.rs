@@ -31,7 +31,11 @@ pub(crate) fn normalise(resource: &Resource, mut value: Value) -> Result<Value, 
     if resource.custom {
         return Ok(value);
     }
-    quantity::canonicalise(&mut value).map_err(|text| cannot_be_handled(resource, &text))?;
+    let mut amounts = quantity::canonicalise(&mut value);
+    if resource.kind == "CSIStorageCapacity" && value["capacity"].is_string() {
+        amounts = amounts.and_then(|()| quantity::one(&mut value["capacity"]));
+    }
+    amounts.map_err(|text| cannot_be_handled(resource, &text))?;
     let api_version = resource.api_version();
     value["apiVersion"] = json!(api_version);
     value["kind"] = json!(resource.kind);

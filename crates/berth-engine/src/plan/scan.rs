@@ -128,15 +128,16 @@ impl Totals {
         self.blocks[slot.block()].0[slot.lane()]
     }
 
-    /// Shows every node that is not out, with its total.
-    pub(crate) fn each(&self, see: &mut impl FnMut(usize, i32)) {
+    /// Shows every node that is not out, with its total and where it comes in the order of ids.
+    pub(crate) fn each(&self, columns: &Columns, see: &mut impl FnMut(usize, i32, u32)) {
         for (block, totals) in self.blocks.iter().enumerate() {
             if self.best[block] == NOT_HERE {
                 continue;
             }
-            for (lane, &total) in totals.0.iter().enumerate() {
+            let ranks = &columns.rank.blocks()[block].0;
+            for (lane, (&total, &rank)) in totals.0.iter().zip(ranks).enumerate() {
                 if total != NOT_HERE {
-                    see(block * LANES + lane, total);
+                    see(block * LANES + lane, total, rank);
                 }
             }
         }

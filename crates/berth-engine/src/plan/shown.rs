@@ -29,7 +29,8 @@ impl Fleet {
 impl Engine {
     /// Shows every node that could take the instance, with its total, to `see`. Bit `p % 64` of
     /// word `p / 64` of `admitted` says whether the caller's own rules let the node at place `p`
-    /// stand; others are neither totalled nor shown. Missing words admit nobody.
+    /// stand; others are neither totalled nor shown. Missing words admit nobody. `see` is told the
+    /// place, the total and where the node comes in the order of ids.
     ///
     /// # Errors
     /// When the request means nothing.
@@ -38,7 +39,7 @@ impl Engine {
         request: &InstanceRequest,
         now: Timestamp,
         admitted: &[u64],
-        mut see: impl FnMut(usize, i32),
+        mut see: impl FnMut(usize, i32, u32),
     ) -> Result<(), InvalidRequest> {
         self.validate(request)?;
         self.catch_up(now);
@@ -55,11 +56,13 @@ impl Engine {
         }
         scan_all(&mut self.totals, &self.words, &inputs);
         if self.policy.is_columnar() {
-            self.totals.each(&mut see);
+            self.totals.each(self.fleet.columns(), &mut see);
         } else {
             let slots = self.totals.survivors();
             let totals = all_totals(&ask, &self.derived.scale, &slots);
-            slots.into_iter().zip(totals).for_each(|(slot, total)| see(slot.index(), total));
+            for (slot, total) in slots.into_iter().zip(totals) {
+                see(slot.index(), total, self.fleet.columns().rank.get(slot));
+            }
         }
         Ok(())
     }
@@ -67,6 +70,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use crate::{
         Amounts, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
     };
@@ -85,12 +90,19 @@ mod tests {
                 let amounts = Amounts::new(500, 1024).with_disk(1024);
                 let request = InstanceRequest::new(InstanceId::from_u128(number + 1), "t", amounts);
                 let admitted = vec![u64::MAX; engine.fleet().place_count() / 64];
-                let mut best: Option<(i32, usize)> = None;
-                engine.each_candidate(&request, Timestamp(0), &admitted, |place, total| {
-                    best = best.max(Some((total, place)));
-                })?;
+                let mut best: Option<(i32, Reverse<u32>, usize)> = None;
+                engine.each_candidate(
+                    &request,
+                    Timestamp(0),
+                    &admitted,
+                    |place, total, rank| {
+                        best = best.max(Some((total, Reverse(rank), place)));
+                    },
+                )?;
                 let placed = engine.place(&request, Timestamp(0))?;
-                assert_eq!(best.map(|best| i64::from(best.0)), Some(placed.score), "{policy}");
+                let found = best.map(|(total, _, place)| (i64::from(total), Some(place)));
+                let place = engine.fleet().place_of(&placed.node);
+                assert_eq!(found, Some((placed.score, place)), "{policy}");
                 engine.fleet_mut().claim(&request, &placed.node)?;
             }
         }
@@ -108,10 +120,10 @@ mod tests {
         let place = engine.fleet().place_of(&NodeId::new("b")).unwrap_or(0);
         let request = InstanceRequest::new(InstanceId::from_u128(1), "t", Amounts::new(100, 100));
         let mut seen = Vec::new();
-        engine.each_candidate(&request, Timestamp(0), &[1 << place], |at, _| seen.push(at))?;
+        engine.each_candidate(&request, Timestamp(0), &[1 << place], |at, _, _| seen.push(at))?;
         assert_eq!(seen, [place]);
         seen.clear();
-        engine.each_candidate(&request, Timestamp(0), &[], |at, _| seen.push(at))?;
+        engine.each_candidate(&request, Timestamp(0), &[], |at, _, _| seen.push(at))?;
         assert!(seen.is_empty());
         Ok(())
     }

@@ -211,7 +211,7 @@ fn part(subresource: &str) -> Result<Part, Failure> {
 }
 
 fn read_patch(asked: &Asked) -> Result<Patch, Failure> {
-    Patch::read(header(&asked.headers, "content-type"), &asked.body, asked.call.force)
+    Patch::read(header(&asked.headers, "content-type"), &asked.body)
 }
 
 /// Some clients say in the body that nothing is to be kept.

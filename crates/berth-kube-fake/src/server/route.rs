@@ -56,7 +56,6 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) dry_run: bool,
     pub(crate) field_manager: Option<String>,
-    pub(crate) force: bool,
     pub(crate) parameters: HashMap<String, String>,
 }
 
@@ -109,7 +108,6 @@ pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failur
         query: Query::default(),
         dry_run,
         field_manager: parameters.get("fieldManager").cloned(),
-        force: flag("force"),
         parameters: parameters.clone(),
     };
     let Some(mut target) = find(api, &steps)? else { return Ok(call) };

@@ -35,10 +35,8 @@ impl Api {
         let pod = pod.ok_or_else(|| Failure::not_found(&resource, &key.name))?;
         if !needs_no_budget(&pod.value) {
             let healthy = object::condition(&pod.value, "Ready") == Some("True");
-            let spend = match the_budget(&store, budgets, &pod.value)? {
-                Some(budget) => Some((is_spent(&store, budgets, &budget, healthy), budget)),
-                None => None,
-            };
+            let budget = the_budget(&store, budgets, &pod.value)?;
+            let spend = budget.map(|key| (is_spent(&store, budgets, &key, healthy), key));
             match spend {
                 Some((true, budget)) => {
                     take_one(&mut store, budgets, &budget, &key.name, writer.dry_run)?;

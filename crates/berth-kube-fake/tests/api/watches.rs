@@ -179,11 +179,9 @@ async fn a_watcher_outlives_cuts_and_compactions() {
     let reader = async {
         let mut seen = std::collections::BTreeSet::new();
         while seen.len() < 40 {
-            match stream.next().await.unwrap() {
-                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => {
-                    seen.insert(pod.metadata.name.unwrap());
-                }
-                Ok(_) | Err(_) => {}
+            let event = stream.next().await.unwrap();
+            if let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event {
+                seen.insert(pod.metadata.name.unwrap());
             }
         }
         seen.len()

@@ -4,6 +4,7 @@
 //! looked at domain by domain; wishes are added on one scale. The best node is then asked by the one
 //! function that decides, and the next best if it says no. All nodes are looked at, always.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use berth_engine::Timestamp;
@@ -30,6 +31,15 @@ const PATIENCE: usize = 8;
 pub(super) struct Found {
     pub(super) place: usize,
     pub(super) total: i64,
+    /// Where it comes in the order of names.
+    rank: u32,
+}
+
+impl Found {
+    /// Of equals, the one whose name comes first.
+    fn order(&self) -> (i64, Reverse<u32>) {
+        (self.total, Reverse(self.rank))
+    }
 }
 
 /// Why a pod has no place on any node.
@@ -69,7 +79,15 @@ impl Cluster {
             VolumePlan::default()
         } else {
             // What was reserved by attaching it; asking again changes nothing.
-            self.volumes.reserve(&entry.pod, node)
+            match self.volumes.try_reserve(&entry.pod, node) {
+                Ok(plan) => plan,
+                // It was let through a moment ago; whatever this is, it must not be bound so.
+                Err(why) => {
+                    tracing::warn!(pod = %entry.pod.key, %why, "volumes that fit cannot be had");
+                    self.detach(uid);
+                    return None;
+                }
+            }
         };
         Some(reservation(entry, &node.name, volumes))
     }
@@ -78,11 +96,43 @@ impl Cluster {
     pub(super) fn choose(&mut self, uid: &str, now: Timestamp) -> Result<usize, NoPlace> {
         let Some(entry) = self.pods.get(uid).cloned() else { return Err(NoPlace::Everywhere) };
         let asking = self.asking(&entry).map_err(NoPlace::Anywhere)?;
+        if let Some(place) = self.choose_simply(&asking, now) {
+            return Ok(place);
+        }
         let mut found = std::mem::take(&mut self.found);
         self.scan(&asking, now, &mut found);
         let chosen = self.decide(&asking, &mut found);
         self.found = found;
         chosen.ok_or(NoPlace::Everywhere)
+    }
+
+    /// The best node for a pod that says nothing of other pods and wishes for nothing, as most do:
+    /// the same answer, without a list. Absent: the long way has to be gone.
+    fn choose_simply(&mut self, asking: &Asking<'_>, now: Timestamp) -> Option<usize> {
+        let entry = asking.entry;
+        let carried = &entry.carried;
+        let open = self.classes.get(&entry.pod.needs, &self.nodes);
+        let concerned = self.terms.set(carried.set).is_none_or(|set| !set.terms.is_empty());
+        let is_simple = entry.promised.is_none()
+            && entry.pod.likes.is_empty()
+            && asking.spread.is_empty()
+            && carried.beside.is_empty()
+            && carried.away.is_empty()
+            && carried.wishes.is_empty()
+            && open.shunned.is_empty()
+            && !concerned;
+        if !is_simple {
+            return None;
+        }
+        let mut best: Option<Found> = None;
+        let see = |place: usize, total: i32, rank: u32| {
+            let found = Found { place, total: i64::from(total), rank };
+            if best.is_none_or(|best| best.order() < found.order()) {
+                best = Some(found);
+            }
+        };
+        self.engine.each_candidate(&facts::of_pod(entry), now, open.words, see).ok()?;
+        best.map(|best| best.place).filter(|place| first_failure(self, asking, *place).is_none())
     }
 
     /// Asks the best of those found, then the next.
@@ -96,7 +146,7 @@ impl Cluster {
             return Some(place);
         }
         let mut patience = PATIENCE;
-        while let Some(best) = self.best(found) {
+        while let Some(best) = top(found) {
             let place = found[best].place;
             if first_failure(self, asking, place).is_none() {
                 return Some(place);
@@ -105,18 +155,10 @@ impl Cluster {
             patience -= 1;
             if patience == 0 {
                 found.retain(|it| first_failure(self, asking, it.place).is_none());
-                return self.best(found).map(|best| found[best].place);
+                return top(found).map(|best| found[best].place);
             }
         }
         None
-    }
-
-    /// The place in the list of the highest total; of equals the node whose name comes first.
-    fn best(&self, found: &[Found]) -> Option<usize> {
-        let top = found.iter().map(|it| it.total).max()?;
-        let name = |place: usize| self.nodes.get(place).map(|it| &it.node.name);
-        let equals = found.iter().enumerate().filter(|(_, it)| it.total == top);
-        equals.min_by_key(|(_, it)| name(it.place)).map(|(at, _)| at)
     }
 
     /// A pod made ready to be asked about nodes.
@@ -153,10 +195,19 @@ impl Cluster {
         found.clear();
         let open = self.classes.get(&asking.entry.pod.needs, &self.nodes);
         let request = facts::of_pod(asking.entry);
-        let see = |place: usize, total: i32| found.push(Found { place, total: i64::from(total) });
+        let see = |place: usize, total: i32, rank: u32| {
+            found.push(Found { place, total: i64::from(total), rank });
+        };
         // A request that means nothing to the engine has no candidates.
         let _ = self.engine.each_candidate(&request, now, open.words, see);
         self.keep_by_neighbours(asking, found);
+        if !asking.volumes.is_empty() {
+            let fits = |it: &Found| {
+                let node = self.nodes.get(it.place).map(|entry| &entry.node);
+                node.is_some_and(|node| self.volumes.fits(&asking.volumes, node))
+            };
+            found.retain(fits);
+        }
         self.add_wishes(asking, found);
     }
 
@@ -227,6 +278,11 @@ impl Cluster {
     }
 }
 
+/// The place in the list of the highest total; of equals the node whose name comes first.
+fn top(found: &[Found]) -> Option<usize> {
+    found.iter().enumerate().max_by_key(|(_, it)| it.order()).map(|(at, _)| at)
+}
+
 /// Whether a pod would be the first of those that it must be beside.
 fn seeds(entry: &PodEntry, terms: &Terms) -> bool {
     let beside = &entry.carried.beside;
@@ -273,6 +329,9 @@ fn sum_of(wishes: &[Wish<'_>], place: usize, topologies: &Topologies) -> i64 {
     sum
 }
 
+/// Bits behind the point of a share.
+const POINT: u32 = 20;
+
 /// Adds a value to each total, scaled so that the lowest gets nothing and the highest all.
 fn add_scaled(found: &mut [Found], full: i64, raw: impl Fn(usize) -> i64) {
     let values: Vec<i64> = found.iter().map(|it| raw(it.place)).collect();
@@ -281,8 +340,10 @@ fn add_scaled(found: &mut [Found], full: i64, raw: impl Fn(usize) -> i64) {
     if span == 0 {
         return;
     }
+    // One division for all: the share of each is a product, with the point at the twentieth bit.
+    let factor = i128::from(full << POINT) / i128::from(span);
+    let factor = i64::try_from(factor).unwrap_or(0);
     for (it, value) in found.iter_mut().zip(&values) {
-        let part = i128::from(value - low) * i128::from(full) / i128::from(span);
-        it.total = it.total.saturating_add(i64::try_from(part).unwrap_or(full));
+        it.total = it.total.saturating_add(((value - low).saturating_mul(factor)) >> POINT);
     }
 }

@@ -323,7 +323,7 @@ fn pin_of_labels(selector: &meta::LabelSelector) -> Pin {
 
 /// Things by the nodes that can have them, so that a node need not look at all of them: thousands
 /// of local volumes belong to one node each.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Pinned<T> {
     anywhere: BTreeSet<T>,
     at: BTreeMap<String, FxHashMap<String, BTreeSet<T>>>,

@@ -2,13 +2,14 @@
 //! yet, and what is attached to nodes.
 //!
 //! A decision stands until the API server shows that it was carried out, or until the last pod
-//! that relies on it is released. In between, other pods see it as if it were so.
+//! that relies on it is released before it was bound. In between, other pods see it as if it were so.
 
 use std::sync::Arc;
 
 use berth_engine::InstanceId;
 use rustc_hash::FxHashMap;
 
+use super::facts::Volume;
 use super::rules::Choice;
 use super::{Volumes, Why};
 use crate::cluster::node::Node;
@@ -36,7 +37,7 @@ pub(super) enum Way {
     Make(Arc<str>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Decision {
     way: Way,
     /// Who relies on it.
@@ -44,7 +45,7 @@ struct Decision {
 }
 
 /// What a pod uses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Use {
     pod: Key,
     node: Arc<str>,
@@ -56,7 +57,7 @@ struct Use {
 type Attached = FxHashMap<Arc<str>, FxHashMap<Handle, Vec<InstanceId>>>;
 
 /// Who has what.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Holds {
     uses: FxHashMap<InstanceId, Use>,
     /// Who uses a claim.
@@ -65,12 +66,27 @@ pub(super) struct Holds {
     /// Volumes that are decided for a claim.
     taken: FxHashMap<Arc<str>, Key>,
     attached: FxHashMap<Arc<str>, Attached>,
+    /// What was decided for the pod that was released last, if nothing was told since.
+    last: Option<Released>,
+}
+
+/// What was decided for a pod that was released: on which node, and for which claims.
+#[derive(Clone, Debug)]
+struct Released {
+    pod: InstanceId,
+    node: Arc<str>,
+    ways: Vec<(Key, Way)>,
 }
 
 impl Holds {
     /// The claim that a volume is decided for.
     pub(super) fn taker(&self, volume: &str) -> Option<&Key> {
         self.taken.get(volume)
+    }
+
+    /// Something was told: whoever is put back now looks again.
+    pub(super) fn look_again(&mut self) {
+        self.last = None;
     }
 
     /// What was decided for a claim.
@@ -161,6 +177,8 @@ impl Volumes {
         if self.holds.uses.get(&pod.id).is_some_and(|it| it.node != node.name) {
             self.release(pod);
         }
+        let usable = |it: &Volume| it.reaches(node) && it.apart(node).is_none();
+        self.resume(pod, &node.name, usable);
         let prepared = self.prepare(pod)?;
         self.check(&prepared, node)?;
         let plan = self.decide(pod, node, prepared.choices(self, node));
@@ -189,20 +207,50 @@ impl Volumes {
                     Way::Make(Arc::clone(&node.name))
                 }
             };
-            if self.holds.way(&claim).is_some_and(|old| *old != way) {
-                self.undecide(&claim);
-            }
-            if let Way::Bind(volume) = &way {
-                self.holds.taken.insert(Arc::clone(volume), claim.clone());
-                self.list(volume);
-            }
-            let decision = Decision { way, pods: Vec::new() };
-            let decision = self.holds.decided.entry(claim).or_insert(decision);
-            if !decision.pods.contains(&pod.id) {
-                decision.pods.push(pod.id);
-            }
+            self.rely(pod.id, claim, way);
         }
         plan
+    }
+
+    /// Notes that a pod relies on what is decided for a claim.
+    fn rely(&mut self, pod: InstanceId, claim: Key, way: Way) {
+        if self.holds.way(&claim).is_some_and(|old| *old != way) {
+            self.undecide(&claim);
+        }
+        if let Way::Bind(volume) = &way {
+            self.holds.taken.insert(Arc::clone(volume), claim.clone());
+            self.list(volume);
+        }
+        let decision = Decision { way, pods: Vec::new() };
+        let decision = self.holds.decided.entry(claim).or_insert(decision);
+        if !decision.pods.contains(&pod) {
+            decision.pods.push(pod);
+        }
+    }
+
+    /// A pod that is put back where it just was gets what was decided for it there: the plan may be
+    /// under way, and another choice would not be what is carried out.
+    fn resume(&mut self, pod: &Pod, node: &str, usable: impl Fn(&Volume) -> bool) {
+        let same = |it: &mut Released| it.pod == pod.id && *it.node == *node;
+        let Some(released) = self.holds.last.take_if(same) else { return };
+        for (claim, way) in released.ways {
+            let free = match &way {
+                Way::Make(_) => true,
+                Way::Bind(name) => self.is_free_for(name, &claim, &usable),
+            };
+            if free && self.holds.way(&claim).is_none() {
+                self.rely(pod.id, claim, way);
+            }
+        }
+    }
+
+    fn is_free_for(&self, volume: &str, claim: &Key, usable: &impl Fn(&Volume) -> bool) -> bool {
+        let free = |it: &Volume| match &it.claim {
+            Some((promised, _)) => promised == claim,
+            None => it.available && !self.bound_to.contains_key(volume),
+        };
+        self.volumes.get(volume).is_some_and(|it| free(it) && usable(it))
+            && self.holds.taker(volume).is_none()
     }
 
     /// Notes that a pod uses its claims on a node, whatever the rules say of it. A pod that was
@@ -221,6 +269,7 @@ impl Volumes {
     }
 
     fn note(&mut self, pod: &Pod, node: &str) {
+        self.resume(pod, node, |_| true);
         let claims = claims(pod);
         for claim in &claims {
             self.holds.users.entry(claim.clone()).or_default().push(pod.id);
@@ -230,11 +279,14 @@ impl Volumes {
         self.holds.uses.insert(id, used);
     }
 
-    /// A pod has no place any more: what only it relied on is free again.
+    /// A pod has no place any more: what only it relied on is free again. It is no news here; the
+    /// caller knows that a pod left.
+    ///
+    /// What was decided for a pod that is bound has been written to the API server, and outlives it.
     pub fn release(&mut self, pod: &Pod) {
         self.holds.detach(pod.id);
         let Some(used) = self.holds.uses.remove(&pod.id) else { return };
-        self.news = true;
+        let mut ways = Vec::new();
         for claim in &used.claims {
             if let Some(users) = self.holds.users.get_mut(claim) {
                 users.retain(|it| *it != pod.id);
@@ -242,14 +294,18 @@ impl Volumes {
                     self.holds.users.remove(claim);
                 }
             }
-            if let Some(decision) = self.holds.decided.get_mut(claim) {
-                decision.pods.retain(|it| *it != pod.id);
-                if decision.pods.is_empty() {
-                    self.undecide(claim);
-                    self.reattach_claim(claim);
-                }
+            let Some(decision) = self.holds.decided.get_mut(claim) else { continue };
+            if pod.node.is_some() || !decision.pods.contains(&pod.id) {
+                continue;
+            }
+            ways.push((claim.clone(), decision.way.clone()));
+            decision.pods.retain(|it| *it != pod.id);
+            if decision.pods.is_empty() {
+                self.undecide(claim);
+                self.reattach_claim(claim);
             }
         }
+        self.holds.last = Some(Released { pod: pod.id, node: used.node, ways });
     }
 
     /// Forgets what was decided for a claim.

@@ -48,7 +48,7 @@ impl fmt::Display for Why {
 }
 
 /// Everything about volumes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Volumes {
     claims: FxHashMap<Key, Arc<Claim>>,
     volumes: FxHashMap<Arc<str>, Arc<Volume>>,
@@ -75,15 +75,18 @@ impl Volumes {
     pub fn put_claim(&mut self, claim: &core::PersistentVolumeClaim) {
         let claim = Claim::read(claim);
         let key = claim.key.clone();
-        let old = self.claims.get(&key);
-        if old.is_some_and(|old| **old == claim) {
+        let old = self.claims.get(&key).cloned();
+        if old.as_ref().is_some_and(|old| **old == claim) {
             return;
         }
-        self.news = true;
-        // What was decided for a claim is void for another of its name, and done for one that is bound.
-        let other = old.is_some_and(|old| old.uid != claim.uid);
+        self.tell_news();
+        // What was decided for a claim is void for another of its name, and where whoever makes
+        // volumes gave up on the node; it is done where the claim is bound.
+        let void = old.as_ref().is_some_and(|old| {
+            old.uid != claim.uid || (old.selected.is_some() && claim.selected.is_none())
+        });
         let claim = Arc::new(claim);
-        let old = self.claims.insert(key.clone(), Arc::clone(&claim));
+        self.claims.insert(key.clone(), Arc::clone(&claim));
         if let Some(name) = old.filter(|it| it.bound).and_then(|it| it.volume.clone()) {
             self.bound_to.remove(&name);
             self.list(&name);
@@ -92,7 +95,7 @@ impl Volumes {
             self.bound_to.insert(Arc::clone(name), key.clone());
             self.list(name);
         }
-        if other || claim.bound {
+        if void || claim.bound {
             self.undecide(&key);
         }
         self.reattach_claim(&key);
@@ -101,6 +104,7 @@ impl Volumes {
     /// A claim is gone.
     pub fn remove_claim(&mut self, key: &Key) {
         let Some(old) = self.claims.remove(key) else { return };
+        self.holds.look_again();
         if let Some(name) = old.volume.as_ref().filter(|_| old.bound) {
             self.bound_to.remove(name);
             self.list(name);
@@ -113,12 +117,12 @@ impl Volumes {
     pub fn put_volume(&mut self, volume: &core::PersistentVolume) {
         let volume = Volume::read(volume);
         let name = Arc::clone(&volume.name);
-        let old = self.volumes.get(&name);
-        if old.is_some_and(|old| **old == volume) {
+        let old = self.volumes.get(&name).cloned();
+        if old.as_ref().is_some_and(|old| **old == volume) {
             return;
         }
-        self.news = true;
-        if let Some(old) = old.cloned() {
+        self.tell_news();
+        if let Some(old) = old {
             self.unlist(&old);
         }
         let claim = volume.claim.as_ref().map(|(key, _)| key.clone());
@@ -136,6 +140,7 @@ impl Volumes {
     /// A volume is gone.
     pub fn remove_volume(&mut self, name: &str) {
         let Some(old) = self.volumes.remove(name) else { return };
+        self.holds.look_again();
         self.unlist(&old);
         if let Some(taker) = self.holds.taker(name).cloned() {
             self.undecide(&taker);
@@ -149,7 +154,7 @@ impl Volumes {
         if self.classes.get(&class.name).is_some_and(|old| **old == class) {
             return;
         }
-        self.news = true;
+        self.tell_news();
         self.classes.insert(Arc::clone(&class.name), Arc::new(class));
         self.reattach_all();
     }
@@ -157,6 +162,7 @@ impl Volumes {
     /// A class is gone.
     pub fn remove_class(&mut self, name: &str) {
         if self.classes.remove(name).is_some() {
+            self.holds.look_again();
             self.reattach_all();
         }
     }
@@ -180,6 +186,7 @@ impl Volumes {
         if driver.spec.storage_capacity == Some(true) {
             // One more thing to ask for lets nothing fit that did not.
             self.measured.insert(name.to_owned());
+            self.holds.look_again();
         } else {
             self.remove_csi_driver(name);
         }
@@ -207,7 +214,13 @@ impl Volumes {
         self.take_capacity(key);
     }
 
+    fn tell_news(&mut self) {
+        self.news = true;
+        self.holds.look_again();
+    }
+
     fn take_capacity(&mut self, key: &Key) -> Option<Capacity> {
+        self.holds.look_again();
         let old = self.capacities.remove(key)?;
         if let Some(rooms) = self.rooms.get_mut(&old.class) {
             rooms.remove(&old.pin, key);
@@ -215,7 +228,7 @@ impl Volumes {
         Some(old)
     }
 
-    /// Whether something changed since the last call that may let a pod fit that did not. Only
+    /// Whether something was told since the last call that may let a pod fit that did not. Only
     /// pods that use claims are concerned.
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)

@@ -20,8 +20,7 @@ fn a_bound_volume_keeps_its_pod_where_its_affinity_says() {
 #[test]
 fn old_zone_labels_of_a_volume_bind_it_to_those_zones() {
     let n_a = node("n1", "a");
-    let mut no_zone = node("n3", "a");
-    std::sync::Arc::make_mut(&mut no_zone.labels).remove("topology.kubernetes.io/zone");
+    let no_zone = Node::read(&read(json!({"metadata": {"name": "n3"}})));
     for label in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"] {
         let mut world = World::new();
         world.volume("v1", "disk", "10Gi", &json!({"metadata": {"labels": {label: "a__b"}}}));
@@ -150,6 +149,20 @@ fn a_volume_that_names_the_claim_is_the_one_it_gets_even_if_a_smaller_one_is_fre
 }
 
 #[test]
+fn a_volume_that_names_the_claim_and_cannot_serve_it_does_not_keep_it_from_others() {
+    let for_data = json!({"spec": {"claimRef": {"namespace": "prod", "name": "data"}}});
+    let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    for (size, more) in [("9Gi", json!({})), ("10Gi", going)] {
+        let mut world = World::new();
+        world.volume("kept", "local", size, &with(for_data.clone(), &more));
+        world.local("v1", "n1", "40Gi");
+        world.claim("data", "local", &json!({}));
+        assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v1")])), "{size}");
+    }
+}
+
+#[test]
 fn of_two_pods_that_race_for_one_volume_the_second_is_refused_and_release_gives_it_back() {
     let mut world = World::new();
     let n1 = node("n1", "a");
@@ -245,6 +258,9 @@ fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v1")])));
     let other = json!({"spec": {"claimRef": {"namespace": "prod", "name": "other", "uid": "o"}}});
     world.volume("v1", "local", "10Gi", &with(on("kubernetes.io/hostname", "n1"), &other));
+    let next = pod("next", &["data"]);
+    assert_eq!(world.0.try_reserve(&next, &n1), Ok(binds(&[("data", "v2")])));
+    world.0.release(&next);
     world.0.release(&web);
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v2")])));
 }
@@ -289,4 +305,47 @@ fn a_volume_whose_affinity_has_alternatives_is_found_from_each() {
     {
         assert_eq!(world.verdict(&web, &node), expected, "{}", node.name);
     }
+}
+
+#[test]
+fn what_was_decided_for_a_bound_pod_outlives_it_until_it_is_seen() {
+    let mut world = World::new();
+    let n1 = node("n1", "a");
+    world.local("v1", "n1", "10Gi");
+    world.claim("data", "local", &json!({}));
+    world.claim("rest", "local", &json!({}));
+    world.0.reserve(&pod("web", &["data"]), &n1);
+    // It is bound, so its volume was; claim and volume are seen so later. Lifted, put back, gone.
+    let bound = bound_pod("web", "n1", &["data"]);
+    for _ in 0..2 {
+        world.0.reserve(&bound, &n1);
+        world.0.release(&bound);
+        assert_eq!(world.verdict(&pod("next", &["rest"]), &n1), Err("no_volume"));
+    }
+    assert_eq!(world.verdict(&pod("again", &["data"]), &n1), Ok(()));
+    // The claim goes, and with it what was decided for it.
+    world.0.remove_claim(&key("data"));
+    assert_eq!(world.verdict(&pod("next", &["rest"]), &n1), Ok(()));
+}
+
+#[test]
+fn a_pod_that_is_put_back_where_it_was_keeps_the_volume_of_its_plan() {
+    let mut world = World::new();
+    let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
+    world.local("v20", "n1", "20Gi");
+    world.claim("data", "local", &json!({}));
+    assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v20")])));
+    // A better one comes while the plan is carried out; then the pod's labels change.
+    world.local("v10", "n1", "10Gi");
+    world.0.release(&web);
+    assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v20")])));
+    // Unless somebody else got it in between.
+    world.claim(
+        "rest",
+        "local",
+        &json!({"spec": {"resources": {"requests": {"storage": "20Gi"}}}}),
+    );
+    world.0.release(&web);
+    assert_eq!(world.0.try_reserve(&pod("next", &["rest"]), &n1), Ok(binds(&[("rest", "v20")])));
+    assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v10")])));
 }

@@ -145,3 +145,20 @@ fn a_capacity_that_grows_is_news_and_one_that_shrinks_or_goes_is_none() {
     world.0.remove_csi_driver("disk.csi");
     assert!(world.0.take_news());
 }
+
+#[test]
+fn a_claim_whose_maker_gave_up_on_the_node_may_go_elsewhere() {
+    let mut world = World::new();
+    let (n1, n2) = (node("n1", "a"), node("n2", "a"));
+    let web = pod("web", &["data"]);
+    world.claim("data", "disk", &json!({}));
+    world.0.reserve(&web, &n1);
+    let selected =
+        json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n1"}}});
+    world.claim("data", "disk", &selected);
+    world.0.take_news();
+    assert_eq!(world.verdict(&pod("next", &["data"]), &n2), Err("volume_other_node"));
+    world.claim("data", "disk", &json!({}));
+    assert!(world.0.take_news());
+    assert_eq!(world.verdict(&pod("next", &["data"]), &n2), Ok(()));
+}

@@ -1,0 +1,70 @@
+//! A queue of objects that need a look: each is looked at by one task at a time, and again later
+//! if the look failed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::pause;
+use crate::api::Api;
+use crate::failure::Failure;
+use crate::object::Key;
+
+/// The first wait after a failure; it doubles with every further one.
+const FIRST_WAIT: Duration = Duration::from_millis(5);
+
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Looks at objects for ever. `dirty` names those that changed; `look` deals with one.
+pub(super) async fn work<L, F>(
+    api: Arc<Api>,
+    mut dirty: impl FnMut(&mut BTreeSet<Key>) + Send,
+    look: L,
+) where
+    L: Fn(Arc<Api>, Key) -> F + Send,
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    let mut waiting: BTreeSet<Key> = BTreeSet::new();
+    let mut busy: BTreeSet<Key> = BTreeSet::new();
+    let mut later: BTreeMap<Key, Instant> = BTreeMap::new();
+    let mut failures: BTreeMap<Key, u32> = BTreeMap::new();
+    let mut tasks: JoinSet<(Key, Result<(), Failure>)> = JoinSet::new();
+    loop {
+        dirty(&mut waiting);
+        let now = Instant::now();
+        let due: Vec<Key> =
+            later.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            later.remove(&key);
+            waiting.insert(key);
+        }
+        let ready: Vec<Key> = waiting.difference(&busy).cloned().collect();
+        for key in ready {
+            waiting.remove(&key);
+            busy.insert(key.clone());
+            let looking = look(Arc::clone(&api), key.clone());
+            tasks.spawn(async move { (key, looking.await) });
+        }
+        pause().await;
+        while let Some(joined) = tasks.try_join_next() {
+            // A task that panicked says so itself; its object is left alone from then on.
+            let Ok((key, result)) = joined else { continue };
+            busy.remove(&key);
+            match result {
+                Ok(()) | Err(Failure { code: 404, .. }) => {
+                    failures.remove(&key);
+                }
+                Err(_) => {
+                    let count = failures.entry(key.clone()).or_insert(0);
+                    let wait = (FIRST_WAIT * 2_u32.saturating_pow(*count)).min(LONGEST_WAIT);
+                    *count = (*count + 1).min(20);
+                    later.insert(key, Instant::now() + wait);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! One placement against the state just before it: every rule, each told on its own.
+
+use serde_json::Value;
+
+use super::facts::{Node, Pod, clash};
+use super::requests::Amounts;
+use super::selector::{list, text, tolerates};
+use super::world::World;
+use super::{Violation, neighbours, spread, volumes};
+
+/// What is wrong with a pod on a node.
+pub(crate) struct Found<'a> {
+    pod: &'a Pod,
+    node: &'a str,
+    /// All that was found.
+    pub(crate) all: Vec<Violation>,
+}
+
+impl<'a> Found<'a> {
+    /// Nothing so far.
+    pub(crate) fn new(pod: &'a Pod, node: &'a str) -> Self {
+        Self { pod, node, all: Vec::new() }
+    }
+
+    /// Notes a violation.
+    pub(crate) fn add(&mut self, rule: &'static str, text: String) {
+        let (pod, node) = (self.pod.key.clone(), self.node.to_owned());
+        self.all.push(Violation { rule, pod, node, text });
+    }
+}
+
+/// Every rule that a pod would break on a node, the pod itself being nowhere.
+pub(crate) fn placement(world: &World, pod: &Pod, node: &str) -> Vec<Violation> {
+    let mut found = Found::new(pod, node);
+    let Some(at) = world.nodes.get(node) else {
+        found.add("node", "there is no such node".to_owned());
+        return found.all;
+    };
+    if !list(&pod.spec, "/schedulingGates").is_empty() {
+        found.add("gates", "its scheduling gates are not open".to_owned());
+    }
+    facts(pod, at, &mut found);
+    load(world, pod, at, &mut found);
+    neighbours::check(world, pod, at, &mut found);
+    spread::check(world, pod, at, &mut found);
+    volumes::check(world, pod, at, &mut found);
+    found.all
+}
+
+/// What depends on the node alone.
+pub(crate) fn facts(pod: &Pod, node: &Node, found: &mut Found<'_>) {
+    let cordon = serde_json::json!({
+        "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"
+    });
+    if node.cordoned && !tolerates(list(&pod.spec, "/tolerations"), &cordon) {
+        found.add("cordon", "the node is cordoned".to_owned());
+    }
+    if let Some(taint) = pod.untolerated(node) {
+        found.add("taints", format!("{taint} is not tolerated"));
+    }
+    if !pod.asks_for(node) {
+        found.add("node-affinity", "the pod does not ask for this node".to_owned());
+    }
+}
+
+fn load(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+    let (asked, has) = match (&pod.asked, &node.allocatable) {
+        (Ok(asked), Ok(has)) => (asked, has),
+        (Err(why), _) | (_, Err(why)) => return found.add("unreadable", why.clone()),
+    };
+    let others: Vec<&Pod> = world.pods_on(&node.name).filter(|it| it.key != pod.key).collect();
+    let most = has.get("pods").copied().unwrap_or(0);
+    if others.len() as i128 + 1 > most {
+        found.add("pods", format!("{} are there, and {most} is the most", others.len()));
+    }
+    for (name, asked) in asked.iter().filter(|(_, asked)| **asked > 0) {
+        let used: i128 = others.iter().map(|it| amount(&it.asked, name)).sum();
+        let most = has.get(name).copied().unwrap_or(0);
+        if used + asked > most {
+            found.add("resources", format!("{name}: {used} used, {asked} asked, {most} there"));
+        }
+    }
+    for other in others {
+        if let Some(port) = clashing(pod, other) {
+            found.add("ports", format!("port {port:?} is used by {}", other.key));
+        }
+    }
+}
+
+/// What a pod has of one resource.
+pub(crate) fn amount(asked: &Result<Amounts, String>, name: &str) -> i128 {
+    asked.as_ref().ok().and_then(|it| it.get(name)).copied().unwrap_or(0)
+}
+
+/// A port that both use.
+pub(crate) fn clashing<'a>(pod: &'a Pod, other: &Pod) -> Option<&'a super::facts::Port> {
+    pod.ports.iter().find(|mine| other.ports.iter().any(|its| clash(mine, its)))
+}
+
+/// The pods that were nominated for a node and are of no lower priority hold their place there:
+/// with them on it, the placement must be right as well.
+pub(crate) fn with_nominated(world: &World, pod: &Pod, node: &str) -> Option<World> {
+    let waiting = world.nominated.get(node)?.iter().filter_map(|key| world.pods.get(key));
+    let waiting = waiting.filter(|it| it.key != pod.key && it.priority >= pod.priority);
+    let keys: Vec<String> = waiting.map(|it| it.key.clone()).collect();
+    if keys.is_empty() {
+        return None;
+    }
+    let mut then = world.clone();
+    keys.iter().for_each(|key| then.bind(key, node));
+    Some(then)
+}
+
+/// The name of the gang that a pod belongs to, and its size as written.
+pub(crate) fn gang(pod: &Value) -> Option<(String, String)> {
+    let find = |key: &str| {
+        let of = |part: &str| pod.pointer(part).and_then(|it| it.get(key)).and_then(Value::as_str);
+        of("/metadata/labels").or(of("/metadata/annotations")).map(str::to_owned)
+    };
+    let name = find("berth.dev/gang").filter(|it| !it.is_empty())?;
+    let namespace = text(pod, "/metadata/namespace");
+    Some((format!("{namespace}/{name}"), find("berth.dev/gang-size").unwrap_or_default()))
+}
