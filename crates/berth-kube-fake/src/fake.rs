@@ -179,6 +179,18 @@ impl FakeApi {
         self.api.store().len(id)
     }
 
+    /// How many objects of a kind are so. Nothing is copied, so it can be asked often.
+    #[must_use]
+    pub fn count_where(&self, kind: &str, is_so: impl Fn(&Value) -> bool) -> usize {
+        let Ok(id) = self.api.table_called(kind) else { return 0 };
+        let objects: Vec<_> = {
+            let store = self.api.store();
+            let home = store.home(id);
+            store.iter(home, None).map(|(_, object)| Arc::clone(object)).collect()
+        };
+        objects.iter().filter(|object| is_so(&object.value)).count()
+    }
+
     /// Replaces an object, as `kubectl replace` would.
     ///
     /// # Errors
@@ -280,7 +292,9 @@ impl FakeApi {
 
     /// Replaces what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
+        let down = faults.down;
         *lock(&self.api.faults) = faults;
+        self.api.down.send_replace(down);
     }
 
     /// From now on nothing goes wrong.
