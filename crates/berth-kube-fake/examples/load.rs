@@ -42,14 +42,22 @@ async fn main() {
     let pods = arguments.next().unwrap_or(2000);
     let fake = FakeApi::start(Options::default()).await.unwrap();
     let began = Instant::now();
-    for at in 0..nodes {
-        fake.create(samples::node(&format!("n{at}"), 64_000, 262_144)).await.unwrap();
-    }
+    let name = |letter: char| {
+        move |at: usize, object: &mut Value| {
+            object["metadata"]["name"] = json!(format!("{letter}{at}"));
+        }
+    };
+    fake.create_many(samples::node("n", 64_000, 262_144), nodes, name('n')).await.unwrap();
     report("nodes made", nodes, began);
     let began = Instant::now();
-    for at in 0..pods {
-        fake.create(samples::pod("default", &format!("p{at}"), "berth", 100, 128)).await.unwrap();
+    let some = pods / 10;
+    for at in 0..some {
+        fake.create(samples::pod("default", &format!("single{at}"), "other", 1, 1)).await.unwrap();
     }
+    report("pods made one by one", some, began);
+    let began = Instant::now();
+    let pod = samples::pod("default", "p", "berth", 100, 128);
+    fake.create_many(pod, pods, name('p')).await.unwrap();
     report("pods made", pods, began);
     let client = kube::Client::try_from(kube::Config::new(fake.url().parse().unwrap())).unwrap();
     let api: Api<Pod> = Api::default_namespaced(client.clone());
