@@ -99,6 +99,8 @@ pub struct Faults {
     pub drop_watches_every: Option<Duration>,
     /// How long every request waits.
     pub latency: Option<Duration>,
+    /// Nobody gets through: connections are cut, and so are watches that are under way.
+    pub down: bool,
     /// Only requests for this resource (`pods`, `pods/binding`) fail; `None`: all.
     pub only: Option<String>,
 }
@@ -110,6 +112,7 @@ impl Options {
             lost_reply_permille: self.lost_reply_permille,
             drop_watches_every: self.drop_watches_every,
             latency: self.latency,
+            down: false,
             only: None,
         }
     }

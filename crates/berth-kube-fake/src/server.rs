@@ -112,6 +112,9 @@ async fn respond(
     api: &Arc<Api>,
     request: Request<Incoming>,
 ) -> Result<Response<answer::Body>, Cut> {
+    if lock(&api.faults).down {
+        return Err(Cut);
+    }
     let at = jiff::Timestamp::now();
     let (parts, body) = request.into_parts();
     let agent = header(&parts.headers, "user-agent").to_owned();

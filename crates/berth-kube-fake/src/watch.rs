@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::api::Api;
@@ -206,6 +206,7 @@ impl Watcher {
         // Not all at the same moment: between half and one and a half of the time.
         let cut = cut.map(|every| started + every / 2 + every * fastrand::u32(..1000) / 1000);
         let mut changed = self.api.store().subscribe(self.id);
+        let mut down = self.api.down.subscribe();
         loop {
             match self.next_lines() {
                 Ok(Some(lines)) => {
@@ -227,6 +228,10 @@ impl Watcher {
                     if self.bookmarks && !self.send_bookmark().await {
                         return;
                     }
+                }
+                () = is_down(&mut down) => {
+                    let _ = self.out.send(Err(Cut)).await;
+                    return;
                 }
                 () = at(cut) => {
                     let _ = self.out.send(Err(Cut)).await;
@@ -267,6 +272,13 @@ impl Watcher {
         };
         self.seen = version;
         self.send(vec![bookmark(self.kind(), version, false)]).await
+    }
+}
+
+/// Waits until nobody is to get through.
+async fn is_down(down: &mut watch::Receiver<bool>) {
+    if down.wait_for(|down| *down).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sign-in, rights, TLS, faults and the record of requests.
 
 use berth_kube_fake::{Account, FakeApi, Faults, Options, Rule, samples};
+use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -140,6 +141,20 @@ async fn a_lost_reply_was_still_a_deed() {
         .await;
     assert!(bound.is_err());
     assert!(fake.bindings().is_empty());
+}
+
+#[tokio::test]
+async fn nobody_reaches_a_server_that_is_down() {
+    let (fake, client) = start().await;
+    let pods: Api<Pod> = Api::all(client);
+    let mut stream = pods.watch(&Default::default(), "0").await.unwrap().boxed();
+    fake.set_faults(Faults { down: true, ..Faults::default() });
+    let end = stream.next().await;
+    assert!(end.is_none_or(|event| event.is_err()), "the watch is cut");
+    let error = pods.list(&ListParams::default()).await.unwrap_err();
+    assert!(!matches!(error, kube::Error::Api(_)), "{error:?}");
+    fake.clear_faults();
+    assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
 
 #[tokio::test]
