@@ -34,6 +34,33 @@ async fn one_of_two_replicas_acts_and_gives_way_when_it_stops() {
 }
 
 #[tokio::test]
+async fn a_leader_that_cannot_renew_binds_nothing_until_it_leads_again() {
+    let fake = start().await;
+    add_nodes(&fake, &["n1"], 4_000).await;
+    let replica = Replica::standing(&fake, "only").await;
+    add_pod(&fake, "before", 100).await;
+    bound(&fake, "before").await;
+    fake.set_faults(berth_kube_fake::Faults {
+        error_rate_permille: 1_000,
+        only: Some("leases.coordination.k8s.io".to_owned()),
+        ..berth_kube_fake::Faults::default()
+    });
+    while replica.counts().await["leader"] == json!(true) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    add_pod(&fake, "meanwhile", 100).await;
+    while replica.counts().await["pods"] != json!(2) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(fake.bindings().len(), 1);
+    fake.clear_faults();
+    bound(&fake, "meanwhile").await;
+    check_books(&fake);
+    replica.stop().await;
+}
+
+#[tokio::test]
 async fn a_leader_that_dies_without_a_word_is_replaced_and_nothing_is_bound_twice() {
     let fake = start().await;
     add_nodes(&fake, &["n1", "n2", "n3"], 10_000).await;
