@@ -159,8 +159,15 @@ async fn the_webhook_shares_out_pods_and_stops_when_told() {
         "cloudpilot.ai/webhook-scheduler-max-on-demand-count": "2",
     } } });
     fake.merge("Deployment", "default", "web", fewer).await.unwrap();
-    until("two on-demand", async || kinds() == ["on-demand", "on-demand", "spot", "spot", "spot"])
-        .await;
+    until("two on-demand", async || {
+        // Nobody is evicted while others are not ready, and no scheduler is here to start them.
+        for pod in fake.list("Pod") {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let _ = fake.set_ready("default", name, true).await;
+        }
+        kinds() == ["on-demand", "on-demand", "spot", "spot", "spot"]
+    })
+    .await;
     let status = running.stop().await;
     assert_eq!(status.code(), Some(0));
     assert_rights_sufficed(&fake);
