@@ -38,6 +38,6 @@ mod watch;
 pub use admission::AdmissionCall;
 pub use failure::Failure;
 pub use fake::{FakeApi, Reply, StartError};
-pub use options::{AuditEntry, Faults, Options};
+pub use options::{Account, AuditEntry, Faults, Options};
 pub use rbac::Rule;
 pub use store::Binding;

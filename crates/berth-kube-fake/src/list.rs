@@ -52,6 +52,8 @@ pub(crate) struct Query {
     pub(crate) bookmarks: bool,
     pub(crate) timeout_s: Option<u64>,
     pub(crate) initial_events: Option<bool>,
+    /// Nothing but the metadata is wanted.
+    pub(crate) metadata_only: bool,
 }
 
 impl Query {
@@ -160,6 +162,12 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// The page with nothing but the metadata of its items.
+    pub(crate) fn metadata_only(mut self) -> Self {
+        self.items = self.items.iter().map(|object| view::metadata(object)).collect();
+        self
+    }
+
     /// The list as the server sends it.
     pub(crate) fn encode(&self, resource: &crate::resource::Resource) -> Bytes {
         let mut metadata = json!({ "resourceVersion": self.version.to_string() });

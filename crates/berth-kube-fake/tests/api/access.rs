@@ -1,6 +1,6 @@
 //! Sign-in, rights, TLS, faults and the record of requests.
 
-use berth_kube_fake::{FakeApi, Faults, Options, Rule, samples};
+use berth_kube_fake::{Account, FakeApi, Faults, Options, Rule, samples};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -63,6 +63,28 @@ async fn what_no_rule_allows_is_forbidden() {
     assert!(refused["message"].as_str().unwrap().contains(
         r#"User "system:serviceaccount:berth:berth" cannot list resource "secrets" in API group """#
     ));
+}
+
+#[tokio::test]
+async fn every_account_has_rights_of_its_own() {
+    let account = Account {
+        token: "reader".into(),
+        user: "system:serviceaccount:berth:reader".into(),
+        rbac: Some(Rule::from_yaml(ROLES, "berth").unwrap()),
+    };
+    let options =
+        Options { token: Some("all".into()), accounts: vec![account], ..Options::default() };
+    let (fake, _client) = start_with(options).await;
+    for (token, path, expected) in [
+        ("reader", "/api/v1/pods", 200),
+        ("reader", "/api/v1/secrets", 403),
+        ("all", "/api/v1/secrets", 200),
+        ("none", "/api/v1/pods", 401),
+    ] {
+        let bearer = format!("Bearer {token}");
+        let answer = plain(&fake, "GET", path, &[("authorization", &bearer)], "").await;
+        assert_eq!(answer.code, expected, "{token} {path}");
+    }
 }
 
 #[tokio::test]

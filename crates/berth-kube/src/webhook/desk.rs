@@ -253,16 +253,18 @@ impl Desk {
         receiver.await.map_err(|_| DeskError::Closed)
     }
 
-    /// The seat that the next pod would get, and its kind. Nothing is written.
+    /// The seat that the next pod would get if one were not there, and its kind. Nothing is written.
     pub(super) async fn preview(
         &self,
         key: &WorkloadKey,
         rule: &CapacityRule,
         pinned: Option<CapacityType>,
+        without: Option<InstanceId>,
     ) -> (i64, CapacityType) {
         self.settled().await;
+        let others = self.members(key).into_iter().filter(|member| Some(member.id) != without);
         let mut taken: Vec<u32> =
-            self.members(key).iter().filter_map(|member| u32::try_from(member.slot).ok()).collect();
+            others.filter_map(|member| u32::try_from(member.slot).ok()).collect();
         taken.sort_unstable();
         let first = match pinned {
             Some(CapacityType::Spot) => on_demand_seats(rule, None),

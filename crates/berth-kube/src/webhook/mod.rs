@@ -57,6 +57,7 @@ pub use settings::{
     FailurePolicy, Install, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options,
     OwnTls, Reach, Rebuild, TlsSource,
 };
+pub use tls::TlsError;
 
 /// The webhook cannot run.
 #[derive(Debug, Error)]
@@ -262,7 +263,9 @@ impl Running {
         let desk = desk::Desk::open(options.ledger.clone(), options.reserve_s()).await?;
         let watched = watch::controllers(&self.client, &metrics, stop);
         let keys = Keys::new(&options.prefixes, options.rebuild.on_change);
-        let owners = Owners::new(self.client.clone(), keys, watched.stores.clone());
+        // A pod takes two such questions, and its seat some time too.
+        let ask_for = options.deadline() / 4;
+        let owners = Owners::new(self.client.clone(), keys, watched.stores.clone(), ask_for);
         let parts = Parts {
             client: self.client.clone(),
             desk: Arc::new(desk),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::workload::{
-    Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
+    CapacityRule, Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
     deletion_cost, reconcile, seat_class,
 };
 use berth_engine::{CapacityType, InstanceId};
@@ -16,7 +16,7 @@ use berth_ledger::ClaimState;
 use berth_server::workloads::WorkloadKey;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -31,7 +31,6 @@ use super::metrics::Metrics;
 use super::owners::{Look, Owner, controller};
 use super::roster::LivePod;
 use super::settings::Rebuild;
-use berth_engine::workload::CapacityRule;
 
 /// How long a workload is left alone whose new pods do not come through us.
 const INEFFECTIVE_FOR: Duration = Duration::from_secs(600);
@@ -62,6 +61,8 @@ pub(super) struct Rebuilder {
     pub(super) settings: Rebuild,
     pub(super) wake: Arc<Notify>,
     progress: HashMap<WorkloadKey, Progress>,
+    /// Seats without a pod, by their fence, as of the last time they were looked for.
+    empty: HashMap<InstanceId, i64>,
 }
 
 /// A workload whose members are all there.
@@ -147,8 +148,8 @@ impl Rebuilder {
         settings: Rebuild,
         wake: Arc<Notify>,
     ) -> Self {
-        let progress = HashMap::new();
-        Self { client, keeper, events, metrics, settings, wake, progress }
+        let (progress, empty) = (HashMap::new(), HashMap::new());
+        Self { client, keeper, events, metrics, settings, wake, progress, empty }
     }
 
     /// Looks at workloads while we lead, until it is told to stop.
@@ -162,6 +163,7 @@ impl Rebuilder {
                 self.look().await;
                 if looks.is_multiple_of(FORGET_EVERY) {
                     self.forget().await;
+                    self.free_empty().await;
                 }
                 looks += 1;
             } else {
@@ -347,6 +349,28 @@ impl Rebuilder {
                 && let Err(error) = self.keeper.desk.forget(&key).await
             {
                 tracing::debug!(%error, "a workload that is gone cannot be forgotten now");
+            }
+        }
+    }
+
+    /// Frees seats that have had no pod for a while, which can only be if the ledger was away when
+    /// the pod went. The API server is asked first.
+    async fn free_empty(&mut self) {
+        let is_empty = |seated: &Seated| {
+            seated.state != ClaimState::Held && self.keeper.roster.named(seated.id).is_none()
+        };
+        let found: Vec<Seated> = self.keeper.desk.everyone().into_iter().filter(is_empty).collect();
+        let mut twice: HashMap<String, Vec<Seated>> = HashMap::new();
+        for seated in &found {
+            if self.empty.get(&seated.id) == Some(&seated.fence) {
+                twice.entry(seated.key.0.to_string()).or_default().push(seated.clone());
+            }
+        }
+        self.empty = found.iter().map(|seated| (seated.id, seated.fence)).collect();
+        for (namespace, seats) in twice {
+            let freed = self.keeper.free_missing(&namespace, &ListParams::default(), seats).await;
+            if let Err(error) = freed {
+                tracing::debug!(%error, namespace, "empty seats cannot be freed now");
             }
         }
     }
