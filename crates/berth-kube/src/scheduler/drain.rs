@@ -30,6 +30,8 @@ const AGAIN_MS: Millis = 10_000;
 const RETRY_MS: Millis = 5_000;
 /// For this long a pod that went is taken to have no other place yet.
 const SETTLING_MS: Millis = 10_000;
+/// Pods whose other places are looked for in one look: it takes time from those who wait for a place.
+const LOOK_MOST: usize = 16;
 /// How often a cordon is asked for again.
 const CORDON_AGAIN_MS: Millis = 10_000;
 /// The least time between two reports that only differ in numbers.
@@ -240,8 +242,9 @@ impl Drains {
         });
         let mut busy = self.going.len()
             + leavers.iter().filter(|it| it.leaving && !self.going.contains_key(&it.uid)).count();
+        let mut looked = 0;
         for leaver in leavers.iter().filter(|it| !it.leaving) {
-            if busy >= self.at_once {
+            if busy >= self.at_once || looked >= LOOK_MOST {
                 break;
             }
             let waits = self.stuck.get(&leaver.uid).is_some_and(|it| it.again > now.millis);
@@ -249,6 +252,7 @@ impl Drains {
                 continue;
             }
             if !overdue {
+                looked += 1;
                 match other_places(leaver) {
                     // Everyone who is on the way takes at most one of these places.
                     Ok(places) if places > busy => {}

@@ -127,6 +127,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     let (orders, ordered) = mpsc::unbounded_channel();
     // These end after what they serve.
     let (elected, served) = (CancellationToken::new(), CancellationToken::new());
+    // Whoever drops this future wants it to end, too.
+    let _guards = (elected.clone().drop_guard(), served.clone().drop_guard());
 
     let leadership = match options.lease {
         Some(candidate) => candidate.stand_guarded(options.client.clone(), elected.clone()),

@@ -108,6 +108,8 @@ impl ExplainPod {
             return Err(Failure::usage(format!("--scheduler is {url:?}"))
                 .accepted("an address such as http://127.0.0.1:8081"));
         }
+        // Whoever comes first sets it for the process; all of Berth uses the same.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let asked = reqwest::Client::new().get(path).header("accept", "application/json").send();
         let answer = asked.await.map_err(|error| {
             Failure::new(Exit::Unreachable, format!("no scheduler answers at {url}"))

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::stage::{Running, Stage, arguments, documents, of_kind, page, read, until};
 
 /// An API server that allows what a part's manifests ask for, and the part's namespace in it.
-async fn cluster(part: &str, options: Options) -> FakeApi {
+pub(crate) async fn cluster(part: &str, options: Options) -> FakeApi {
     let rights = read(&format!("deploy/kubernetes/{part}/10-rbac.yaml"));
     let rbac = Some(Rule::from_yaml(&rights, "berth-system").unwrap());
     let fake = FakeApi::start(Options { rbac, audit: true, ..options }).await.unwrap();
@@ -18,7 +18,7 @@ async fn cluster(part: &str, options: Options) -> FakeApi {
 }
 
 /// What the manifests run, with some arguments replaced and others added.
-fn as_installed(part: &str, replaced: &[(&str, &str)]) -> Vec<String> {
+pub(crate) fn as_installed(part: &str, replaced: &[(&str, &str)]) -> Vec<String> {
     let mut arguments = arguments(part);
     for (flag, value) in replaced {
         let begin = format!("{flag}=");
@@ -29,12 +29,12 @@ fn as_installed(part: &str, replaced: &[(&str, &str)]) -> Vec<String> {
 }
 
 /// Whoever was refused something had too few rights.
-fn assert_rights_sufficed(fake: &FakeApi) {
+pub(crate) fn assert_rights_sufficed(fake: &FakeApi) {
     let refused: Vec<_> = fake.audit().into_iter().filter(|it| it.code == 403).collect();
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
-async fn until_ready(running: &Running) {
+pub(crate) async fn until_ready(running: &Running) {
     let url = format!("{}/readyz", running.probes());
     until(&format!("ready\n{}", running.log()), async || {
         page(&url).await.is_some_and(|(status, _)| status == 200)
@@ -42,7 +42,7 @@ async fn until_ready(running: &Running) {
     .await;
 }
 
-fn free_port() -> SocketAddr {
+pub(crate) fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -159,8 +159,15 @@ async fn the_webhook_shares_out_pods_and_stops_when_told() {
         "cloudpilot.ai/webhook-scheduler-max-on-demand-count": "2",
     } } });
     fake.merge("Deployment", "default", "web", fewer).await.unwrap();
-    until("two on-demand", async || kinds() == ["on-demand", "on-demand", "spot", "spot", "spot"])
-        .await;
+    until("two on-demand", async || {
+        // Nobody is evicted while others are not ready, and no scheduler is here to start them.
+        for pod in fake.list("Pod") {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let _ = fake.set_ready("default", name, true).await;
+        }
+        kinds() == ["on-demand", "on-demand", "spot", "spot", "spot"]
+    })
+    .await;
     let status = running.stop().await;
     assert_eq!(status.code(), Some(0));
     assert_rights_sufficed(&fake);

@@ -97,16 +97,18 @@ impl Hands {
                 // Whoever leads now places it; but what may still happen keeps its place.
                 None if !is_open => return Fate::NotLeading,
                 None => {}
-                Some(Err(Failure::Gone(_))) => return Fate::Gone,
                 Some(Err(Failure::Refused(why))) if !is_open => {
                     let node = &reservation.node;
                     return Fate::Failed(format!("binding to {node} was refused: {why}"));
                 }
-                Some(Err(Failure::Conflict(why))) if !is_open && conflicts >= CONFLICTS => {
+                Some(Err(Failure::Gone(why) | Failure::Conflict(why)))
+                    if !is_open && conflicts >= CONFLICTS =>
+                {
                     let node = &reservation.node;
                     return Fate::Failed(format!("binding to {node} was refused: {why}"));
                 }
-                Some(Err(Failure::Conflict(_))) => conflicts += 1,
+                // What the pod is now is seen below.
+                Some(Err(Failure::Gone(_) | Failure::Conflict(_))) => conflicts += 1,
                 Some(Err(Failure::Refused(_) | Failure::Later { .. })) => {}
                 Some(Err(Failure::Unknown(why))) => {
                     tracing::debug!(pod = %reservation.pod, why, "a binding was not answered");

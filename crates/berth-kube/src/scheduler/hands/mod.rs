@@ -84,10 +84,19 @@ impl Hands {
 
     /// Takes work until there is no more.
     pub(crate) async fn work(&self, mut orders: mpsc::UnboundedReceiver<Work>) {
+        let (statuses, mut written) = mpsc::unbounded_channel();
+        let writer = self.clone();
+        self.inner.tasks.spawn(async move {
+            while let Some(status) = written.recv().await {
+                writer.drain_status(status).await;
+            }
+        });
         while let Some(work) = orders.recv().await {
             let hands = self.clone();
             match work {
                 Work::Tell(notice) => hands.inner.teller.unschedulable(notice),
+                // A later one must not be overtaken by an earlier one.
+                Work::DrainStatus(status) => drop(statuses.send(status)),
                 other => drop(self.inner.tasks.spawn(async move { hands.one(other).await })),
             }
         }

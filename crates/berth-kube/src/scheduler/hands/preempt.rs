@@ -81,9 +81,9 @@ impl Hands {
             .repeat(|| self.ask("patch", api.patch_status(&victim.pod.name, &params, &patch)))
             .await;
         match patched {
-            Ok(_) => {}
-            // It has gone by itself, or another has its name.
-            Err(Failure::Gone(_) | Failure::Conflict(_)) => return Ok(()),
+            // Another has its name: the deletion below is for its uid alone.
+            Ok(_) | Err(Failure::Conflict(_) | Failure::Refused(_)) => {}
+            Err(Failure::Gone(_)) => return Ok(()),
             Err(failure) => return Err(failure),
         }
         let uid = Some(victim.uid.to_string());
