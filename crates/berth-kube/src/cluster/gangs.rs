@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_engine::Timestamp;
 
 use super::Cluster;
-use super::outcome::{GangOutcome, Refusal};
+use super::outcome::{GangOutcome, Refusal, Reservation};
 use super::place::NoPlace;
 use super::pod::{Key, Pod};
 use super::pods::PodEntry;
@@ -40,10 +40,14 @@ impl Cluster {
     }
 
     fn place_all(&mut self, gang: &Key, waiting: &[Arc<Pod>], now: Timestamp) -> GangOutcome {
-        let mut reserved = Vec::with_capacity(waiting.len());
+        let news = self.news;
+        let mut reserved: Vec<Reservation> = Vec::with_capacity(waiting.len());
+        let mut promised = Vec::new();
         for pod in waiting {
             let refusal = match self.choose(&pod.uid, now) {
                 Ok(place) => {
+                    let before = self.pods.get(&pod.uid).and_then(|it| it.promised.clone());
+                    promised.extend(before.map(|node| (Arc::clone(&pod.uid), node)));
                     reserved.extend(self.reserve(&pod.uid, place));
                     continue;
                 }
@@ -54,6 +58,11 @@ impl Cluster {
             for reservation in &reserved {
                 self.give_up(&reservation.uid);
             }
+            // What was only tried leaves no trace.
+            for (uid, node) in promised {
+                self.promise(&uid, &node);
+            }
+            (self.news, self.refused) = (news, None);
             return GangOutcome::Refused(Box::new(for_gang(refusal, gang, done, waiting.len())));
         }
         GangOutcome::Reserved(reserved)

@@ -82,6 +82,8 @@ impl Cluster {
         self.scan(&asking, now, &mut found);
         let chosen = self.decide(&asking, &mut found);
         self.found = found;
+        let hard = entry.pod.spread.iter().any(|it| it.hard);
+        self.waits_for_others |= chosen.is_none() && (hard || !entry.pod.beside.is_empty());
         chosen.ok_or(NoPlace::Everywhere)
     }
 
