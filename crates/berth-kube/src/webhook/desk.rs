@@ -138,7 +138,11 @@ impl Desk {
         let (catalog, notes, _) = Catalog::start().map_err(failed)?;
         let mut options = PlacerOptions::new(Policy::from_toml(POLICY)?);
         options.notes = Some(notes);
-        options.follow_every = Duration::from_millis(25);
+        // An embedded ledger has no other writers whose news one could wait for.
+        options.follow_every = match &backend {
+            Backend::Sqlite(_) => Duration::from_millis(200),
+            Backend::Postgres(_) => Duration::from_millis(25),
+        };
         options.ledger.patience = PATIENCE;
         let placer = Placer::start(backend, &options).map_err(failed)?;
         let ledger = placer.ledger().clone();

@@ -228,6 +228,11 @@ impl Keeper {
         of_node().or_else(told).or_else(left)
     }
 
+    /// Whether a pod is on a node that says nothing of its kind, and so cannot be counted.
+    pub(super) fn is_of_neither_kind(&self, pod: &LivePod) -> bool {
+        pod.node.is_some() && self.class(pod).is_none() && self.desk.in_books(pod.id).is_none()
+    }
+
     /// Brings the desk in step with all pods: those with tokens first, each into its own slot, then
     /// the others. `before` is who had seats before the pods were listed; of these, whoever is not
     /// among the pods is gone.

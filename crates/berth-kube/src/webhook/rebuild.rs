@@ -232,10 +232,13 @@ impl Rebuilder {
         let Asked::On { rule, .. } = owner.asked else { return None };
         let version = owner.version.as_deref();
         let rule = self.keeper.desk.define(key, rule, version).await.ok()?;
-        let live = self.keeper.roster.of_controller(&owner.controller_uid).len();
+        let live = self.keeper.roster.of_controller(&owner.controller_uid);
+        // Pods on nodes that are of neither kind are nobody's, and no reason to wait.
+        let neither = live.iter().filter(|pod| self.keeper.is_of_neither_kind(pod)).count();
         let replicas = owner.replicas.and_then(|it| usize::try_from(it).ok());
-        let wanted = replicas.unwrap_or(members.len());
-        if live != members.len() || wanted != members.len() || self.rolls_out(first) {
+        let wanted = replicas.map_or(members.len(), |it| it.saturating_sub(neither));
+        let all = live.len() - neither == members.len() && wanted == members.len();
+        if !all || self.rolls_out(first) {
             return None;
         }
         let replicas = u32::try_from(wanted).ok()?;

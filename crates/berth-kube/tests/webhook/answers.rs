@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use berth_kube::webhook::{OnError, OnInvalid};
+use berth_ledger::Backend;
+use berth_pgtemp::{Options as PgOptions, TempPostgres};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, eventually, post, post_http2, request, review, review_id, shared};
@@ -268,4 +270,30 @@ async fn when_the_api_server_does_not_answer_the_setting_decides() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_ledger_is_away_pods_pass_with_a_warning_and_later_get_their_slots() {
+    let mut postgres = TempPostgres::start(PgOptions::quick()).unwrap();
+    let url = postgres.create_database("webhook").unwrap();
+    let stage = Stage::with(|_| {}, |options| options.ledger = Backend::Postgres(url)).await;
+    let owned = stage.deployment("web", 5, &shared(3)).await;
+    let pod = owned.pod();
+    assert_eq!(stage.review(&pod).await.seat(&pod), "0 on-demand");
+    postgres.kill().unwrap();
+    let answer = stage.review(&pod).await;
+    assert!(answer.is_untouched(), "{answer:?}");
+    assert_eq!(answer.warnings().len(), 1);
+    postgres.restart().unwrap();
+    let back = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            let answer = stage.review(&pod).await;
+            if !answer.is_untouched() {
+                return answer.seat(&pod);
+            }
+        }
+    });
+    // What was asked for while it was away may have been given after all, and ends by itself.
+    let seat = back.await.expect("slots are given again");
+    assert!(seat == "1 on-demand" || seat == "2 on-demand", "{seat}");
 }

@@ -17,6 +17,9 @@ pub(crate) struct Binder(#[expect(dead_code, reason = "ends with it")] DropGuard
 /// given one.
 pub(crate) async fn binder(fake: &FakeApi, otherwise: &'static str) -> Binder {
     for (name, kind) in [("n-on-demand", "on-demand"), ("n-spot", "spot")] {
+        if fake.get("nodes", "", name).is_some() {
+            continue;
+        }
         let mut node = samples::node(name, 1_000_000, 1_000_000);
         node["metadata"]["labels"]["node.kubernetes.io/capacity"] = json!(kind);
         fake.create(node).await.unwrap();

@@ -214,3 +214,42 @@ async fn probes_say_how_it_is() {
     assert!(text.contains("berth_webhook_certificate_ends "), "{text}");
     assert_eq!(get("/other").await.0, 404);
 }
+
+#[tokio::test]
+async fn pods_on_nodes_of_neither_kind_are_left_alone_and_in_nobodys_way() {
+    let stage = Stage::new().await;
+    let plain = berth_kube_fake::samples::node("plain", 8000, 8192);
+    stage.fake.create(plain).await.unwrap();
+    let owned = stage.deployment("web", 5, &shared(1)).await;
+    let mut there = owned.pod();
+    there["spec"]["nodeName"] = json!("plain");
+    stage.fake.create(there).await.unwrap();
+    let pod = owned.pod();
+    assert_eq!(stage.create(&pod).await.0.seat(&pod), "0 on-demand");
+    assert_eq!(stage.create(&pod).await.0.seat(&pod), "1 spot");
+}
+
+#[tokio::test]
+async fn it_is_not_ready_before_it_has_seen_the_pods() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = crate::stage::options(&folder, crate::stage::free_port());
+    options.install = None;
+    let fake = berth_kube_fake::FakeApi::start(berth_kube_fake::Options::default()).await.unwrap();
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "berth" },
+    });
+    fake.create(namespace).await.unwrap();
+    let only = Some("pods".to_owned());
+    let faults = berth_kube_fake::Faults { error_rate_permille: 1000, only, ..Default::default() };
+    fake.set_faults(faults);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let client = crate::stage::client(&fake);
+    let webhook = berth_kube::webhook::Webhook::start(client, options, stop.clone()).await.unwrap();
+    let ready = || tokio::time::timeout(Duration::from_secs(1), webhook.ready());
+    assert!(ready().await.is_err(), "pods cannot be listed");
+    fake.clear_faults();
+    let ready = tokio::time::timeout(Duration::from_secs(60), webhook.ready()).await;
+    assert_eq!(ready, Ok(true));
+    stop.cancel();
+    webhook.wait().await.unwrap();
+}

@@ -68,6 +68,45 @@ async fn s16_a_roll_out_ends_with_the_right_counts() {
 }
 
 #[tokio::test]
+async fn s16_an_old_revision_lets_its_on_demand_pods_go_first() {
+    let stage = Stage::alive().await;
+    let hand = binder(&stage.fake, "n-spot").await;
+    web(&stage, 4, shared(2)).await;
+    until(&stage, "web", "0:O 1:O 2:S 3:S").await;
+    let old = uids(&stage.fake, "web");
+    // Nobody binds the first new pod, so that the roll-out stands still.
+    drop(hand);
+    let spec = json!({ "spec": {
+        "strategy": { "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
+        "template": { "metadata": { "annotations": { "version": "2" } } },
+    } });
+    stage.fake.merge("deployments", "shop", "web", spec).await.unwrap();
+    let cost = |pod: &Value| {
+        let cost = &pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"];
+        cost.as_str().unwrap_or("-").to_owned()
+    };
+    let costs = || {
+        let all = pods(&stage.fake);
+        let of = |slot: &&str| {
+            let pod = all.iter().find(|it| it["metadata"]["uid"] == old[*slot]);
+            pod.map_or_else(String::new, cost)
+        };
+        ["0", "1", "2", "3"].iter().map(of).collect::<Vec<_>>().join(" ")
+    };
+    eventually("on-demand is cheapest in the old revision", || costs() == "0 0 1 1").await;
+    let _hand = binder(&stage.fake, "n-spot").await;
+    let alone = || {
+        let all = pods(&stage.fake);
+        all.len() == 4 && all.iter().all(|it| it["metadata"]["annotations"]["version"] == "2")
+    };
+    eventually("the new revision runs alone", alone).await;
+    until(&stage, "web", "0:O 1:O 2:S 3:S").await;
+    let mut found: Vec<String> = pods(&stage.fake).iter().map(cost).collect();
+    found.sort();
+    assert_eq!(found, ["1", "1", "100", "100"]);
+}
+
+#[tokio::test]
 async fn a_stateful_set_is_shared_by_ordinal_and_rebuilt_when_the_count_changes() {
     let stage = Stage::alive().await;
     let _binder = binder(&stage.fake, "n-spot").await;
