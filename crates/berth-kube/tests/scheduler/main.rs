@@ -10,6 +10,7 @@ mod leadership;
 mod measuring;
 mod preemption;
 mod rights;
+mod storm;
 mod support;
 mod telling;
 mod volumes;
