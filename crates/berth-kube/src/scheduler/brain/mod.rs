@@ -9,6 +9,8 @@ pub(crate) mod drive;
 mod place;
 mod pods;
 mod reports;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
