@@ -59,9 +59,11 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
         ("--namespace", "berth-system"),
         ("--identity", "one"),
         ("--probes", "127.0.0.1:0"),
+        ("--wire-listen", "127.0.0.1:0"),
     ];
     let running = stage.start(&as_installed("scheduler", &replaced)).await;
     assert_eq!(running.told("pods "), "with schedulerName: berth");
+    let wire = running.told("wire ").split(' ').next().unwrap().to_owned();
     until_ready(&running).await;
 
     fake.create(samples::pod("default", "small", "berth", 1000, 512)).await.unwrap();
@@ -96,6 +98,8 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
     let (code, _, said) = stage.run(&nobody).await;
     assert_eq!(code, Some(4), "{said}");
 
+    let (status, said) = page(&wire).await.unwrap();
+    assert!(status == 400 && said.contains("POST"), "{status}: {said}");
     let (_, metrics) = page(&format!("{probes}/metrics")).await.unwrap();
     assert!(metrics.contains("berth_scheduler_leader 1"), "{metrics}");
     let status = running.stop().await;
