@@ -295,7 +295,8 @@ mod tests {
 
     #[test]
     fn the_best_node_comes_first_and_of_equals_the_smallest_name() {
-        let row = |node: &str, total: i64| json!({ "node": node, "removed_by": [], "total": total });
+        let row =
+            |node: &str, total: i64| json!({ "node": node, "removed_by": [], "total": total });
         let found = told(json!({
             "namespace": "shop", "pod": "web-0", "node": null, "best": "b", "refusal": null,
             "table": [row("a", 1_000_000), row("b", 2_500_000), row("c", 2_500_000)],

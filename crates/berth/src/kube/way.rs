@@ -113,8 +113,9 @@ impl Log {
             otlp_endpoint: None,
         };
         Telemetry::start(&config).map_err(|_| {
-            Failure::usage(format!("--log-level is {:?}", self.log_level))
-                .accepted("error, warn, info, debug, trace, or directives as in info,berth_kube=debug")
+            Failure::usage(format!("--log-level is {:?}", self.log_level)).accepted(
+                "error, warn, info, debug, trace, or directives as in info,berth_kube=debug",
+            )
         })
     }
 }

@@ -82,7 +82,8 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("default/large has no place: 0/2 nodes can take it"), "{said}");
     assert!(table.contains("n1    cpu   4 free of 64 asked") || table.contains("n1"), "{table}");
-    let (code, placed, said) = stage.run(&["explain", "pod", "small", "--scheduler", &probes]).await;
+    let (code, placed, said) =
+        stage.run(&["explain", "pod", "small", "--scheduler", &probes]).await;
     assert_eq!(code, Some(0), "{said}");
     assert!(placed.contains(&format!("default/small is on {}", binding.node)), "{placed}");
     let compute = ["explain", "pod", "default/large", "--kubeconfig", &kubeconfig, "-o", "json"];
@@ -109,7 +110,8 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
 async fn the_webhook_shares_out_pods_and_stops_when_told() {
     let (listen, probes) = (free_port(), free_port());
     let services = [("berth-system/berth-webhook".to_owned(), listen)].into();
-    let options = Options { services, tls: true, controllers: true, kubelet: true, ..Options::default() };
+    let options =
+        Options { services, tls: true, controllers: true, kubelet: true, ..Options::default() };
     let fake = cluster("webhook", options).await;
     let entry = "deploy/kubernetes/webhook/50-configuration.yaml";
     let entry = of_kind(&documents(entry), "MutatingWebhookConfiguration");
@@ -157,10 +159,8 @@ async fn the_webhook_shares_out_pods_and_stops_when_told() {
         "cloudpilot.ai/webhook-scheduler-max-on-demand-count": "2",
     } } });
     fake.merge("Deployment", "default", "web", fewer).await.unwrap();
-    until("two on-demand", async || {
-        kinds() == ["on-demand", "on-demand", "spot", "spot", "spot"]
-    })
-    .await;
+    until("two on-demand", async || kinds() == ["on-demand", "on-demand", "spot", "spot", "spot"])
+        .await;
     let status = running.stop().await;
     assert_eq!(status.code(), Some(0));
     assert_rights_sufficed(&fake);
@@ -175,7 +175,11 @@ async fn what_cannot_run_says_which_flag_which_value_and_what_would_do() {
     let cases: Vec<(Vec<&str>, i32, &[&str])> = vec![
         (webhook(&["--timeout", "60s"]), 2, &["--timeout", "1 to 30"]),
         (webhook(&["--prefix", "Not/A/Name"]), 2, &["--prefix", "Not/A/Name", "cloudpilot.ai"]),
-        (webhook(&["--spot-value", "on-demand"]), 2, &["--capacity-label", "two values that differ"]),
+        (
+            webhook(&["--spot-value", "on-demand"]),
+            2,
+            &["--capacity-label", "two values that differ"],
+        ),
         (webhook(&["--on-invalid", "maybe"]), 2, &["--on-invalid", "maybe", "admit, refuse"]),
         (webhook(&["--database-url", "mysql://x"]), 2, &["--database-url", "postgres://"]),
         (webhook(&["--log-level", "="]), 2, &["--log-level", "debug"]),
@@ -209,7 +213,8 @@ async fn an_address_that_is_taken_is_named_with_its_flag() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("--probes is {at}")) && said.contains("name another"), "{said}");
     let folder = stage.path("data");
-    let webhook = ["kube", "webhook", "--kubeconfig", &kubeconfig, "--data-dir", &folder, "--listen", &at];
+    let webhook =
+        ["kube", "webhook", "--kubeconfig", &kubeconfig, "--data-dir", &folder, "--listen", &at];
     let (code, _, said) = stage.run(&webhook).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("--listen is {at}")), "{said}");
@@ -219,12 +224,14 @@ async fn an_address_that_is_taken_is_named_with_its_flag() {
 async fn the_measurement_says_how_many_pods_a_second() {
     let stage = Stage::new();
     for mix in ["plain", "full"] {
-        let (code, printed, said) =
-            stage.run(&["bench", "kube", "--nodes", "50", "--pods", "500", "--mix", mix, "--json"]).await;
+        let (code, printed, said) = stage
+            .run(&["bench", "kube", "--nodes", "50", "--pods", "500", "--mix", mix, "--json"])
+            .await;
         assert_eq!(code, Some(0), "{said}");
         let report: Value = serde_json::from_str(&printed).unwrap();
         assert!(report["pods_per_s"].as_u64().is_some_and(|it| it > 0), "{report}");
-        let (placed, refused) = (report["placed"].as_u64().unwrap(), report["refused"].as_u64().unwrap());
+        let (placed, refused) =
+            (report["placed"].as_u64().unwrap(), report["refused"].as_u64().unwrap());
         assert_eq!(placed + refused, 500, "{report}");
         assert_eq!(report["mix"], mix);
         assert!(mix != "plain" || refused == 0, "{report}");

@@ -51,10 +51,8 @@ pub(crate) fn of_kind(documents: &[Value], kind: &str) -> Value {
 
 /// What the container of a Deployment runs.
 pub(crate) fn arguments(part: &str) -> Vec<String> {
-    let deployment = of_kind(
-        &documents(&format!("deploy/kubernetes/{part}/30-deployment.yaml")),
-        "Deployment",
-    );
+    let deployment =
+        of_kind(&documents(&format!("deploy/kubernetes/{part}/30-deployment.yaml")), "Deployment");
     let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
     args.as_array().unwrap().iter().map(|arg| arg.as_str().unwrap().to_owned()).collect()
 }
