@@ -60,7 +60,7 @@ async fn every_pod_is_bound_once_and_by_the_rules_whatever_fails() {
     let record = run(Plan {
         size: Size { units: 3 },
         seed: 7,
-        lease: Some(Duration::from_secs(3)),
+        lease: Some(Duration::from_secs(6)),
         kills: 3,
         history: 2_000,
         patience: Duration::from_secs(60),

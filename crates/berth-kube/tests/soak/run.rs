@@ -94,7 +94,7 @@ pub(crate) async fn run(plan: Plan) -> Record {
         lost_reply_permille: 20,
         drop_watches_every: Some(Duration::from_secs(3)),
         latency: Some(Duration::from_millis(2)),
-        only: None,
+        ..Faults::default()
     });
     let mut stage = Stage::new(plan, Arc::clone(&fake), crowd.nodes);
     let share = crowd.coming.len().div_ceil(plan.kills + 1);
