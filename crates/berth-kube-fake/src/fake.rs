@@ -11,11 +11,11 @@ use crate::admission::AdmissionCall;
 use crate::api::{Api, Done, User, Writer, lock};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
-use crate::object::{self, Key};
+use crate::object::{self, Key, Object};
 use crate::options::{AuditEntry, Faults, Options};
 use crate::patch::Patch;
 use crate::server::{self, Identity};
-use crate::store::{Binding, TableId};
+use crate::store::{Binding, Departure, TableId};
 use crate::update::Part;
 
 /// Why the server did not start.
@@ -357,6 +357,14 @@ impl FakeApi {
     #[must_use]
     pub fn bindings(&self) -> Vec<Binding> {
         self.api.store().bindings.clone()
+    }
+
+    /// Every pod that is not there any more, in the order in which they went.
+    #[must_use]
+    pub fn departures(&self) -> Vec<Departure> {
+        let gone = self.api.store().departures.clone();
+        let departure = |it: &Arc<Object>| Departure { pod: it.value.clone(), seq: it.version };
+        gone.iter().map(departure).collect()
     }
 
     /// Every call of a webhook so far.

@@ -62,4 +62,4 @@ pub use failure::Failure;
 pub use fake::{FakeApi, Reply, StartError};
 pub use options::{Account, AuditEntry, Faults, Options};
 pub use rbac::Rule;
-pub use store::Binding;
+pub use store::{Binding, Departure};
