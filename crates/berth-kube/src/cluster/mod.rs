@@ -84,6 +84,8 @@ pub struct Cluster {
     /// Pods that a node was promised to, by the node's name.
     promises: FxHashMap<Arc<str>, Vec<Arc<str>>>,
     news: bool,
+    /// Whether somebody was refused who may get a place when others come.
+    waits_for_others: bool,
     /// Kept so that a scan allocates nothing.
     found: Vec<place::Found>,
     /// Rises with every change of who is where.
@@ -110,6 +112,7 @@ impl Cluster {
             vms: Vms::default(),
             promises: FxHashMap::default(),
             news: false,
+            waits_for_others: false,
             found: Vec::new(),
             changes: 0,
             refused: None,
@@ -121,5 +124,6 @@ impl Cluster {
         self.engine.set_policy(policy.clone());
         self.settings.policy = policy;
         self.news = true;
+        self.changes += 1;
     }
 }

@@ -80,8 +80,14 @@ impl Cluster {
         let asking = self.asking(&entry).map_err(NoPlace::Anywhere)?;
         let mut found = std::mem::take(&mut self.found);
         self.scan(&asking, now, &mut found);
-        let chosen = self.decide(&asking, &mut found);
+        let mut chosen = self.decide(&asking, &mut found);
+        if chosen.is_none() {
+            self.add_overfull(&asking, &mut found);
+            chosen = self.decide(&asking, &mut found);
+        }
         self.found = found;
+        let hard = entry.pod.spread.iter().any(|it| it.hard);
+        self.waits_for_others |= chosen.is_none() && (hard || !entry.pod.beside.is_empty());
         chosen.ok_or(NoPlace::Everywhere)
     }
 
@@ -158,6 +164,25 @@ impl Cluster {
         let _ = self.engine.each_candidate(&request, now, open.words, see);
         self.keep_by_neighbours(asking, found);
         self.add_wishes(asking, found);
+    }
+
+    /// Adds nodes on which more memory is used than there is, for a pod that asks for none: by
+    /// Kubernetes' rules they may take it, while the engine knows no instance without memory. They
+    /// come last.
+    pub(super) fn add_overfull(&mut self, asking: &Asking<'_>, found: &mut Vec<Found>) {
+        let needs = &asking.entry.pod.needs;
+        if asking.entry.asked.memory > 0 {
+            return;
+        }
+        let open = self.classes.get(needs, &self.nodes).words;
+        let is_open =
+            |place: usize| open.get(place / 64).is_some_and(|it| it >> (place % 64) & 1 == 1);
+        for (place, node) in self.nodes.present().filter(|(place, _)| is_open(*place)) {
+            let overfull = node.used.memory > node.node.allocatable.memory;
+            if overfull && !found.iter().any(|it| it.place == place) {
+                found.push(Found { place, total: i64::from(i32::MIN) });
+            }
+        }
     }
 
     /// Leaves out nodes that rules about other pods remove: the same tests as the rules', over

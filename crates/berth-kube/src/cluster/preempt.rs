@@ -14,8 +14,10 @@ use super::pod::Pod;
 use super::pods::PodEntry;
 use super::rules::first_failure;
 
-/// Nodes that are tried out in full.
+/// Nodes on which room could be made, of which the best is taken.
 const TRIED: usize = 128;
+/// Nodes that are tried out in full to find those.
+const LOOKED_AT: usize = 1024;
 
 /// A way to make room.
 struct Room {
@@ -80,12 +82,12 @@ impl Cluster {
 
     fn cheapest_room(&mut self, entry: &PodEntry) -> Option<Room> {
         let (news, changes) = (self.news, self.changes);
-        let places = self.places_with_lesser(entry);
-        let options: Vec<Room> =
-            places.into_iter().filter_map(|place| self.room_on(entry, place)).collect();
+        let places = self.places_with_lesser(entry).into_iter();
+        let options = places.filter_map(|place| self.room_on(entry, place)).take(TRIED);
+        let best = options.min_by_key(Room::hurts);
         // Whoever was lifted is back: nothing has changed.
         (self.news, self.changes) = (news, changes);
-        options.into_iter().min_by_key(Room::hurts)
+        best
     }
 
     /// Nodes that would have the resources without their pods of lower priority, those with the
@@ -109,7 +111,7 @@ impl Cluster {
             }
         }
         found.sort_unstable();
-        found.truncate(TRIED);
+        found.truncate(LOOKED_AT);
         found.into_iter().map(|(_, place)| place).collect()
     }
 
@@ -118,17 +120,18 @@ impl Cluster {
         let node = self.nodes.get(place)?;
         let name = Arc::clone(&node.node.name);
         let others = node.pods.iter().filter_map(|uid| self.pods.get(uid));
-        let mut lesser: Vec<Arc<Pod>> =
-            others.filter(|it| is_lesser(it, entry)).map(|it| Arc::clone(&it.pod)).collect();
+        let lesser = others.filter(|it| is_lesser(it, entry)).map(|it| Arc::clone(&it.pod));
+        // Who goes anyway is no victim, and need not be put back.
+        let (going, mut lesser): (Vec<_>, Vec<_>) = lesser.partition(|it| it.deleting);
         // The most important first: they are the first to be put back.
         lesser.sort_by_key(|it| {
             (Reverse(it.priority), it.started.unwrap_or(i64::MAX), it.key.clone())
         });
-        for pod in &lesser {
+        for pod in lesser.iter().chain(&going) {
             self.detach(&pod.uid);
         }
         let option = self.without_all(entry, place, name, &lesser);
-        for pod in &lesser {
+        for pod in lesser.iter().chain(&going) {
             self.attach(&pod.uid, place);
         }
         option
@@ -155,12 +158,9 @@ impl Cluster {
                 continue;
             }
             self.detach(&pod.uid);
-            // Who goes anyway is no victim.
-            if !pod.deleting {
-                let (key, uid) = (pod.key.clone(), Arc::clone(&pod.uid));
-                victims.push(Victim { pod: key, uid, priority: pod.priority, breaks_budget });
-                started.push(pod.started.unwrap_or(i64::MAX));
-            }
+            let (key, uid) = (pod.key.clone(), Arc::clone(&pod.uid));
+            victims.push(Victim { pod: key, uid, priority: pod.priority, breaks_budget });
+            started.push(pod.started.unwrap_or(i64::MAX));
         }
         Some(Room { name, victims, started })
     }
