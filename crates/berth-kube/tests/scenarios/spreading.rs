@@ -202,6 +202,22 @@ fn a_node_that_loses_its_label_leaves_its_domain_with_its_pods() {
 }
 
 #[test]
+fn a_node_that_loses_a_label_of_any_kind_while_its_pods_are_counted_does_no_harm() {
+    let in_rack = |name: &str, rack: Option<&str>| {
+        node(name, &json!({"metadata": {"labels": {"rack": rack}}}))
+    };
+    let mut core = Core::of(&[in_rack("n1", Some("r1")), in_rack("n2", Some("r2"))]);
+    core.tell(&pod_on("n1", "p1", &bar()));
+    core.tell(&mypod(&[constraint("rack")]));
+    assert_eq!(core.nodes_for("mypod"), ["n2"]);
+    core.tell(&in_rack("n1", None));
+    assert_eq!(core.nodes_for("mypod"), ["n2"]);
+    core.tell(&pod_on("n1", "p2", &bar()));
+    core.tell(&in_rack("n1", Some("r2")));
+    assert_eq!(core.nodes_for("mypod"), ["n1", "n2"]);
+}
+
+#[test]
 fn pods_on_a_node_that_is_gone_count_nowhere_until_it_is_back() {
     let mut core = Core::of(&four_nodes_three_pods());
     core.tell(&mypod(&[constraint(ZONE)]));
