@@ -144,6 +144,10 @@ impl Cluster {
         let name = &self.nodes.get(place)?.node.name;
         let request = facts::of_pod(asking.entry);
         match self.engine.check(&request, &facts::node_id(name), now) {
+            // It asks for none; the engine knows no instance without.
+            Err(NotHere::Removed { filter: "memory", .. }) if asking.entry.asked.memory == 0 => {
+                None
+            }
             Err(NotHere::Removed { filter, code, evidence }) => {
                 let (rule, text) = (filter.into(), evidence.to_string());
                 Some(Failure { rule, code, text, short: None })
@@ -194,6 +198,7 @@ impl Cluster {
         };
         let mut found = Vec::new();
         self.scan(&asking, now, &mut found);
+        self.add_overfull(&asking, &mut found);
         let totals: FxHashMap<usize, i64> = found.iter().map(|it| (it.place, it.total)).collect();
         for (place, node) in self.nodes.present() {
             let mut failures = all_failures(self, &asking, place);
@@ -241,8 +246,8 @@ fn stage(failure: &Failure) -> usize {
         "taint_not_tolerated",
         "node_selector_no_match",
         "node_affinity_no_match",
-        "anti_affinity_of_others",
         "pod_anti_affinity",
+        "anti_affinity_of_others",
         "pod_affinity",
         "topology_spread",
         "host_port_in_use",
@@ -292,6 +297,10 @@ fn part(rule: &str, tally: &Tally) -> String {
         "node_selector_no_match" | "node_affinity_no_match" => {
             format!("{nodes} not selected by its {rule}")
         }
+        "pod_anti_affinity" => format!("{nodes} near pods that it must be away from"),
+        "anti_affinity_of_others" => format!("{nodes} near pods that must be away from it"),
+        "pod_affinity" => format!("{nodes} not near the pods that it must be beside"),
+        "topology_spread" => format!("{nodes} where it would be spread too unevenly"),
         "no_capacity_pods" => format!("{nodes} full of pods"),
         "host_port_in_use" => format!("{nodes} with its host port in use"),
         code if code.starts_with("no_capacity") => format!("{nodes} short of {rule}"),
@@ -318,9 +327,12 @@ fn help(rule: &str, tally: &Tally) -> Option<String> {
             format!("Ask for less {rule}, add a node, or let something go (nearest: {near}).")
         }
         "host_port_in_use" => "Use a Service instead of a host port, or add a node.".to_owned(),
-        "pod_affinity" => "Start a pod that it can be beside, or make the rule a wish.".to_owned(),
+        "pod_affinity" => {
+            "Start a pod that it can be beside, or make the rule preferred, not required."
+                .to_owned()
+        }
         "pod_anti_affinity" | "anti_affinity_of_others" => {
-            "Add a node in another domain, or make the rule a wish.".to_owned()
+            "Add a node in another domain, or make the rule preferred, not required.".to_owned()
         }
         "topology_spread" => {
             "Add a node in the emptiest domain, or raise maxSkew, or use ScheduleAnyway.".to_owned()

@@ -36,43 +36,62 @@ impl Cluster {
         if there < size {
             return GangOutcome::Incomplete { there, size };
         }
-        waiting.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        self.place_all(&key, &waiting, now)
+        // The largest first: small ones fit in what is left.
+        let size = |it: &Pod| it.asked.resources.cpu_milli + (it.asked.resources.memory >> 20);
+        waiting.sort_unstable_by(|a, b| (size(b), &a.key).cmp(&(size(a), &b.key)));
+        self.place_all(&key, waiting, now)
     }
 
-    fn place_all(&mut self, gang: &Key, waiting: &[Arc<Pod>], now: Timestamp) -> GangOutcome {
-        let news = self.news;
-        let mut reserved: Vec<Reservation> = Vec::with_capacity(waiting.len());
-        let mut promised = Vec::new();
-        for pod in waiting {
-            let refusal = match self.choose(&pod.uid, now) {
-                Ok(place) => {
-                    let before = self.pods.get(&pod.uid).and_then(|it| it.promised.clone());
-                    promised.extend(before.map(|node| (Arc::clone(&pod.uid), node)));
-                    match self.reserve(&pod.uid, place) {
-                        Some(reservation) => {
-                            reserved.push(reservation);
-                            continue;
-                        }
+    fn place_all(&mut self, gang: &Key, waiting: Vec<Arc<Pod>>, now: Timestamp) -> GangOutcome {
+        let (news, of) = (self.news, waiting.len());
+        let promised = waiting.iter().filter_map(|it| self.pods.get(&it.uid));
+        let promised: Vec<_> = promised
+            .filter_map(|it| Some((Arc::clone(&it.pod.uid), it.promised.clone()?)))
+            .collect();
+        let mut reserved: Vec<Reservation> = Vec::with_capacity(of);
+        let Err(refusal) = self.try_all(waiting, &mut reserved, now) else {
+            return GangOutcome::Reserved(reserved);
+        };
+        for reservation in &reserved {
+            self.give_up(&reservation.uid);
+        }
+        // What was only tried leaves no trace.
+        for (uid, node) in promised {
+            self.promise(&uid, &node);
+        }
+        (self.news, self.refused) = (news, None);
+        GangOutcome::Refused(Box::new(for_gang(refusal, gang, reserved.len(), of)))
+    }
+
+    /// Reserves a node for one after the other. Who is refused is tried again after the others:
+    /// it may have to be beside one of them.
+    fn try_all(
+        &mut self,
+        mut waiting: Vec<Arc<Pod>>,
+        reserved: &mut Vec<Reservation>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        while !waiting.is_empty() {
+            let mut again = Vec::new();
+            for pod in &waiting {
+                match self.choose(&pod.uid, now) {
+                    Ok(place) => match self.reserve(&pod.uid, place) {
+                        Some(reservation) => reserved.push(reservation),
                         // What was let through a moment ago cannot be had: nobody goes.
-                        None => self.refuse(&pod.uid, now),
+                        None => return Err(self.refuse(&pod.uid, now)),
+                    },
+                    Err(NoPlace::Everywhere) => again.push(Arc::clone(pod)),
+                    Err(NoPlace::Anywhere(failure)) => {
+                        return Err(self.refuse_anywhere(&pod.uid, &failure));
                     }
                 }
-                Err(NoPlace::Anywhere(failure)) => self.refuse_anywhere(&pod.uid, &failure),
-                Err(NoPlace::Everywhere) => self.refuse(&pod.uid, now),
-            };
-            let done = reserved.len();
-            for reservation in &reserved {
-                self.give_up(&reservation.uid);
             }
-            // What was only tried leaves no trace.
-            for (uid, node) in promised {
-                self.promise(&uid, &node);
+            if let Some(first) = again.first().filter(|_| again.len() == waiting.len()) {
+                return Err(self.refuse(&first.uid, now));
             }
-            (self.news, self.refused) = (news, None);
-            return GangOutcome::Refused(Box::new(for_gang(refusal, gang, done, waiting.len())));
+            waiting = again;
         }
-        GangOutcome::Reserved(reserved)
+        Ok(())
     }
 }
 

@@ -101,7 +101,11 @@ impl Cluster {
         }
         let mut found = std::mem::take(&mut self.found);
         self.scan(&asking, now, &mut found);
-        let chosen = self.decide(&asking, &mut found);
+        let mut chosen = self.decide(&asking, &mut found);
+        if chosen.is_none() {
+            self.add_overfull(&asking, &mut found);
+            chosen = self.decide(&asking, &mut found);
+        }
         self.found = found;
         let hard = entry.pod.spread.iter().any(|it| it.hard);
         self.waits_for_others |= chosen.is_none() && (hard || !entry.pod.beside.is_empty());
@@ -219,6 +223,26 @@ impl Cluster {
             found.retain(fits);
         }
         self.add_wishes(asking, found);
+    }
+
+    /// Adds nodes on which more memory is used than there is, for a pod that asks for none: by
+    /// Kubernetes' rules they may take it, while the engine knows no instance without memory. They
+    /// come last.
+    pub(super) fn add_overfull(&mut self, asking: &Asking<'_>, found: &mut Vec<Found>) {
+        let needs = &asking.entry.pod.needs;
+        if asking.entry.asked.memory > 0 {
+            return;
+        }
+        let open = self.classes.get(needs, &self.nodes).words;
+        let is_open =
+            |place: usize| open.get(place / 64).is_some_and(|it| it >> (place % 64) & 1 == 1);
+        for (place, node) in self.nodes.present().filter(|(place, _)| is_open(*place)) {
+            let overfull = node.used.memory > node.node.allocatable.memory;
+            if overfull && !found.iter().any(|it| it.place == place) {
+                let rank = u32::try_from(place).unwrap_or(u32::MAX);
+                found.push(Found { place, total: i64::from(i32::MIN), rank });
+            }
+        }
     }
 
     /// Leaves out nodes that rules about other pods remove: the same tests as the rules', over

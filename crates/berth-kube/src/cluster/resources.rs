@@ -203,11 +203,20 @@ fn missing(container: &core::Container) -> Option<&'static str> {
     ["cpu", "memory"].into_iter().find(|name| !has(name))
 }
 
-/// A container that is being resized in place may still have what it had.
+/// A container that is being resized in place may still have what it had; if its node can never do
+/// it, that is all it has.
 fn with_status(pod: &core::Pod, container: &core::Container, mut of: Resources) -> Resources {
     let Some(status) = &pod.status else { return of };
+    let never = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|it| it.type_ == "PodResizePending" && it.reason.as_deref() == Some("Infeasible"));
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     for status in all.filter(|status| status.name == container.name) {
+        if never && status.resources.is_some() {
+            of = Resources::default();
+        }
         if let Some(allocated) = &status.allocated_resources {
             of.at_least(&Resources::read(allocated));
         }

@@ -48,8 +48,8 @@ pub(super) const RULES: [Rule; 10] = [
     cordoned,
     taints,
     node_affinity,
-    others_anti_affinity,
     anti_affinity,
+    others_anti_affinity,
     affinity,
     spread,
     promised,
@@ -77,6 +77,19 @@ pub(super) fn all_failures(cluster: &Cluster, asking: &Asking<'_>, place: usize)
 
 fn failure(rule: &str, code: &'static str, text: String) -> Option<Failure> {
     Some(Failure { rule: rule.into(), code, text, short: None })
+}
+
+/// A node's domain as people read it.
+fn domain(entry: &NodeEntry, key: &str) -> String {
+    match entry.node.labels.get(key) {
+        Some(value) => format!("{key}={value}"),
+        None => format!("the node without label {key}"),
+    }
+}
+
+fn such_pods(count: u32, entry: &NodeEntry, key: &str) -> String {
+    let many = if count == 1 { "" } else { "s" };
+    format!("{count} such pod{many} in {}", domain(entry, key))
 }
 
 fn hard(effect: Effect) -> bool {
@@ -121,7 +134,7 @@ fn others_anti_affinity(
     cluster: &Cluster,
     asking: &Asking<'_>,
     place: usize,
-    _: &NodeEntry,
+    entry: &NodeEntry,
 ) -> Option<Failure> {
     let set = cluster.terms.set(asking.entry.carried.set)?;
     let terms = set.terms.iter().filter_map(|id| cluster.terms.term(*id));
@@ -131,7 +144,7 @@ fn others_anti_affinity(
     });
     // Rules are numbered as they come; what is said must not depend on that.
     let (count, key) = near.filter(|(count, _)| *count > 0).max()?;
-    let text = format!("{count} pod(s) in its {key} must be away from pods like this one");
+    let text = such_pods(count, entry, key);
     failure("anti-affinity-of-others", "anti_affinity_of_others", text)
 }
 
@@ -139,14 +152,14 @@ fn anti_affinity(
     cluster: &Cluster,
     asking: &Asking<'_>,
     place: usize,
-    _: &NodeEntry,
+    entry: &NodeEntry,
 ) -> Option<Failure> {
     for id in &asking.entry.carried.away {
         let Some(term) = cluster.terms.term(*id) else { continue };
         let count = term.matching_in(cluster.topologies.domain(term.topology, place));
         if count > 0 {
             let key = cluster.topologies.key(term.topology);
-            let text = format!("{count} pod(s) in its {key} are those it must be away from");
+            let text = such_pods(count, entry, key);
             return failure("pod-anti-affinity", "pod_anti_affinity", text);
         }
     }
@@ -157,39 +170,48 @@ fn affinity(
     cluster: &Cluster,
     asking: &Asking<'_>,
     place: usize,
-    _: &NodeEntry,
+    entry: &NodeEntry,
 ) -> Option<Failure> {
     for id in &asking.entry.carried.beside {
         let Some(term) = cluster.terms.term(*id) else { continue };
-        let domain = cluster.topologies.domain(term.topology, place);
+        let number = cluster.topologies.domain(term.topology, place);
         let key = cluster.topologies.key(term.topology);
-        if domain == NOWHERE {
-            let text = format!("it has no label {key}, which its pod affinity goes by");
+        if number == NOWHERE {
+            let text = format!("it has no label {key}, which the pod's affinity goes by");
             return failure("pod-affinity", "pod_affinity", text);
         }
-        if !asking.seeds && term.matching_in(domain) == 0 {
-            let text = format!("no pod that it must be beside is in its {key}");
+        if !asking.seeds && term.matching_in(number) == 0 {
+            let text = format!("no such pod in {}", domain(entry, key));
             return failure("pod-affinity", "pod_affinity", text);
         }
     }
     None
 }
 
-fn spread(cluster: &Cluster, asking: &Asking<'_>, place: usize, _: &NodeEntry) -> Option<Failure> {
+fn spread(
+    cluster: &Cluster,
+    asking: &Asking<'_>,
+    place: usize,
+    entry: &NodeEntry,
+) -> Option<Failure> {
     for ready in asking.spread.iter().filter(|it| it.hard) {
         let Some(spread) = cluster.spreads.get(ready.id) else { continue };
-        let domain = cluster.topologies.domain(ready.topology, place);
+        let number = cluster.topologies.domain(ready.topology, place);
         let key = cluster.topologies.key(ready.topology);
-        if domain == NOWHERE {
+        if number == NOWHERE {
             let text = format!("it has no label {key}, which the topology spread goes by");
             return failure("topology-spread", "topology_spread", text);
         }
-        let count = spread.in_domain(domain);
+        let count = spread.in_domain(number);
         if count > ready.limit {
-            let (least, most) = (ready.least, ready.max_skew);
-            let text = format!(
-                "its {key} has {count} such pod(s), the emptiest has {least}, and maxSkew is {most}"
-            );
+            let (here, most) = (domain(entry, key), ready.max_skew);
+            let least = match (ready.domains, ready.min_domains) {
+                (few, many) if few < many => {
+                    format!("with {few} of {many} domains (minDomains) the emptiest counts as 0")
+                }
+                _ => format!("the emptiest has {}", ready.least),
+            };
+            let text = format!("{count} such pod(s) in {here}, {least}, maxSkew is {most}");
             return failure("topology-spread", "topology_spread", text);
         }
     }
@@ -212,9 +234,10 @@ fn promised(
     cluster: &Cluster,
     asking: &Asking<'_>,
     place: usize,
-    _: &NodeEntry,
+    entry: &NodeEntry,
 ) -> Option<Failure> {
-    let others: Vec<&PodEntry> = ahead(cluster, asking, place).collect();
+    let mut others: Vec<&PodEntry> = ahead(cluster, asking, place).collect();
+    others.sort_unstable_by(|a, b| a.pod.key.cmp(&b.pod.key));
     let here = |id: &TermId, set: SetId| {
         let term = cluster.terms.term(*id);
         cluster.terms.is_match(set, *id)
@@ -223,11 +246,13 @@ fn promised(
     let own = &asking.entry.carried;
     for other in &others {
         if own.away.iter().any(|id| here(id, other.carried.set)) {
-            let text = format!("it must be away from {}, which it is promised to", other.pod.key);
+            let text =
+                format!("it is promised to {}, which the pod must be away from", other.pod.key);
             return failure("pod-anti-affinity", "pod_anti_affinity", text);
         }
         if other.carried.away.iter().any(|id| here(id, own.set)) {
-            let text = format!("{}, which it is promised to, must be away from it", other.pod.key);
+            let text =
+                format!("it is promised to {}, which must be away from such pods", other.pod.key);
             return failure("anti-affinity-of-others", "anti_affinity_of_others", text);
         }
     }
@@ -238,8 +263,8 @@ fn promised(
         let more = i64::try_from(more).unwrap_or(i64::MAX);
         let domain = cluster.topologies.domain(ready.topology, place);
         if more > 0 && spread.in_domain(domain) + more > ready.limit_with(spread, domain, more) {
-            let key = cluster.topologies.key(ready.topology);
-            let text = format!("its {key} would have too many with those it is promised to");
+            let here = self::domain(entry, cluster.topologies.key(ready.topology));
+            let text = format!("{here} would have too many with those the node is promised to");
             return failure("topology-spread", "topology_spread", text);
         }
     }
@@ -270,7 +295,7 @@ fn load(
     let (more, used) = promised.as_ref().map_or((0, &entry.used), |(more, used)| (*more, used));
     let pods = i64::try_from(entry.pods.len()).unwrap_or(i64::MAX).saturating_add(more);
     if pods >= entry.node.max_pods {
-        let text = format!("it has {pods} pods of {} at most", entry.node.max_pods);
+        let text = format!("{pods} of {} pods are there", entry.node.max_pods);
         return failure("pods", "no_capacity_pods", text);
     }
     let (name, free, asked) = asking.entry.asked.lacking(used, &entry.node.allocatable)?;

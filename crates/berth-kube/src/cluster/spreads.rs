@@ -67,8 +67,10 @@ pub(super) struct Ready {
     pub(super) max_skew: i64,
     /// The fewest in any domain.
     pub(super) least: i64,
+    /// How many domains there are.
+    pub(super) domains: i64,
     /// With fewer domains than this, the emptiest counts as empty.
-    min_domains: i64,
+    pub(super) min_domains: i64,
 }
 
 impl Ready {
@@ -129,7 +131,11 @@ impl Spreads {
             let counts_itself = own.is_some_and(|own| counts.counts_set(own));
             let limit = least + max_skew - i64::from(counts_itself);
             let (topology, hard) = (counts.topology, constraint.hard);
-            ready.push(Ready { id, topology, limit, hard, max_skew, least, min_domains });
+            let domains = counts.nodes.iter().filter(|nodes| **nodes > 0).count();
+            let domains = i64::try_from(domains).unwrap_or(i64::MAX);
+            let ready_one =
+                Ready { id, topology, limit, hard, max_skew, least, domains, min_domains };
+            ready.push(ready_one);
         }
         ready
     }

@@ -226,13 +226,17 @@ impl Model {
             core.remove_pod(&key(&name), uid(&probe));
             answer
         };
-        let news = self.core.take_news();
+        self.hear_news();
         let both = (ask(&mut self.core), ask(&mut fresh));
         assert!(!self.core.take_news(), "a probe is no news\n{}", self.story());
-        if news {
+        self.must_agree(&probe.to_string(), both);
+    }
+
+    /// Whoever was refused may be tried again, if there is news.
+    pub(crate) fn hear_news(&mut self) {
+        if self.core.take_news() {
             self.refused.clear();
         }
-        self.must_agree(&probe.to_string(), both);
     }
 
     fn must_agree(&self, what: &str, both: (Option<PodExplanation>, Option<PodExplanation>)) {

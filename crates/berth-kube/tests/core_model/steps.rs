@@ -56,7 +56,8 @@ fn new_pod(model: &mut Model, rng: &mut Rng) {
 fn place(model: &mut Model, rng: &mut Rng) {
     let Some(key) = any_key(model, rng, |_| true) else { return };
     let pod = model.pods[&key].clone();
-    let known = model.refused.contains(&key) && !model.core.take_news();
+    model.hear_news();
+    let known = model.refused.contains(&key);
     let outcome = model.core.place(uid(&pod), NOW);
     model.log.push(format!("{key} is to be placed: {outcome:?}"));
     let pending = model.is_pending(&key);
@@ -145,12 +146,6 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
             assert!(!wrong.is_empty(), "{spared} would go in vain\n{}", model.story());
         }
     }
-    if rng.chance(20) {
-        model.log.push(format!("the victims of {key} do not go"));
-        model.core.forget_promise(uid(&pod));
-        return;
-    }
-    model.patch_pod(key, &json!({"status": {"nominatedNodeName": node}}));
     // As Kubernetes does: those of lower priority that were promised the same node look anew.
     let nominated = |it: &&String| {
         let other = &model.pods[*it];
@@ -161,6 +156,12 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
     for other in lost {
         model.patch_pod(&other, &json!({"status": {"nominatedNodeName": null}}));
     }
+    if rng.chance(20) {
+        model.log.push(format!("the victims of {key} do not go"));
+        model.core.forget_promise(uid(&pod));
+        return model.patch_pod(key, &json!({"status": {"nominatedNodeName": null}}));
+    }
+    model.patch_pod(key, &json!({"status": {"nominatedNodeName": node}}));
     victims.iter().for_each(|it| model.begin_deletion(it));
 }
 
@@ -255,7 +256,7 @@ fn gang(model: &mut Model, rng: &mut Rng) {
         model.put_pod(&key, pod);
         keys.push(key);
     }
-    let _ = model.core.take_news();
+    model.hear_news();
     let outcome = model.core.place_gang(namespace, &name, NOW);
     model.log.push(format!("gang {name} is to be placed: {outcome:?}"));
     match outcome {

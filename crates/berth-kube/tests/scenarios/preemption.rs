@@ -1,0 +1,187 @@
+//! Pods of higher priority make room by letting others go.
+
+use serde_json::{Value, json};
+
+use crate::core::Core;
+use crate::objects::{container, node, node_in, patched, pod, pod_on};
+
+const GOING: &str = "2026-01-01T00:00:00Z";
+
+fn one_core(name: &str) -> Value {
+    node(name, &json!({"status": {"allocatable": {"cpu": "1"}}}))
+}
+
+fn cpu(name: &str, cpu: &str, priority: i64) -> Value {
+    let spec = json!({"containers": [container("main", cpu, "1")], "priority": priority});
+    pod(name, &json!({ "spec": spec }))
+}
+
+fn cpu_on(node: &str, name: &str, milli: &str, priority: i64) -> Value {
+    patched(cpu(name, milli, priority), &json!({"spec": {"nodeName": node}}))
+}
+
+#[test]
+fn a_pod_of_higher_priority_makes_room_by_letting_one_of_lower_priority_go() {
+    let mut core =
+        Core::of(&[one_core("n1"), cpu_on("n1", "low", "600m", 0), cpu("high", "600m", 10)]);
+    let preemption = core.preemption("high");
+    assert_eq!(&*preemption.node, "n1");
+    assert_eq!(preemption.victims[0].pod.to_string(), "default/low");
+    assert_eq!(preemption.victims[0].priority, 0);
+    // Until it has gone, the pod waits, and nobody else is told to go.
+    core.change("low", &json!({"metadata": {"deletionTimestamp": GOING}}));
+    core.refusal("high");
+    core.remove("low");
+    assert_eq!(core.node_of("high"), "n1");
+}
+
+#[test]
+fn equals_are_never_told_to_go() {
+    let mut core =
+        Core::of(&[one_core("n1"), cpu_on("n1", "peer", "600m", 10), cpu("new", "600m", 10)]);
+    assert_eq!(core.refusal("new").code, "no_capacity_cpu");
+}
+
+#[test]
+fn a_pod_whose_policy_is_never_waits() {
+    let mut core = Core::of(&[one_core("n1"), cpu_on("n1", "low", "600m", 0)]);
+    core.tell(&patched(cpu("high", "600m", 10), &json!({"spec": {"preemptionPolicy": "Never"}})));
+    core.refusal("high");
+}
+
+#[test]
+fn only_as_many_go_as_have_to_and_the_least_important_of_them() {
+    let mut core = Core::of(&[
+        one_core("n1"),
+        cpu_on("n1", "a", "300m", 5),
+        cpu_on("n1", "b", "300m", 1),
+        cpu_on("n1", "c", "300m", 3),
+        cpu("high", "400m", 10),
+    ]);
+    assert_eq!(core.victims("high"), ("n1".to_owned(), vec!["b".to_owned()]));
+}
+
+#[test]
+fn the_node_whose_victims_matter_least_is_taken() {
+    let mut core = Core::of(&[
+        one_core("n1"),
+        one_core("n2"),
+        one_core("n3"),
+        cpu_on("n1", "a", "900m", 5),
+        cpu_on("n2", "b", "900m", 1),
+        cpu_on("n3", "c1", "450m", 1),
+        cpu_on("n3", "c2", "450m", 1),
+        cpu("high", "900m", 10),
+    ]);
+    assert_eq!(core.victims("high"), ("n2".to_owned(), vec!["b".to_owned()]));
+}
+
+#[test]
+fn who_goes_anyway_is_waited_for_before_anybody_else_is_told_to_go() {
+    let going = patched(
+        cpu_on("n1", "going", "500m", 5),
+        &json!({"metadata": {"deletionTimestamp": GOING}}),
+    );
+    let mut core = Core::of(&[
+        one_core("n1"),
+        going,
+        cpu_on("n1", "stays", "500m", 1),
+        cpu("high", "500m", 10),
+    ]);
+    core.refusal("high");
+    core.remove("going");
+    assert_eq!(core.node_of("high"), "n1");
+    // Where that is not enough, only those go who have to.
+    let going = patched(
+        cpu_on("n1", "going", "500m", 5),
+        &json!({"metadata": {"deletionTimestamp": GOING}}),
+    );
+    let mut core = Core::of(&[
+        one_core("n1"),
+        going,
+        cpu_on("n1", "stays", "500m", 1),
+        cpu("high", "800m", 10),
+    ]);
+    assert_eq!(core.victims("high").1, ["stays"]);
+}
+
+#[test]
+fn room_is_made_against_ports_neighbours_and_the_number_of_pods_too() {
+    let port = json!({"spec": {"containers": [{"name": "main", "ports": [{"hostPort": 80}]}]}});
+    let high = json!({"spec": {"priority": 10}});
+    let on = patched(pod_on("n1", "low", &json!({"app": "a"})), &port);
+    let mut core = Core::of(&[node("n1", &json!({})), on.clone()]);
+    core.tell(&patched(patched(pod("high", &high), &port), &json!({})));
+    assert_eq!(core.victims("high").1, ["low"]);
+
+    let away = json!({"spec": {"priority": 10, "affinity": {"podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
+        ]
+    }}}});
+    let mut core = Core::of(&[node("n1", &json!({})), on.clone()]);
+    core.tell(&pod("high", &away));
+    assert_eq!(core.victims("high").1, ["low"]);
+
+    let mut core = Core::of(&[node("n1", &json!({"status": {"allocatable": {"pods": "1"}}})), on]);
+    core.tell(&pod("high", &high));
+    assert_eq!(core.victims("high").1, ["low"]);
+}
+
+#[test]
+fn nobody_goes_where_that_would_not_help() {
+    let cordoned = patched(one_core("n1"), &json!({"spec": {"unschedulable": true}}));
+    let mut core = Core::of(&[cordoned, cpu_on("n1", "low", "600m", 0), cpu("high", "600m", 10)]);
+    assert_eq!(core.refusal("high").code, "node_cordoned");
+    let mut core =
+        Core::of(&[one_core("n1"), cpu_on("n1", "low", "600m", 0), cpu("high", "1001m", 10)]);
+    core.refusal("high");
+    // Those in its way are in the same zone, but on another node.
+    let zone = "topology.kubernetes.io/zone";
+    let away = json!({"spec": {"priority": 10, "affinity": {"podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": zone}
+        ]
+    }}}});
+    let both = [("n1", "x"), ("n2", "y")];
+    let mut core = Core::of(&[node_in("a", "n1"), node_in("a", "n2")]);
+    both.iter().for_each(|(node, name)| core.tell(&pod_on(node, name, &json!({"app": "a"}))));
+    core.tell(&pod("high", &away));
+    core.refusal("high");
+}
+
+#[test]
+fn a_pod_that_must_be_beside_another_does_not_let_that_one_go() {
+    let beside = json!({"spec": {"affinity": {"podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
+        ]
+    }}}});
+    let friend =
+        patched(cpu_on("n1", "friend", "600m", 0), &json!({"metadata": {"labels": {"app": "a"}}}));
+    let mut core = Core::of(&[one_core("n1"), friend, patched(cpu("high", "600m", 10), &beside)]);
+    core.refusal("high");
+}
+
+#[test]
+fn a_place_that_is_only_held_is_not_taken_away() {
+    let mut core = Core::of(&[one_core("n1"), cpu("low", "600m", 0), cpu("high", "600m", 10)]);
+    core.node_of("low");
+    core.refusal("high");
+    core.change("low", &json!({"spec": {"nodeName": "n1"}}));
+    assert_eq!(core.victims("high").1, ["low"]);
+}
+
+#[test]
+fn trying_out_leaves_no_trace() {
+    let mut core =
+        Core::of(&[one_core("n1"), cpu_on("n1", "low", "600m", 0), cpu("other", "500m", 0)]);
+    let before = core.explain("other");
+    core.cluster.take_news();
+    core.tell(&cpu("high", "600m", 10));
+    core.preemption("high");
+    let uid = core.uid("high");
+    core.cluster.forget_promise(&uid);
+    core.remove("high");
+    assert_eq!(core.explain("other"), before);
+}
