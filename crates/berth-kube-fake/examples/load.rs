@@ -1,5 +1,5 @@
-//! How fast the imitation is: nodes and pods are made, two clients watch, every pod is bound.
-//! `cargo run --release -p berth-kube-fake --example load -- 5000 20000`
+//! How fast the imitation is: nodes and pods are made, some clients watch, every pod is bound.
+//! `cargo run --release -p berth-kube-fake --example load -- NODES PODS WATCHERS`
 
 #![allow(clippy::unwrap_used, reason = "a program that measures may stop at the first surprise")]
 
@@ -40,16 +40,25 @@ async fn main() {
     let mut arguments = std::env::args().skip(1).filter_map(|word| word.parse::<usize>().ok());
     let nodes = arguments.next().unwrap_or(500);
     let pods = arguments.next().unwrap_or(2000);
+    let watchers = arguments.next().unwrap_or(2);
     let fake = FakeApi::start(Options::default()).await.unwrap();
     let began = Instant::now();
-    for at in 0..nodes {
-        fake.create(samples::node(&format!("n{at}"), 64_000, 262_144)).await.unwrap();
-    }
+    let name = |letter: char| {
+        move |at: usize, object: &mut Value| {
+            object["metadata"]["name"] = json!(format!("{letter}{at}"));
+        }
+    };
+    fake.create_many(samples::node("n", 64_000, 262_144), nodes, name('n')).await.unwrap();
     report("nodes made", nodes, began);
     let began = Instant::now();
-    for at in 0..pods {
-        fake.create(samples::pod("default", &format!("p{at}"), "berth", 100, 128)).await.unwrap();
+    let some = pods / 10;
+    for at in 0..some {
+        fake.create(samples::pod("default", &format!("single{at}"), "other", 1, 1)).await.unwrap();
     }
+    report("pods made one by one", some, began);
+    let began = Instant::now();
+    let pod = samples::pod("default", "p", "berth", 100, 128);
+    fake.create_many(pod, pods, name('p')).await.unwrap();
     report("pods made", pods, began);
     let client = kube::Client::try_from(kube::Config::new(fake.url().parse().unwrap())).unwrap();
     let api: Api<Pod> = Api::default_namespaced(client.clone());
@@ -57,7 +66,7 @@ async fn main() {
     let listed = api.list(&ListParams::default()).await.unwrap().items.len();
     report("pods listed at once", listed, began);
     let bound = Arc::new(AtomicUsize::new(0));
-    for _ in 0..2 {
+    for _ in 0..watchers {
         tokio::spawn(follow(client.clone(), Arc::clone(&bound)));
     }
     let began = Instant::now();
@@ -77,9 +86,9 @@ async fn main() {
         })
         .await;
     report("pods bound", pods, began);
-    while bound.load(Ordering::Relaxed) < 2 * pods && began.elapsed().as_secs() < 60 {
+    while bound.load(Ordering::Relaxed) < watchers * pods && began.elapsed().as_secs() < 60 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    report("bindings seen by two watchers", bound.load(Ordering::Relaxed), began);
+    report("bindings seen by watchers", bound.load(Ordering::Relaxed), began);
     assert_eq!(fake.bindings().len(), pods);
 }

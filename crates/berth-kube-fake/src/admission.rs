@@ -126,10 +126,11 @@ impl Api {
         if hooks.is_empty() {
             return Ok(value);
         }
+        as_encoded(attributes, &mut value);
         let admitted =
             self.call_webhooks(writer, attributes, &hooks, value.clone(), old, warnings).await?;
-        if admitted == value {
-            return Ok(value);
+        if attributes.operation == Operation::Delete {
+            return Ok(admitted);
         }
         let mut admitted = schema::normalise(&attributes.resource, admitted)?;
         defaults::apply(&attributes.resource, &mut admitted);
@@ -137,5 +138,15 @@ impl Api {
             self.builtin(&attributes.resource, &mut admitted)?;
         }
         Ok(admitted)
+    }
+}
+
+/// The real server's types always encode these two, empty or not, and patches meet them.
+fn as_encoded(attributes: &Attributes, value: &mut Value) {
+    if attributes.operation == Operation::Create && !attributes.resource.custom {
+        defaults::absent(&mut value["metadata"], "creationTimestamp", Value::Null);
+        if attributes.resource.kind == "Pod" {
+            defaults::absent(value, "status", serde_json::json!({}));
+        }
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
@@ -80,6 +81,8 @@ pub(crate) struct Api {
     pub(crate) options: Options,
     store: Mutex<Store>,
     pub(crate) faults: Mutex<Faults>,
+    /// Tells watches that nobody is to get through.
+    pub(crate) down: watch::Sender<bool>,
     pub(crate) audit: Mutex<Vec<AuditEntry>>,
     pub(crate) admission: Admission,
     pub(crate) snapshots: Mutex<Snapshots>,
@@ -93,6 +96,7 @@ impl Api {
         Self {
             store: Mutex::new(store),
             faults: Mutex::new(options.faults()),
+            down: watch::Sender::new(false),
             audit: Mutex::default(),
             admission: Admission::default(),
             snapshots: Mutex::default(),

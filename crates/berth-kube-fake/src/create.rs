@@ -160,7 +160,7 @@ impl Api {
         writer: &Writer,
         id: TableId,
         resource: &Arc<Resource>,
-        mut value: Value,
+        value: Value,
     ) -> Result<Arc<Object>, Failure> {
         let base = object::text(&value, "generateName").to_owned();
         let (home, stored_as) = {
@@ -168,22 +168,23 @@ impl Api {
             let home = store.home(id);
             (home, Arc::clone(&store.table(home).resource))
         };
+        let mut value = view::stored(resource, &stored_as, value);
         for _ in 0..NAME_TRIES {
-            let stored = view::stored(resource, &stored_as, value.clone());
-            validate::create(&stored_as, &stored)?;
+            validate::create(&stored_as, &value)?;
             let mut store = self.store();
-            if store.get(home, &Key::of(&stored)).is_some() {
+            if store.get(home, &Key::of(&value)).is_some() {
                 if base.is_empty() || !object::name(&value).starts_with(&base) {
                     return Err(Failure::already_exists(resource, object::name(&value)));
                 }
                 value["metadata"]["name"] = json!(names::generate(&base));
                 continue;
             }
-            self.admission.check_quota(&store, resource, &stored, writer.dry_run)?;
+            self.admission.check_quota(&store, resource, &value, writer.dry_run)?;
             if writer.dry_run {
-                return Ok(Arc::new(Object::new(Arc::clone(resource), value, 0)));
+                let imagined = Arc::new(Object::new(stored_as, value, 0));
+                return Ok(view::shown(resource, &imagined));
             }
-            let new = store.put(home, stored);
+            let new = store.put(home, value);
             if resource.kind == "CustomResourceDefinition"
                 && let Some(defined) = crate::resource::defined_by(&new.value)
             {

@@ -254,8 +254,7 @@ impl Failure {
 
     pub(crate) fn unavailable() -> Self {
         let message = "the server is currently unable to handle the request";
-        let details = json!({ "retryAfterSeconds": 1 });
-        Self { details, ..Self::plain(503, "ServiceUnavailable", message) }
+        Self { details: json!({}), ..Self::plain(503, "ServiceUnavailable", message) }
     }
 
     pub(crate) fn timeout() -> Self {

@@ -11,11 +11,11 @@ use crate::admission::AdmissionCall;
 use crate::api::{Api, Done, User, Writer, lock};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
-use crate::object::{self, Key};
+use crate::object::{self, Key, Object};
 use crate::options::{AuditEntry, Faults, Options};
 use crate::patch::Patch;
 use crate::server::{self, Identity};
-use crate::store::{Binding, TableId};
+use crate::store::{Binding, Departure, TableId};
 use crate::update::Part;
 
 /// Why the server did not start.
@@ -152,6 +152,38 @@ impl FakeApi {
         self.api.create(&operator(), id, namespace, value).await.map(Reply::from)
     }
 
+    /// Makes many objects that differ little, quickly: the first goes through everything that a
+    /// creation goes through, the others are copies of what came of it. `vary` gives each its
+    /// name, and whatever else is its own.
+    ///
+    /// # Errors
+    ///
+    /// What the server would refuse of the first, or a name that is taken.
+    pub async fn create_many(
+        &self,
+        first: Value,
+        count: usize,
+        vary: impl Fn(usize, &mut Value),
+    ) -> Result<(), Failure> {
+        let mut first = first;
+        vary(0, &mut first);
+        let made = self.create(first).await?.object;
+        let id = self.api.table_of(&made)?;
+        for at in 1..count {
+            let mut value = made.clone();
+            vary(at, &mut value);
+            object::remove(&mut value["metadata"], "resourceVersion");
+            let value = crate::create::system_fields(value);
+            let mut store = self.api.store();
+            if store.get(id, &Key::of(&value)).is_some() {
+                let resource = Arc::clone(&store.table(id).resource);
+                return Err(Failure::already_exists(&resource, object::name(&value)));
+            }
+            store.put(id, value);
+        }
+        Ok(())
+    }
+
     /// One object, if it is there. `kind` is `Pod`, `pods` or `deployments.apps`.
     #[must_use]
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
@@ -177,6 +209,18 @@ impl FakeApi {
     pub fn count(&self, kind: &str) -> usize {
         let Ok(id) = self.api.table_called(kind) else { return 0 };
         self.api.store().len(id)
+    }
+
+    /// How many objects of a kind are so. Nothing is copied, so it can be asked often.
+    #[must_use]
+    pub fn count_where(&self, kind: &str, is_so: impl Fn(&Value) -> bool) -> usize {
+        let Ok(id) = self.api.table_called(kind) else { return 0 };
+        let objects: Vec<_> = {
+            let store = self.api.store();
+            let home = store.home(id);
+            store.iter(home, None).map(|(_, object)| Arc::clone(object)).collect()
+        };
+        objects.iter().filter(|object| is_so(&object.value)).count()
     }
 
     /// Replaces an object, as `kubectl replace` would.
@@ -280,7 +324,9 @@ impl FakeApi {
 
     /// Replaces what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
+        let down = faults.down;
         *lock(&self.api.faults) = faults;
+        self.api.down.send_replace(down);
     }
 
     /// From now on nothing goes wrong.
@@ -311,6 +357,14 @@ impl FakeApi {
     #[must_use]
     pub fn bindings(&self) -> Vec<Binding> {
         self.api.store().bindings.clone()
+    }
+
+    /// Every pod that is not there any more, in the order in which they went.
+    #[must_use]
+    pub fn departures(&self) -> Vec<Departure> {
+        let gone = self.api.store().departures.clone();
+        let departure = |it: &Arc<Object>| Departure { pod: it.value.clone(), seq: it.version };
+        gone.iter().map(departure).collect()
     }
 
     /// Every call of a webhook so far.

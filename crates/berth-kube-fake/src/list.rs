@@ -16,16 +16,19 @@ use crate::view;
 /// How many paged lists can go on at the same time.
 const SNAPSHOTS_MAX: usize = 64;
 
+/// Which state: of a table, or of one namespace in it, at a version.
+type Moment = (TableId, Option<String>, u64);
+
 /// The states that paged lists go on with.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    states: HashMap<(TableId, u64), Arc<Vec<Arc<Object>>>>,
-    order: VecDeque<(TableId, u64)>,
+    states: HashMap<Moment, Arc<Vec<Arc<Object>>>>,
+    order: VecDeque<Moment>,
 }
 
 impl Snapshots {
-    fn keep(&mut self, at: (TableId, u64), state: Arc<Vec<Arc<Object>>>) {
-        if self.states.insert(at, state).is_none() {
+    fn keep(&mut self, at: Moment, state: Arc<Vec<Arc<Object>>>) {
+        if self.states.insert(at.clone(), state).is_none() {
             self.order.push_back(at);
         }
         while self.order.len() > SNAPSHOTS_MAX {
@@ -52,6 +55,8 @@ pub(crate) struct Query {
     pub(crate) bookmarks: bool,
     pub(crate) timeout_s: Option<u64>,
     pub(crate) initial_events: Option<bool>,
+    /// Nothing but the metadata is wanted.
+    pub(crate) metadata_only: bool,
 }
 
 impl Query {
@@ -160,6 +165,12 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// The page with nothing but the metadata of its items.
+    pub(crate) fn metadata_only(mut self) -> Self {
+        self.items = self.items.iter().map(|object| view::metadata(object)).collect();
+        self
+    }
+
     /// The list as the server sends it.
     pub(crate) fn encode(&self, resource: &crate::resource::Resource) -> Bytes {
         let mut metadata = json!({ "resourceVersion": self.version.to_string() });
@@ -218,10 +229,12 @@ impl Api {
         if more && let Some(after) = last {
             page.go_on = Some(Token { version, after }.write());
             // Counting what a selector would let through is not done by the real one either.
-            let of_namespace = query.selection.namespace.is_some();
-            page.remaining =
-                (!query.selection.has_selector() && !of_namespace).then(|| rest.len() + 1);
-            lock(&self.snapshots).keep((id, version), state);
+            if !query.selection.has_selector() {
+                let inside = |object: &&Arc<Object>| query.selection.matches(&object.value);
+                page.remaining = Some(rest.filter(inside).count() + 1);
+            }
+            let moment = (id, query.selection.namespace.clone(), version);
+            lock(&self.snapshots).keep(moment, state);
         }
         Ok(page)
     }
@@ -234,7 +247,7 @@ impl Api {
         query: &Query,
     ) -> Result<(Arc<Vec<Arc<Object>>>, u64, Option<Key>), Failure> {
         if !query.go_on.is_empty() {
-            return self.state_of_token(id, &query.go_on);
+            return self.state_of_token(id, query);
         }
         let wanted = query.version()?;
         let store = self.store();
@@ -258,9 +271,9 @@ impl Api {
     fn state_of_token(
         &self,
         id: TableId,
-        token: &str,
+        query: &Query,
     ) -> Result<(Arc<Vec<Arc<Object>>>, u64, Option<Key>), Failure> {
-        let token = Token::read(token).ok_or_else(|| {
+        let token = Token::read(&query.go_on).ok_or_else(|| {
             Failure::bad_request(
                 "continue key is not valid: encoded in a form that this server did not make",
             )
@@ -271,7 +284,8 @@ impl Api {
             let all = store.iter(home, None).map(|(_, object)| Arc::clone(object)).collect();
             return Ok((Arc::new(all), store.version(), Some(token.after)));
         }
-        if let Some(state) = lock(&self.snapshots).states.get(&(id, token.version)) {
+        let moment = (id, query.selection.namespace.clone(), token.version);
+        if let Some(state) = lock(&self.snapshots).states.get(&moment) {
             return Ok((Arc::clone(state), token.version, Some(token.after)));
         }
         match store.state_at(home, token.version) {

@@ -45,6 +45,8 @@ pub struct Options {
     pub audit: bool,
     /// What callers may do; `None`: everything.
     pub rbac: Option<Vec<Rule>>,
+    /// Further callers, each with a token, a name and rights of its own.
+    pub accounts: Vec<Account>,
     /// Where the webhooks' services are: `namespace/name` to an address on this machine.
     pub services: BTreeMap<String, SocketAddr>,
 }
@@ -69,9 +71,21 @@ impl Default for Options {
             tls: false,
             audit: false,
             rbac: None,
+            accounts: Vec::new(),
             services: BTreeMap::new(),
         }
     }
+}
+
+/// A caller besides the first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The bearer token.
+    pub token: String,
+    /// Who bears it, such as `system:serviceaccount:berth:webhook`.
+    pub user: String,
+    /// What it may do; `None`: everything.
+    pub rbac: Option<Vec<Rule>>,
 }
 
 /// What goes wrong; can be changed while the server runs.
@@ -85,6 +99,8 @@ pub struct Faults {
     pub drop_watches_every: Option<Duration>,
     /// How long every request waits.
     pub latency: Option<Duration>,
+    /// Nobody gets through: connections are cut, and so are watches that are under way.
+    pub down: bool,
     /// Only requests for this resource (`pods`, `pods/binding`) fail; `None`: all.
     pub only: Option<String>,
 }
@@ -96,6 +112,7 @@ impl Options {
             lost_reply_permille: self.lost_reply_permille,
             drop_watches_every: self.drop_watches_every,
             latency: self.latency,
+            down: false,
             only: None,
         }
     }

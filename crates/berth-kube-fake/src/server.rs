@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use crate::api::{Api, User, lock};
 use crate::failure::Failure;
 use crate::options::AuditEntry;
-use crate::rbac::Wish;
+use crate::rbac::{Rule, Wish};
 use crate::watch::Cut;
 use answer::Answer;
 use route::{Call, Target};
@@ -112,11 +112,14 @@ async fn respond(
     api: &Arc<Api>,
     request: Request<Incoming>,
 ) -> Result<Response<answer::Body>, Cut> {
+    if lock(&api.faults).down {
+        return Err(Cut);
+    }
     let at = jiff::Timestamp::now();
     let (parts, body) = request.into_parts();
     let agent = header(&parts.headers, "user-agent").to_owned();
-    let user = match sign_in(api, &parts.headers) {
-        Ok(user) => user,
+    let (user, rules) = match sign_in(api, &parts.headers) {
+        Ok(signed_in) => signed_in,
         Err(failure) => return Ok(Answer::from(failure).into_response()),
     };
     let call = match route::read(api, &parts.method, &parts.uri) {
@@ -142,7 +145,7 @@ async fn respond(
     if let Some(latency) = latency {
         tokio::time::sleep(latency).await;
     }
-    if let Err(failure) = may(api, target) {
+    if let Err(failure) = may(&user, rules, target) {
         return finish(api, entry, Ok(Answer::from(failure)));
     }
     if fault == Fault::Refuse {
@@ -202,17 +205,24 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn sign_in(api: &Api, headers: &HeaderMap) -> Result<User, Failure> {
-    if let Some(token) = &api.options.token
-        && header(headers, "authorization") != format!("Bearer {token}")
-    {
-        return Err(Failure::unauthorized());
+/// Who the caller is, and what it may do.
+fn sign_in<'a>(
+    api: &'a Api,
+    headers: &HeaderMap,
+) -> Result<(User, Option<&'a Vec<Rule>>), Failure> {
+    let options = &api.options;
+    let token = header(headers, "authorization").strip_prefix("Bearer ").unwrap_or_default();
+    if let Some(account) = options.accounts.iter().find(|account| account.token == token) {
+        return Ok((User::named(&account.user), account.rbac.as_ref()));
     }
-    Ok(User::named(&api.options.user))
+    match &options.token {
+        Some(wanted) if wanted != token => Err(Failure::unauthorized()),
+        _ => Ok((User::named(&options.user), options.rbac.as_ref())),
+    }
 }
 
-fn may(api: &Api, target: &Target) -> Result<(), Failure> {
-    let Some(rules) = &api.options.rbac else { return Ok(()) };
+fn may(user: &User, rules: Option<&Vec<Rule>>, target: &Target) -> Result<(), Failure> {
+    let Some(rules) = rules else { return Ok(()) };
     let namespace = target.namespace.as_deref().unwrap_or_default();
     let wish = Wish {
         verb: target.verb,
@@ -231,7 +241,7 @@ fn may(api: &Api, target: &Target) -> Result<(), Failure> {
     };
     let why = format!(
         "User {:?} cannot {} resource {:?} in API group {:?} {place}",
-        api.options.user, wish.verb, wish.resource, wish.group
+        user.name, wish.verb, wish.resource, wish.group
     );
     Err(Failure::forbidden(&target.resource, &target.name, why))
 }

@@ -94,6 +94,15 @@ pub struct Binding {
     pub seq: u64,
 }
 
+/// A pod that is not there any more, as [`crate::FakeApi::departures`] tells of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Departure {
+    /// The pod as it was last.
+    pub pod: Value,
+    /// The version of the store that its removal made: comparable with those of bindings.
+    pub seq: u64,
+}
+
 /// Everything that is stored.
 pub(crate) struct Store {
     version: u64,
@@ -102,6 +111,7 @@ pub(crate) struct Store {
     places: HashMap<String, (TableId, Key)>,
     owned: HashMap<String, BTreeSet<(TableId, Key)>>,
     pub(crate) bindings: Vec<Binding>,
+    pub(crate) departures: Vec<Arc<Object>>,
 }
 
 impl Store {
@@ -113,6 +123,7 @@ impl Store {
             places: HashMap::new(),
             owned: HashMap::new(),
             bindings: Vec::new(),
+            departures: Vec::new(),
         };
         for resource in resources {
             store.add_table(resource);
@@ -245,6 +256,9 @@ impl Store {
         let mut value = before.value.clone();
         value["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let last = Arc::new(Object::new(Arc::clone(&before.resource), value, self.version));
+        if last.resource.group.is_empty() && last.resource.plural == "pods" {
+            self.departures.push(Arc::clone(&last));
+        }
         self.tell(id, Change::Deleted, Arc::clone(&last), Some(before));
         Some(last)
     }

@@ -1,7 +1,7 @@
 //! One object under two names: the events of `events.k8s.io` are the core group's events with other
-//! field names.
+//! field names, and every object can be shown without all but its metadata.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
@@ -44,4 +44,37 @@ pub(crate) fn shown(resource: &Arc<Resource>, stored: &Arc<Object>) -> Arc<Objec
 /// What `resource` shows, as it is stored by `home`.
 pub(crate) fn stored(resource: &Resource, home: &Resource, value: Value) -> Value {
     if resource.view_of.is_none() { value } else { renamed(value, home, false) }
+}
+
+/// The kind of an object of which nothing but the metadata is shown.
+static METADATA: LazyLock<Arc<Resource>> = LazyLock::new(|| {
+    Arc::new(Resource {
+        group: "meta.k8s.io".into(),
+        version: "v1".into(),
+        plural: String::new(),
+        singular: String::new(),
+        kind: "PartialObjectMetadata".into(),
+        namespaced: true,
+        status: false,
+        scale: None,
+        others: &[],
+        upsert: false,
+        unconditional: false,
+        returns_deleted: true,
+        counted: false,
+        // Its items say their kind in lists.
+        custom: true,
+        view_of: None,
+    })
+});
+
+/// The kind under which metadata alone is sent.
+pub(crate) fn metadata_kind() -> &'static Arc<Resource> {
+    &METADATA
+}
+
+/// An object without all but its metadata.
+pub(crate) fn metadata(object: &Object) -> Arc<Object> {
+    let value = json!({ "metadata": object.value["metadata"] });
+    Arc::new(Object::new(Arc::clone(&METADATA), value, object.version))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::api::Api;
@@ -56,9 +56,19 @@ fn bookmark(resource: &Resource, version: u64, end_of_initial: bool) -> Bytes {
     Bytes::from(format!("{line}\n"))
 }
 
+/// A line of a watch, of the whole object or of its metadata.
+fn shown_line(change: Change, object: &Object, metadata_only: bool) -> Bytes {
+    if metadata_only { line(change, &view::metadata(object)) } else { line(change, object) }
+}
+
 /// The line that tells of an event under a selection; none if it is not concerned. What leaves the
 /// selection is deleted to this reader, what enters it is added.
-fn told(resource: &Arc<Resource>, selection: &Selection, event: &Event) -> Option<Bytes> {
+fn told(
+    resource: &Arc<Resource>,
+    selection: &Selection,
+    event: &Event,
+    metadata_only: bool,
+) -> Option<Bytes> {
     let object = view::shown(resource, &event.object);
     let before = event.before.as_ref().map(|before| view::shown(resource, before));
     let is = event.change != Change::Deleted && selection.matches(&object.value);
@@ -73,12 +83,13 @@ fn told(resource: &Arc<Resource>, selection: &Selection, event: &Event) -> Optio
         // The reader sees the last state that it was shown, at the version of the change.
         let mut last = before?.value.clone();
         last["metadata"]["resourceVersion"] = json!(event.version.to_string());
-        return Some(line(change, &Object::new(Arc::clone(resource), last, event.version)));
+        let last = Object::new(Arc::clone(resource), last, event.version);
+        return Some(shown_line(change, &last, metadata_only));
     }
-    if resource.view_of.is_none() && change == event.change {
+    if resource.view_of.is_none() && change == event.change && !metadata_only {
         return Some(event.line());
     }
-    Some(line(change, &object))
+    Some(shown_line(change, &object, metadata_only))
 }
 
 struct Watcher {
@@ -87,6 +98,7 @@ struct Watcher {
     resource: Arc<Resource>,
     selection: Selection,
     bookmarks: bool,
+    metadata_only: bool,
     seen: u64,
     out: mpsc::Sender<Result<Bytes, Cut>>,
 }
@@ -108,6 +120,7 @@ impl Api {
             resource: self.resource(id),
             selection: query.selection.clone(),
             bookmarks: query.bookmarks,
+            metadata_only: query.metadata_only,
             seen: version.unwrap_or(0),
             out,
         };
@@ -131,7 +144,7 @@ impl Api {
         if initial {
             first = watcher.initial();
             if query.initial_events == Some(true) && query.bookmarks {
-                first.push(bookmark(&watcher.resource, watcher.seen, true));
+                first.push(bookmark(watcher.kind(), watcher.seen, true));
             }
         } else if version.unwrap_or(0) == 0 {
             watcher.seen = current;
@@ -149,6 +162,11 @@ impl Api {
 }
 
 impl Watcher {
+    /// The kind that this watch speaks of.
+    fn kind(&self) -> &Resource {
+        if self.metadata_only { view::metadata_kind() } else { &self.resource }
+    }
+
     /// Everything that is there, as if it had just been added.
     fn initial(&mut self) -> Vec<Bytes> {
         let objects: Vec<Arc<Object>> = {
@@ -161,7 +179,7 @@ impl Watcher {
         for object in objects {
             let object = view::shown(&self.resource, &object);
             if self.selection.matches(&object.value) {
-                lines.push(line(Change::Added, &object));
+                lines.push(shown_line(Change::Added, &object, self.metadata_only));
             }
         }
         lines
@@ -188,6 +206,7 @@ impl Watcher {
         // Not all at the same moment: between half and one and a half of the time.
         let cut = cut.map(|every| started + every / 2 + every * fastrand::u32(..1000) / 1000);
         let mut changed = self.api.store().subscribe(self.id);
+        let mut down = self.api.down.subscribe();
         loop {
             match self.next_lines() {
                 Ok(Some(lines)) => {
@@ -209,6 +228,10 @@ impl Watcher {
                     if self.bookmarks && !self.send_bookmark().await {
                         return;
                     }
+                }
+                () = is_down(&mut down) => {
+                    let _ = self.out.send(Err(Cut)).await;
+                    return;
                 }
                 () = at(cut) => {
                     let _ = self.out.send(Err(Cut)).await;
@@ -233,8 +256,9 @@ impl Watcher {
         };
         let Some(last) = events.last() else { return Ok(None) };
         self.seen = last.version;
-        let lines = events.iter().filter_map(|event| told(&self.resource, &self.selection, event));
-        Ok(Some(lines.collect()))
+        let told =
+            |event: &Arc<Event>| told(&self.resource, &self.selection, event, self.metadata_only);
+        Ok(Some(events.iter().filter_map(told).collect()))
     }
 
     /// Tells how far this watch has come, if all events up to now are sent.
@@ -247,7 +271,14 @@ impl Watcher {
             }
         };
         self.seen = version;
-        self.send(vec![bookmark(&self.resource, version, false)]).await
+        self.send(vec![bookmark(self.kind(), version, false)]).await
+    }
+}
+
+/// Waits until nobody is to get through.
+async fn is_down(down: &mut watch::Receiver<bool>) {
+    if down.wait_for(|down| *down).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -247,7 +247,8 @@ impl Election {
             if spec.holder_identity.as_deref() != Some(&self.candidate.identity) {
                 return;
             }
-            spec.holder_identity = Some(String::new());
+            // An empty name is not accepted; no name is.
+            spec.holder_identity = None;
             spec.lease_duration_seconds = Some(1);
             // If it fails, others wait until it runs out.
             let _ = self.api.replace(&self.candidate.name, &PostParams::default(), &lease).await;

@@ -87,7 +87,16 @@ enum Command {
 /// Commands that ask no server, or have ways of their own to say which: they show none of the
 /// options that do.
 const LOCAL: [&str; 10] = [
-    "agent", "bench", "certificate", "config", "export", "import", "kube", "simulate", "up", "verify",
+    "agent",
+    "bench",
+    "certificate",
+    "config",
+    "export",
+    "import",
+    "kube",
+    "simulate",
+    "up",
+    "verify",
 ];
 
 /// The whole command line. Options that say which server are hidden where none is asked.

@@ -115,10 +115,12 @@ fn trust(bundle: &Value) -> Result<Arc<ClientConfig>, String> {
         roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    // The real server asks for this protocol only, so that calls spread over replicas.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -227,7 +227,8 @@ async fn shrink_old(
         *size -= dead;
         may_go -= dead;
     }
-    let alive: i64 = sets.all().map(|set| available(set)).sum();
+    // A status may be older than the size that was asked for since.
+    let alive: i64 = sets.all().map(|set| available(set).min(replicas(&set.value))).sum();
     let mut surplus = (alive - least).max(0);
     for size in &mut sizes {
         let taken = (*size).min(surplus);

@@ -9,10 +9,12 @@ use http::Response;
 use hyper::body::Frame;
 use serde_json::{Value, json};
 
+use super::route::Target;
 use super::{Asked, header};
 use crate::api::{Api, Done, Writer};
 use crate::delete::{DeleteOptions, Deleted};
 use crate::failure::{Failure, success};
+use crate::list::Query;
 use crate::object::{self, Key, Object};
 use crate::patch::Patch;
 use crate::subresources::scale::{ScaleChange, scale_of};
@@ -135,6 +137,43 @@ fn parse_typed(asked: &Asked) -> Result<Value, Failure> {
     parse(&asked.body)
 }
 
+/// Whether the caller wants nothing but metadata.
+fn metadata_only(asked: &Asked) -> bool {
+    header(&asked.headers, "accept").contains("as=PartialObjectMetadata")
+}
+
+/// Answers what changes nothing.
+fn read(api: &Arc<Api>, asked: &Asked, target: &Target, key: &Key) -> Result<Answer, Failure> {
+    let (id, query, metadata_only) = (target.table, &asked.call.query, metadata_only(asked));
+    match (target.verb, target.subresource.as_str()) {
+        ("list", _) if metadata_only => {
+            let page = api.list(id, query)?.metadata_only();
+            Ok(Answer::bytes(200, page.encode(crate::view::metadata_kind())))
+        }
+        ("list", _) => {
+            let page = api.list(id, query)?;
+            Ok(Answer::bytes(200, page.encode(&target.resource)))
+        }
+        ("watch", _) => {
+            let query = &Query { metadata_only, ..query.clone() };
+            let body = Body::Pieces(api.watch(id, query)?);
+            Ok(Answer { body, ..Answer::bytes(200, Bytes::new()) })
+        }
+        ("get", "scale") => {
+            let object = api.get(id, key)?;
+            Ok(Answer::json(200, &scale_of(&target.resource, &object.value)?))
+        }
+        ("get", "" | "status" | "resize" | "ephemeralcontainers") => {
+            let object = api.get(id, key)?;
+            if metadata_only {
+                return Ok(Answer::object(200, &crate::view::metadata(&object)));
+            }
+            Ok(Answer::object(200, &object))
+        }
+        _ => Err(Failure::method_not_allowed()),
+    }
+}
+
 /// Does what a request asks for.
 pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Failure> {
     let Some(target) = asked.call.target.clone() else { return Err(Failure::no_such_path()) };
@@ -145,23 +184,9 @@ pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Fa
     };
     let namespace = target.namespace.as_deref();
     let key = Key::new(namespace.unwrap_or_default(), &target.name);
-    let (id, query) = (target.table, &asked.call.query);
+    let id = target.table;
     match (target.verb, target.subresource.as_str()) {
-        ("list", _) => {
-            let page = api.list(id, query)?;
-            Ok(Answer::bytes(200, page.encode(&target.resource)))
-        }
-        ("watch", _) => {
-            let body = Body::Pieces(api.watch(id, query)?);
-            Ok(Answer { body, ..Answer::bytes(200, Bytes::new()) })
-        }
-        ("get", "scale") => {
-            let object = api.get(id, &key)?;
-            Ok(Answer::json(200, &scale_of(&target.resource, &object.value)?))
-        }
-        ("get", "" | "status" | "resize" | "ephemeralcontainers") => {
-            Ok(Answer::object(200, &*api.get(id, &key)?))
-        }
+        ("list" | "watch" | "get", _) => read(api, &asked, &target, &key),
         ("create", "") if target.name.is_empty() => {
             let value = parse_typed(&asked)?;
             Ok(Answer::done(&api.create(&writer, id, namespace, value).await?))

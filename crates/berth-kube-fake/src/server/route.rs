@@ -132,6 +132,7 @@ pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failur
         watch: flag("watch"),
         bookmarks: flag("allowWatchBookmarks"),
         timeout_s: number("timeoutSeconds")?,
+        metadata_only: false,
         initial_events: parameters
             .contains_key("sendInitialEvents")
             .then(|| flag("sendInitialEvents")),

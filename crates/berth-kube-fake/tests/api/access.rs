@@ -1,6 +1,7 @@
 //! Sign-in, rights, TLS, faults and the record of requests.
 
-use berth_kube_fake::{FakeApi, Faults, Options, Rule, samples};
+use berth_kube_fake::{Account, FakeApi, Faults, Options, Rule, samples};
+use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -66,6 +67,28 @@ async fn what_no_rule_allows_is_forbidden() {
 }
 
 #[tokio::test]
+async fn every_account_has_rights_of_its_own() {
+    let account = Account {
+        token: "reader".into(),
+        user: "system:serviceaccount:berth:reader".into(),
+        rbac: Some(Rule::from_yaml(ROLES, "berth").unwrap()),
+    };
+    let options =
+        Options { token: Some("all".into()), accounts: vec![account], ..Options::default() };
+    let (fake, _client) = start_with(options).await;
+    for (token, path, expected) in [
+        ("reader", "/api/v1/pods", 200),
+        ("reader", "/api/v1/secrets", 403),
+        ("all", "/api/v1/secrets", 200),
+        ("none", "/api/v1/pods", 401),
+    ] {
+        let bearer = format!("Bearer {token}");
+        let answer = plain(&fake, "GET", path, &[("authorization", &bearer)], "").await;
+        assert_eq!(answer.code, expected, "{token} {path}");
+    }
+}
+
+#[tokio::test]
 async fn without_the_token_nothing_is_told() {
     let options = Options { token: Some("secret".into()), tls: true, ..Options::default() };
     let fake = FakeApi::start(options).await.unwrap();
@@ -118,6 +141,20 @@ async fn a_lost_reply_was_still_a_deed() {
         .await;
     assert!(bound.is_err());
     assert!(fake.bindings().is_empty());
+}
+
+#[tokio::test]
+async fn nobody_reaches_a_server_that_is_down() {
+    let (fake, client) = start().await;
+    let pods: Api<Pod> = Api::all(client);
+    let mut stream = pods.watch(&Default::default(), "0").await.unwrap().boxed();
+    fake.set_faults(Faults { down: true, ..Faults::default() });
+    let end = stream.next().await;
+    assert!(end.is_none_or(|event| event.is_err()), "the watch is cut");
+    let error = pods.list(&ListParams::default()).await.unwrap_err();
+    assert!(!matches!(error, kube::Error::Api(_)), "{error:?}");
+    fake.clear_faults();
+    assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
 
 #[tokio::test]

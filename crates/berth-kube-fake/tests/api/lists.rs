@@ -43,6 +43,28 @@ async fn pages_belong_to_one_state() {
 }
 
 #[tokio::test]
+async fn pages_of_a_namespace_and_of_all_do_not_mix() {
+    let (fake, _client) = with_pods(4).await;
+    for at in 0..4 {
+        fake.create(samples::pod("kube-system", &format!("s{at}"), "berth", 1, 1)).await.unwrap();
+    }
+    let mut counts = Vec::new();
+    let paths = ["/api/v1/namespaces/kube-system/pods", "/api/v1/pods"];
+    let mut firsts = Vec::new();
+    for path in paths {
+        firsts.push(get(&fake, &format!("{path}?limit=1")).await.json());
+    }
+    for (path, first) in paths.iter().zip(&firsts) {
+        let token = first["metadata"]["continue"].as_str().unwrap();
+        let rest = get(&fake, &format!("{path}?limit=20&continue={token}")).await.json();
+        let count = rest["items"].as_array().unwrap().len();
+        assert_eq!(first["metadata"]["remainingItemCount"], count);
+        counts.push(count);
+    }
+    assert_eq!(counts, [3, 7]);
+}
+
+#[tokio::test]
 async fn a_page_of_a_forgotten_state_is_gone() {
     let (fake, _client) = with_pods(5).await;
     let first = get(&fake, "/api/v1/pods?limit=2").await.json();

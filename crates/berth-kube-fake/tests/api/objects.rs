@@ -225,3 +225,17 @@ async fn priorities_come_from_their_class() {
     let plain = fake.create(samples::pod("default", "c", "berth", 1, 1)).await.unwrap();
     assert_eq!(plain["spec"]["priority"], 10);
 }
+
+#[tokio::test]
+async fn many_objects_are_made_at_once() {
+    let (fake, _client) = start().await;
+    let pod = samples::pod("default", "p", "berth", 1, 1);
+    let name = |at: usize, pod: &mut Value| pod["metadata"]["name"] = json!(format!("p{at}"));
+    fake.create_many(pod.clone(), 100, name).await.unwrap();
+    let uids: std::collections::BTreeSet<String> =
+        fake.list("pods").iter().map(|pod| pod["metadata"]["uid"].to_string()).collect();
+    assert_eq!((fake.count("pods"), uids.len()), (100, 100));
+    assert_eq!(fake.get("Pod", "default", "p99").unwrap()["spec"]["priority"], 0);
+    assert_eq!(fake.create_many(pod, 2, name).await.unwrap_err().code, 409);
+    assert_eq!(fake.count_where("pods", |pod| pod["spec"]["schedulerName"] == "berth"), 100);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_kube_fake::{Faults, Options, samples};
 use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, WatchEvent, WatchParams};
+use kube::api::{Api, PartialObjectMeta, WatchEvent, WatchParams};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
@@ -188,4 +188,27 @@ async fn a_watcher_outlives_cuts_and_compactions() {
     };
     let ((), seen) = tokio::join!(maker, reader);
     assert_eq!(seen, 40);
+}
+
+#[tokio::test]
+async fn metadata_alone_can_be_listed_and_watched() {
+    let (fake, client) = start().await;
+    fake.create(pod("a")).await.unwrap();
+    let pods: Api<PartialObjectMeta<Pod>> = Api::all(client);
+    let list = pods.list(&Default::default()).await.unwrap();
+    assert_eq!(list.items[0].metadata.name.as_deref(), Some("a"));
+    let mut stream = watcher(pods, watcher::Config::default()).boxed();
+    let mut names = Vec::new();
+    fake.create(pod("b")).await.unwrap();
+    while names.len() < 2 {
+        let event = stream.try_next().await.unwrap().unwrap();
+        if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
+            names.push(pod.metadata.name.unwrap());
+        }
+    }
+    assert_eq!(names, ["a", "b"]);
+    let accept = [("accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")];
+    let path = "/api/v1/namespaces/default/pods/a";
+    let one = crate::support::plain(&fake, "GET", path, &accept, "").await.json();
+    assert_eq!((&one["kind"], &one["spec"]), (&json!("PartialObjectMetadata"), &Value::Null));
 }

@@ -156,6 +156,8 @@ async fn a_webhook_sees_and_changes_a_pod() {
     assert_eq!(request["userInfo"]["username"], "system:serviceaccount:berth:berth");
     assert_eq!(request["object"]["metadata"]["generateName"], "web-");
     assert!(request["object"]["metadata"].get("uid").is_none());
+    assert_eq!(request["object"]["metadata"].get("creationTimestamp"), Some(&Value::Null));
+    assert_eq!(request["object"]["status"], json!({}));
     assert_eq!(request["object"]["spec"]["schedulerName"], "berth");
     assert_eq!(request["object"]["spec"]["priority"], 0, "built-in plugins came before");
     let dry = post(&fake, "/api/v1/namespaces/default/pods?dryRun=All", &wanted).await;

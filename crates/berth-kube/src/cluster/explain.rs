@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::{NotHere, Timestamp};
+use rustc_hash::FxHashMap;
 
 use super::outcome::{NodeVerdict, PodExplanation, Refusal, RuleCount};
 use super::pod::Key;
@@ -23,6 +24,8 @@ pub(super) struct Refused {
     changes: u64,
     of: PodEntry,
     refusal: Refusal,
+    /// Nobody could go for it either.
+    no_room: bool,
 }
 
 impl Refused {
@@ -93,8 +96,21 @@ impl Cluster {
         }
         let refusal = write(&entry, nodes, tallies);
         let (changes, kept) = (self.changes, refusal.clone());
-        self.refused = Some(Refused { changes, of: entry, refusal: kept });
+        self.refused = Some(Refused { changes, of: entry, refusal: kept, no_room: false });
         refusal
+    }
+
+    /// Whether it is known that nobody could go for such a pod.
+    pub(super) fn knows_no_room(&self, entry: &PodEntry) -> bool {
+        self.refused.as_ref().is_some_and(|it| it.no_room && it.is_for(self.changes, entry))
+    }
+
+    /// Notes that nobody could go for such a pod.
+    pub(super) fn note_no_room(&mut self, entry: &PodEntry) {
+        let changes = self.changes;
+        if let Some(last) = self.refused.as_mut().filter(|it| it.is_for(changes, entry)) {
+            last.no_room = true;
+        }
     }
 
     /// Why a pod has no place, for a reason that has nothing to do with nodes.
@@ -143,8 +159,10 @@ impl Cluster {
         let uid = Arc::clone(&entry.pod.uid);
         let (news, changes) = (self.news, self.changes);
         let (at, reserved) = (entry.at, entry.reserved);
-        // Lifting a pod whose volumes are being made ready could give them to another.
-        let lifts = !reserved || entry.pod.claims.is_empty();
+        // Lifting a pod whose volumes are being made ready could give them to another, and a node
+        // that is gone would be forgotten with its last pod.
+        let stays = at.and_then(|place| self.nodes.get(place)).is_some_and(|node| !node.gone);
+        let lifts = stays && (!reserved || entry.pod.claims.is_empty());
         if lifts {
             self.detach(&uid);
         }
@@ -176,13 +194,13 @@ impl Cluster {
         };
         let mut found = Vec::new();
         self.scan(&asking, now, &mut found);
+        let totals: FxHashMap<usize, i64> = found.iter().map(|it| (it.place, it.total)).collect();
         for (place, node) in self.nodes.present() {
             let mut failures = all_failures(self, &asking, place);
             if failures.is_empty() {
                 failures.extend(self.engine_says(&asking, place, now));
             }
-            let total = found.iter().find(|it| it.place == place).map(|it| it.total);
-            let total = total.filter(|_| failures.is_empty());
+            let total = totals.get(&place).copied().filter(|_| failures.is_empty());
             let removed_by =
                 failures.into_iter().map(|it| (it.rule.to_string(), it.text)).collect();
             explanation.table.push(NodeVerdict {

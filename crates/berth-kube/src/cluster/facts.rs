@@ -30,7 +30,9 @@ pub(super) fn of_node(node: &Node) -> NodeFacts {
     let has = &node.allocatable;
     let margin = node.max_pods.clamp(0, 1 << 20) + 1;
     let mib = |bytes: i64| amount((bytes / MIB).saturating_add(margin));
-    let capacity = Amounts::new(amount(has.cpu_milli), mib(has.memory)).with_disk(mib(has.storage));
+    // A node without CPU takes pods that ask for none; to the engine it would be of unknown size.
+    let cpu = amount(has.cpu_milli).max(1);
+    let capacity = Amounts::new(cpu, mib(has.memory)).with_disk(mib(has.storage));
     let mut facts = NodeFacts::new(&node.name, capacity);
     facts.heartbeat_at = ALWAYS;
     facts.vmm_overhead_mib = 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_engine::Timestamp;
 
 use super::Cluster;
-use super::outcome::{GangOutcome, Refusal};
+use super::outcome::{GangOutcome, Refusal, Reservation};
 use super::place::NoPlace;
 use super::pod::{Key, Pod};
 use super::pods::PodEntry;
@@ -15,7 +15,8 @@ impl Cluster {
     /// Reserves a node for every pod of a gang that has none, or for none of them.
     pub fn place_gang(&mut self, namespace: &str, name: &str, now: Timestamp) -> GangOutcome {
         let key = Key::new(namespace, name);
-        let there = |it: &&PodEntry| it.pod.counts() && !it.pod.deleting;
+        // One that has ended was placed; its gang is not incomplete for it.
+        let there = |it: &&PodEntry| it.pod.ended || !it.pod.deleting;
         let members: Vec<&PodEntry> = self.pods.gang(&key).filter(there).collect();
         let size = match size(&members) {
             Ok(size) => size,
@@ -40,12 +41,22 @@ impl Cluster {
     }
 
     fn place_all(&mut self, gang: &Key, waiting: &[Arc<Pod>], now: Timestamp) -> GangOutcome {
-        let mut reserved = Vec::with_capacity(waiting.len());
+        let news = self.news;
+        let mut reserved: Vec<Reservation> = Vec::with_capacity(waiting.len());
+        let mut promised = Vec::new();
         for pod in waiting {
             let refusal = match self.choose(&pod.uid, now) {
                 Ok(place) => {
-                    reserved.extend(self.reserve(&pod.uid, place));
-                    continue;
+                    let before = self.pods.get(&pod.uid).and_then(|it| it.promised.clone());
+                    promised.extend(before.map(|node| (Arc::clone(&pod.uid), node)));
+                    match self.reserve(&pod.uid, place) {
+                        Some(reservation) => {
+                            reserved.push(reservation);
+                            continue;
+                        }
+                        // What was let through a moment ago cannot be had: nobody goes.
+                        None => self.refuse(&pod.uid, now),
+                    }
                 }
                 Err(NoPlace::Anywhere(failure)) => self.refuse_anywhere(&pod.uid, &failure),
                 Err(NoPlace::Everywhere) => self.refuse(&pod.uid, now),
@@ -54,6 +65,11 @@ impl Cluster {
             for reservation in &reserved {
                 self.give_up(&reservation.uid);
             }
+            // What was only tried leaves no trace.
+            for (uid, node) in promised {
+                self.promise(&uid, &node);
+            }
+            (self.news, self.refused) = (news, None);
             return GangOutcome::Refused(Box::new(for_gang(refusal, gang, done, waiting.len())));
         }
         GangOutcome::Reserved(reserved)

@@ -32,9 +32,11 @@ mod topology;
 pub mod vm;
 pub mod volumes;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use berth_engine::{Engine, Policy};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 
 use budgets::Budgets;
 use classes::Classes;
@@ -84,7 +86,11 @@ pub struct Cluster {
     vms: Vms,
     /// Pods that a node was promised to, by the node's name.
     promises: FxHashMap<Arc<str>, Vec<Arc<str>>>,
+    /// How many pods that count are of each priority.
+    priorities: BTreeMap<i32, usize>,
     news: bool,
+    /// Whether somebody was refused who may get a place when others come.
+    waits_for_others: bool,
     /// Kept so that a scan allocates nothing.
     found: Vec<place::Found>,
     /// Rises with every change of who is where.
@@ -110,7 +116,9 @@ impl Cluster {
             budgets: Budgets::default(),
             vms: Vms::default(),
             promises: FxHashMap::default(),
+            priorities: BTreeMap::new(),
             news: false,
+            waits_for_others: false,
             found: Vec::new(),
             changes: 0,
             refused: None,
@@ -122,5 +130,6 @@ impl Cluster {
         self.engine.set_policy(policy.clone());
         self.settings.policy = policy;
         self.news = true;
+        self.changes += 1;
     }
 }

@@ -8,9 +8,6 @@ use super::quantity;
 use super::resources::{Resources, Stated};
 use super::selector::Labels;
 
-/// Pods that a node takes when it does not say.
-const DEFAULT_PODS: i64 = 110;
-
 /// What a taint does to pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
@@ -79,7 +76,8 @@ impl Node {
                 .collect(),
             unschedulable: spec.and_then(|it| it.unschedulable).unwrap_or(false),
             allocatable: stated.map(Resources::read).unwrap_or_default(),
-            max_pods: stated.and_then(pods).unwrap_or(DEFAULT_PODS),
+            // A node that does not say how many it takes has not reported yet: it takes none.
+            max_pods: stated.and_then(pods).unwrap_or(0),
             images: images.flat_map(|it| it.names.clone().unwrap_or_default()).collect(),
         }
     }

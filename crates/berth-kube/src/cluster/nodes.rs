@@ -44,7 +44,6 @@ impl NodeEntry {
 
 fn taints(node: &Node) -> Vec<Taint> {
     let mut taints = node.taints.clone();
-    let is_cordon = |it: &Taint| it.key == CORDONED && it.effect == Effect::NoSchedule;
     if node.unschedulable && !taints.iter().any(is_cordon) {
         let (key, value) = (CORDONED.to_owned(), String::new());
         taints.push(Taint { key, value, effect: Effect::NoSchedule });
@@ -54,7 +53,7 @@ fn taints(node: &Node) -> Vec<Taint> {
 
 /// Whether a taint only says that the node is cordoned.
 pub(super) fn is_cordon(taint: &Taint) -> bool {
-    taint.key == CORDONED
+    taint.key == CORDONED && taint.effect == Effect::NoSchedule
 }
 
 /// All nodes.

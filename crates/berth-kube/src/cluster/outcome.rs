@@ -58,6 +58,8 @@ pub struct Preemption {
     pub node: Arc<str>,
     /// Who has to go.
     pub victims: Vec<Victim>,
+    /// Pods of lower priority that the node was promised to, and no longer is.
+    pub unpromised: Vec<(Key, Arc<str>)>,
 }
 
 /// What became of a pod.

@@ -103,6 +103,8 @@ impl Cluster {
         self.scan(&asking, now, &mut found);
         let chosen = self.decide(&asking, &mut found);
         self.found = found;
+        let hard = entry.pod.spread.iter().any(|it| it.hard);
+        self.waits_for_others |= chosen.is_none() && (hard || !entry.pod.beside.is_empty());
         chosen.ok_or(NoPlace::Everywhere)
     }
 
@@ -175,6 +177,14 @@ impl Cluster {
                  scheduler was told to refuse such pods"
             );
             let (rule, code) = ("requests".into(), "requests_missing");
+            return Err(Failure { rule, code, text, short: None });
+        }
+        if let Some(claim) = &pod.device_claim {
+            let text = format!(
+                "it has the resource claim {claim:?}, and this scheduler allocates no devices; use \
+                 another schedulerName for such pods"
+            );
+            let (rule, code) = ("resource-claims".into(), "resource_claims_unsupported");
             return Err(Failure { rule, code, text, short: None });
         }
         let volumes = self.volumes.prepare(pod).map_err(|why| {

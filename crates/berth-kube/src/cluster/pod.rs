@@ -193,6 +193,8 @@ pub struct Pod {
     pub ports: Vec<Port>,
     /// Volume claims that it uses, by name.
     pub claims: Vec<String>,
+    /// A device claim that it has; nobody here gives devices.
+    pub device_claim: Option<String>,
     /// Its controller: kind, name and uid.
     pub owner: Option<(String, String, String)>,
     /// Its gang.
@@ -244,6 +246,7 @@ impl Pod {
             spread: spread(spec, &labels),
             ports: ports(spec),
             claims: claims(spec, &key.name),
+            device_claim: spec.resource_claims.iter().flatten().next().map(|it| it.name.clone()),
             owner: controller(meta),
             gang: gang(meta),
             image: spec.containers.first().and_then(|it| it.image.clone()),

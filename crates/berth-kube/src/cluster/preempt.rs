@@ -10,12 +10,14 @@ use berth_engine::Timestamp;
 
 use super::Cluster;
 use super::outcome::{Outcome, Preemption, Victim};
-use super::pod::Pod;
+use super::pod::{Key, Pod};
 use super::pods::PodEntry;
 use super::rules::first_failure;
 
-/// Nodes that are tried out in full.
+/// Nodes on which room could be made, of which the best is taken.
 const TRIED: usize = 128;
+/// Nodes that are tried out in full to find those.
+const LOOKED_AT: usize = 1024;
 
 /// A way to make room.
 struct Room {
@@ -40,15 +42,24 @@ impl Cluster {
     pub(super) fn make_room(&mut self, uid: &str, now: Timestamp) -> Outcome {
         let refusal = Box::new(self.refuse(uid, now));
         let Some(entry) = self.pods.get(uid).cloned() else { return Outcome::NotPending };
-        if !entry.pod.preempts || self.waits_for_room(&entry) {
+        let lesser = self.priorities.range(..entry.pod.priority).next().is_some();
+        if !entry.pod.preempts
+            || !lesser
+            || self.knows_no_room(&entry)
+            || self.waits_for_room(&entry)
+        {
             return Outcome::Refused(refusal);
         }
         // Where nobody has to be told to go, somebody is about to: it waits.
         let found = self.cheapest_room(&entry).filter(|room| !room.victims.is_empty());
-        let Some(found) = found else { return Outcome::Refused(refusal) };
+        let Some(found) = found else {
+            self.note_no_room(&entry);
+            return Outcome::Refused(refusal);
+        };
         self.promise(uid, &found.name);
-        self.break_lesser_promises(&entry, &found.name);
+        let unpromised = self.break_lesser_promises(&entry, &found.name);
         let preemption = Preemption {
+            unpromised,
             pod: entry.pod.key.clone(),
             uid: Arc::clone(&entry.pod.uid),
             node: found.name,
@@ -67,25 +78,28 @@ impl Cluster {
     }
 
     /// Pods of lower priority that were promised the node look for another.
-    fn break_lesser_promises(&mut self, entry: &PodEntry, node: &Arc<str>) {
+    fn break_lesser_promises(&mut self, entry: &PodEntry, node: &Arc<str>) -> Vec<(Key, Arc<str>)> {
         let lesser = |uid: &&Arc<str>| {
             self.pods.get(uid).is_some_and(|it| it.pod.priority < entry.pod.priority)
         };
         let promised = self.promises.get(node).into_iter().flatten();
         let uids: Vec<Arc<str>> = promised.filter(lesser).cloned().collect();
+        let mut unpromised = Vec::new();
         for uid in uids {
             self.forget_promise(&uid);
+            unpromised.extend(self.pods.get(&uid).map(|it| (it.pod.key.clone(), uid)));
         }
+        unpromised
     }
 
     fn cheapest_room(&mut self, entry: &PodEntry) -> Option<Room> {
         let (news, changes) = (self.news, self.changes);
-        let places = self.places_with_lesser(entry);
-        let options: Vec<Room> =
-            places.into_iter().filter_map(|place| self.room_on(entry, place)).collect();
+        let places = self.places_with_lesser(entry).into_iter();
+        let options = places.filter_map(|place| self.room_on(entry, place)).take(TRIED);
+        let best = options.min_by_key(Room::hurts);
         // Whoever was lifted is back: nothing has changed.
         (self.news, self.changes) = (news, changes);
-        options.into_iter().min_by_key(Room::hurts)
+        best
     }
 
     /// Nodes that would have the resources without their pods of lower priority, those with the
@@ -109,7 +123,7 @@ impl Cluster {
             }
         }
         found.sort_unstable();
-        found.truncate(TRIED);
+        found.truncate(LOOKED_AT);
         found.into_iter().map(|(_, place)| place).collect()
     }
 
@@ -118,17 +132,18 @@ impl Cluster {
         let node = self.nodes.get(place)?;
         let name = Arc::clone(&node.node.name);
         let others = node.pods.iter().filter_map(|uid| self.pods.get(uid));
-        let mut lesser: Vec<Arc<Pod>> =
-            others.filter(|it| is_lesser(it, entry)).map(|it| Arc::clone(&it.pod)).collect();
+        let lesser = others.filter(|it| is_lesser(it, entry)).map(|it| Arc::clone(&it.pod));
+        // Who goes anyway is no victim, and need not be put back.
+        let (going, mut lesser): (Vec<_>, Vec<_>) = lesser.partition(|it| it.deleting);
         // The most important first: they are the first to be put back.
         lesser.sort_by_key(|it| {
             (Reverse(it.priority), it.started.unwrap_or(i64::MAX), it.key.clone())
         });
-        for pod in &lesser {
+        for pod in lesser.iter().chain(&going) {
             self.detach(&pod.uid);
         }
         let option = self.without_all(entry, place, name, &lesser);
-        for pod in &lesser {
+        for pod in lesser.iter().chain(&going) {
             self.attach(&pod.uid, place);
         }
         option
@@ -155,12 +170,9 @@ impl Cluster {
                 continue;
             }
             self.detach(&pod.uid);
-            // Who goes anyway is no victim.
-            if !pod.deleting {
-                let (key, uid) = (pod.key.clone(), Arc::clone(&pod.uid));
-                victims.push(Victim { pod: key, uid, priority: pod.priority, breaks_budget });
-                started.push(pod.started.unwrap_or(i64::MAX));
-            }
+            let (key, uid) = (pod.key.clone(), Arc::clone(&pod.uid));
+            victims.push(Victim { pod: key, uid, priority: pod.priority, breaks_budget });
+            started.push(pod.started.unwrap_or(i64::MAX));
         }
         Some(Room { name, victims, started })
     }

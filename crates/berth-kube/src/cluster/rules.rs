@@ -12,6 +12,7 @@ use super::nodes::{NodeEntry, is_cordon};
 use super::pods::PodEntry;
 use super::resources::{Resources, shown};
 use super::spreads::Ready;
+use super::terms::{SetId, TermId};
 use super::topology::NOWHERE;
 use super::volumes;
 
@@ -43,7 +44,7 @@ pub(super) struct Asking<'a> {
 type Rule = fn(&Cluster, &Asking<'_>, usize, &NodeEntry) -> Option<Failure>;
 
 /// Every rule, in the order in which they are asked: facts first, then neighbours, then load.
-pub(super) const RULES: [Rule; 9] = [
+pub(super) const RULES: [Rule; 10] = [
     cordoned,
     taints,
     node_affinity,
@@ -51,6 +52,7 @@ pub(super) const RULES: [Rule; 9] = [
     anti_affinity,
     affinity,
     spread,
+    promised,
     load,
     volume_rules,
 ];
@@ -61,7 +63,9 @@ pub(super) fn first_failure(
     asking: &Asking<'_>,
     place: usize,
 ) -> Option<Failure> {
-    let entry = cluster.nodes.get(place).filter(|entry| !entry.gone)?;
+    let Some(entry) = cluster.nodes.get(place).filter(|entry| !entry.gone) else {
+        return failure("node", "node_gone", "it is gone".to_owned());
+    };
     RULES.iter().find_map(|rule| rule(cluster, asking, place, entry))
 }
 
@@ -82,7 +86,7 @@ fn hard(effect: Effect) -> bool {
 fn cordoned(_: &Cluster, asking: &Asking<'_>, _: usize, entry: &NodeEntry) -> Option<Failure> {
     let tolerations = &asking.entry.pod.needs.tolerations;
     let taint = entry.taints.iter().find(|it| is_cordon(it))?;
-    if !hard(taint.effect) || tolerations.iter().any(|it| it.tolerates(taint)) {
+    if tolerations.iter().any(|it| it.tolerates(taint)) {
         return None;
     }
     failure("cordoned", "node_cordoned", "it is cordoned".to_owned())
@@ -120,19 +124,15 @@ fn others_anti_affinity(
     _: &NodeEntry,
 ) -> Option<Failure> {
     let set = cluster.terms.set(asking.entry.carried.set)?;
-    for id in &set.terms {
-        let Some(term) = cluster.terms.term(*id).filter(|term| term.away_total > 0) else {
-            continue;
-        };
-        let domain = cluster.topologies.domain(term.topology, place);
-        let count = term.away_in(domain);
-        if count > 0 {
-            let key = cluster.topologies.key(term.topology);
-            let text = format!("{count} pod(s) in its {key} must be away from pods like this one");
-            return failure("anti-affinity-of-others", "anti_affinity_of_others", text);
-        }
-    }
-    None
+    let terms = set.terms.iter().filter_map(|id| cluster.terms.term(*id));
+    let near = terms.filter(|term| term.away_total > 0).map(|term| {
+        let count = term.away_in(cluster.topologies.domain(term.topology, place));
+        (count, cluster.topologies.key(term.topology))
+    });
+    // Rules are numbered as they come; what is said must not depend on that.
+    let (count, key) = near.filter(|(count, _)| *count > 0).max()?;
+    let text = format!("{count} pod(s) in its {key} must be away from pods like this one");
+    failure("anti-affinity-of-others", "anti_affinity_of_others", text)
 }
 
 fn anti_affinity(
@@ -196,6 +196,56 @@ fn spread(cluster: &Cluster, asking: &Asking<'_>, place: usize, _: &NodeEntry) -
     None
 }
 
+/// Pods that the node was promised to and that are of at least this one's priority.
+fn ahead<'a>(
+    cluster: &'a Cluster,
+    asking: &'a Asking<'_>,
+    place: usize,
+) -> impl Iterator<Item = &'a PodEntry> {
+    let pod = &asking.entry.pod;
+    let others = cluster.promised_to(place);
+    others.filter(|it| it.pod.uid != pod.uid && it.pod.priority >= pod.priority)
+}
+
+/// Whom the node was promised to counts among the neighbours there as if it had come.
+fn promised(
+    cluster: &Cluster,
+    asking: &Asking<'_>,
+    place: usize,
+    _: &NodeEntry,
+) -> Option<Failure> {
+    let others: Vec<&PodEntry> = ahead(cluster, asking, place).collect();
+    let here = |id: &TermId, set: SetId| {
+        let term = cluster.terms.term(*id);
+        cluster.terms.is_match(set, *id)
+            && term.is_some_and(|it| cluster.topologies.domain(it.topology, place) != NOWHERE)
+    };
+    let own = &asking.entry.carried;
+    for other in &others {
+        if own.away.iter().any(|id| here(id, other.carried.set)) {
+            let text = format!("it must be away from {}, which it is promised to", other.pod.key);
+            return failure("pod-anti-affinity", "pod_anti_affinity", text);
+        }
+        if other.carried.away.iter().any(|id| here(id, own.set)) {
+            let text = format!("{}, which it is promised to, must be away from it", other.pod.key);
+            return failure("anti-affinity-of-others", "anti_affinity_of_others", text);
+        }
+    }
+    let hard = asking.spread.iter().filter(|it| it.hard && !others.is_empty());
+    for (ready, spread) in hard.filter_map(|it| Some((it, cluster.spreads.get(it.id)?))) {
+        let sets = others.iter().filter_map(|it| cluster.terms.set(it.carried.set));
+        let more = sets.filter(|set| spread.counts_at(set, place)).count();
+        let more = i64::try_from(more).unwrap_or(i64::MAX);
+        let domain = cluster.topologies.domain(ready.topology, place);
+        if more > 0 && spread.in_domain(domain) + more > ready.limit_with(spread, domain, more) {
+            let key = cluster.topologies.key(ready.topology);
+            let text = format!("its {key} would have too many with those it is promised to");
+            return failure("topology-spread", "topology_spread", text);
+        }
+    }
+    None
+}
+
 /// Room for pods, ports and resources, with what was promised to others of at least its priority.
 fn load(
     cluster: &Cluster,
@@ -206,10 +256,7 @@ fn load(
     let pod = &asking.entry.pod;
     let mut promised: Option<(i64, Resources)> = None;
     let mut clash = pod.ports.iter().find(|it| entry.ports.iter().any(|used| used.clashes(it)));
-    for other in cluster.promised_to(place) {
-        if other.pod.uid == pod.uid || other.pod.priority < pod.priority {
-            continue;
-        }
+    for other in ahead(cluster, asking, place) {
         let sum = promised.get_or_insert_with(|| (0, entry.used.clone()));
         sum.0 += 1;
         sum.1.add(&other.asked, 1);

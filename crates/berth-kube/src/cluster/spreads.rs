@@ -67,6 +67,15 @@ pub(super) struct Ready {
     pub(super) max_skew: i64,
     /// The fewest in any domain.
     pub(super) least: i64,
+    /// With fewer domains than this, the emptiest counts as empty.
+    min_domains: i64,
+}
+
+impl Ready {
+    /// The limit if so many more were in a domain.
+    pub(super) fn limit_with(&self, spread: &SpreadCounts, domain: u32, more: i64) -> i64 {
+        self.limit - self.least + spread.least(self.min_domains, Some((domain, more)))
+    }
 }
 
 /// All constraints.
@@ -115,11 +124,12 @@ impl Spreads {
             };
             let id = self.keep(key, nodes, terms, topologies);
             let Some(counts) = self.get(id) else { continue };
-            let least = counts.least(constraint.min_domains);
+            let (min_domains, max_skew) = (constraint.min_domains, constraint.max_skew);
+            let least = counts.least(min_domains, None);
             let counts_itself = own.is_some_and(|own| counts.counts_set(own));
-            let limit = least + constraint.max_skew - i64::from(counts_itself);
+            let limit = least + max_skew - i64::from(counts_itself);
             let (topology, hard) = (counts.topology, constraint.hard);
-            ready.push(Ready { id, topology, limit, hard, max_skew: constraint.max_skew, least });
+            ready.push(Ready { id, topology, limit, hard, max_skew, least, min_domains });
         }
         ready
     }
@@ -127,14 +137,21 @@ impl Spreads {
     /// Counts a pod that is not about to go, or no longer.
     pub(super) fn count(&mut self, set: SetId, place: usize, step: Step, topologies: &Topologies) {
         for id in self.of_set.get(&set).into_iter().flatten() {
-            if let Some(spread) = self.all[*id].as_mut()
-                && spread.eligible.get(place)
-            {
-                let domain = topologies.domain(spread.topology, place);
+            let Some(spread) = self.all[*id].as_mut().filter(|it| it.eligible.get(place)) else {
+                continue;
+            };
+            let domain = topologies.domain(spread.topology, place);
+            // A node that lost its label since; all is counted anew at the next question.
+            if domain != NOWHERE {
                 let count = at_mut(&mut spread.counts, domain);
                 *count += if step == Step::Come { 1 } else { -1 };
             }
         }
+    }
+
+    /// Whether any constraint counts pods with these labels.
+    pub(super) fn concerns(&self, set: SetId) -> bool {
+        self.of_set.get(&set).is_some_and(|ids| !ids.is_empty())
     }
 
     /// Tells of a set of labels that came.
@@ -230,14 +247,19 @@ impl SpreadCounts {
         at(&self.counts, domain)
     }
 
-    /// The fewest in any domain that has nodes that count; none with too few domains.
-    fn least(&self, min_domains: i64) -> i64 {
+    /// Whether a pod with these labels counts on a node.
+    pub(super) fn counts_at(&self, set: &LabelSet, place: usize) -> bool {
+        self.eligible.get(place) && self.counts_set(set)
+    }
+
+    /// The fewest in any domain that has nodes that count, if so many more were in one; none with
+    /// too few domains.
+    fn least(&self, min_domains: i64, more: Option<(u32, i64)>) -> i64 {
         let (mut least, mut domains) = (i64::MAX, 0);
-        for (domain, nodes) in self.nodes.iter().enumerate() {
-            if *nodes > 0 {
-                domains += 1;
-                least = least.min(self.counts.get(domain).copied().unwrap_or(0));
-            }
+        for (domain, _) in self.nodes.iter().enumerate().filter(|(_, nodes)| **nodes > 0) {
+            domains += 1;
+            let more = more.filter(|it| it.0 as usize == domain).map_or(0, |it| it.1);
+            least = least.min(self.counts.get(domain).copied().unwrap_or(0) + more);
         }
         if domains == 0 || domains < min_domains { 0 } else { least }
     }

@@ -29,9 +29,10 @@ impl Cluster {
         self.news = true;
         self.changes += 1;
         let name = Arc::clone(&node.name);
-        let moved = known.is_none_or(|known| known.node.labels != node.labels);
+        let moved = known.is_none_or(|known| known.gone || known.node.labels != node.labels);
+        let was_there = known.is_some_and(|known| !known.gone);
         let old = self.nodes.find(&name);
-        if let Some(old) = old.filter(|_| moved) {
+        if let Some(old) = old.filter(|_| moved && was_there) {
             self.recount(old, Step::Go);
         }
         if self.engine.fleet_mut().add_node(&facts::of_node(&node)).is_err() {
@@ -56,10 +57,23 @@ impl Cluster {
         }
     }
 
-    /// A node is gone. Pods that are still bound to it keep counting there.
+    /// A node is gone. Pods that are still bound to it count nowhere until it is back; a place that
+    /// is held there stays held until it is known what became of it.
     pub fn remove_node(&mut self, name: &str) {
         let Some(place) = self.nodes.find(name) else { return };
+        let Some(entry) = self.nodes.get(place).filter(|it| !it.gone) else { return };
+        let (name, uids) = (Arc::clone(&entry.node.name), entry.pods.clone());
+        for uid in uids {
+            if self.pods.get(&uid).is_some_and(|it| !it.reserved) {
+                self.detach(&uid);
+                self.pods.lose(&uid, &name);
+            }
+        }
+        // A domain may go with it, and with the domain what kept others from spreading.
+        self.news = true;
         self.changes += 1;
+        self.recount(place, Step::Go);
+        self.topologies.place(place, None);
         self.nodes.mark_gone(place);
         self.forget_if_empty(place);
     }
@@ -91,13 +105,18 @@ impl Cluster {
 
     /// Tells of a namespace and its labels.
     pub fn put_namespace(&mut self, name: &str, labels: &Labels) {
-        self.terms.put_namespace(name, Some(labels), &self.topologies);
-        self.news = true;
+        if self.terms.put_namespace(name, Some(labels), &self.topologies) {
+            self.news = true;
+            self.changes += 1;
+        }
     }
 
     /// A namespace is gone.
     pub fn remove_namespace(&mut self, name: &str) {
-        self.terms.put_namespace(name, None, &self.topologies);
+        if self.terms.put_namespace(name, None, &self.topologies) {
+            self.news = true;
+            self.changes += 1;
+        }
     }
 
     /// Takes in a disruption budget.
@@ -118,7 +137,10 @@ impl Cluster {
     /// Whether anything since the last call may let a pod fit that was refused.
     pub fn take_news(&mut self) -> bool {
         let volumes = self.volumes.take_news();
-        std::mem::take(&mut self.news) || volumes
+        let news = std::mem::take(&mut self.news) || volumes;
+        // Whoever is refused again says so again.
+        self.waits_for_others &= !news;
+        news
     }
 
     /// Pods that may be placed now.
@@ -143,7 +165,10 @@ impl Cluster {
     pub fn give_up(&mut self, uid: &str) {
         let Some(entry) = self.pods.get(uid).filter(|entry| entry.reserved) else { return };
         if entry.pod.node.is_none() {
-            self.detach(uid);
+            let uid = Arc::clone(&entry.pod.uid);
+            self.detach(&uid);
+            // What it was told it may have, it may have again.
+            self.settle(&uid);
         }
     }
 
@@ -158,6 +183,7 @@ impl Cluster {
             }
         }
         self.news = true;
+        self.changes += 1;
     }
 
     /// Promises a node to a pod.
@@ -167,6 +193,7 @@ impl Cluster {
             entry.promised = Some(Arc::clone(node));
             let uid = Arc::clone(&entry.pod.uid);
             self.promises.entry(Arc::clone(node)).or_default().push(uid);
+            self.changes += 1;
         }
     }
 
@@ -199,8 +226,14 @@ impl Cluster {
         let Some(entry) = self.pods.get_mut(&uid) else { return PodState::Ended };
         // Another bound it, and may have let it grow since.
         let found = entry.pod.node.is_none() && pod.node.is_some() && !entry.reserved;
-        entry.pod = pod;
-        if found && let Some(pod) = self.pods.get(&uid).map(|it| Arc::clone(&it.pod)) {
+        let told = pod.nominated.clone();
+        let other = entry.pod.nominated != told && entry.promised != told;
+        entry.pod = Arc::clone(&pod);
+        if other {
+            // What is told now holds, though we promised something else.
+            self.forget_promise(&uid);
+        }
+        if found {
             self.set_permit(&uid, self.first_permit(&pod));
         }
         self.settle(&uid)
@@ -211,8 +244,9 @@ impl Cluster {
         let uid = Arc::clone(&pod.uid);
         let (place, reserved) =
             self.pods.get(&uid).map_or((None, false), |it| (it.at, it.reserved));
-        let promised = self.pods.get(&uid).and_then(|it| it.promised.clone());
         let permit = self.pods.get(&uid).and_then(|it| it.permit);
+        let same = |it: &&PodEntry| it.pod.nominated == pod.nominated && !pod.deleting;
+        let promised = self.pods.get(&uid).filter(same).and_then(|it| it.promised.clone());
         self.forget_pod(&uid);
         self.take_in(pod);
         if permit.is_some() {
@@ -225,7 +259,7 @@ impl Cluster {
         let lost = self.pods.get(&uid).is_some_and(|it| it.at.is_none() && it.pod.counts());
         if let Some(place) = place.filter(|_| lost && reserved) {
             self.attach(&uid, place);
-            self.pods.get_mut(&uid).into_iter().for_each(|it| it.reserved = true);
+            self.pods.get_mut(&uid).into_iter().for_each(|it| it.reserved = it.at.is_some());
         }
         self.pods.get(&uid).map_or(PodState::Ended, |it| it.state(&self.settings.scheduler))
     }
@@ -239,6 +273,7 @@ impl Cluster {
             self.forget_promise(uid);
         } else if let Some(node) = &pod.node {
             let place = self.nodes.find(node);
+            let place = place.filter(|it| self.nodes.get(*it).is_some_and(|it| !it.gone));
             match (at, place) {
                 (Some(at), Some(place)) if at == place => {}
                 (_, Some(place)) => {
@@ -281,6 +316,7 @@ impl Cluster {
             return;
         }
         entry.at = Some(place);
+        *self.priorities.entry(entry.pod.priority).or_default() += 1;
         self.changes += 1;
         node.used.add(&entry.asked, 1);
         node.pods.push(Arc::clone(&entry.pod.uid));
@@ -288,10 +324,16 @@ impl Cluster {
         let id = facts::node_id(&node.node.name);
         // It can only fail for a pod that is there already, and then it is.
         let _ = self.engine.fleet_mut().claim(&facts::of_pod(entry), &id);
-        let stays = !entry.pod.deleting;
-        self.terms.count(&entry.carried, place, stays, Step::Come, &self.topologies);
-        if stays {
-            self.spreads.count(entry.carried.set, place, Step::Come, &self.topologies);
+        if !node.gone {
+            let stays = !entry.pod.deleting;
+            self.terms.count(&entry.carried, place, stays, Step::Come, &self.topologies);
+            if stays {
+                self.spreads.count(entry.carried.set, place, Step::Come, &self.topologies);
+            }
+            // Whoever waits for others to be somewhere may have waited for this one.
+            let set = entry.carried.set;
+            self.news |=
+                self.waits_for_others && (self.terms.concerns(set) || self.spreads.concerns(set));
         }
         if !entry.pod.claims.is_empty() {
             self.volumes.reserve(&entry.pod, &node.node);
@@ -303,8 +345,16 @@ impl Cluster {
         let Some(entry) = self.pods.get_mut(uid) else { return };
         let Some(place) = entry.at.take() else { return };
         entry.reserved = false;
+        if let Some(count) = self.priorities.get_mut(&entry.pod.priority) {
+            *count -= 1;
+            if *count == 0 {
+                self.priorities.remove(&entry.pod.priority);
+            }
+        }
         self.changes += 1;
+        let mut there = false;
         if let Some(node) = self.nodes.get_mut(place) {
+            there = !node.gone;
             node.used.add(&entry.asked, -1);
             node.pods.retain(|it| **it != *uid);
             for port in &entry.pod.ports {
@@ -315,8 +365,10 @@ impl Cluster {
         }
         self.engine.fleet_mut().release(entry.pod.id);
         let stays = !entry.pod.deleting;
-        self.terms.count(&entry.carried, place, stays, Step::Go, &self.topologies);
-        if stays {
+        if there {
+            self.terms.count(&entry.carried, place, stays, Step::Go, &self.topologies);
+        }
+        if there && stays {
             self.spreads.count(entry.carried.set, place, Step::Go, &self.topologies);
         }
         if !entry.pod.claims.is_empty() {

@@ -208,16 +208,21 @@ impl Terms {
         }
     }
 
-    /// Tells a namespace's labels, or that it is gone.
+    /// Whether any rule speaks of pods with these labels.
+    pub(super) fn concerns(&self, set: SetId) -> bool {
+        self.set(set).is_some_and(|set| !set.terms.is_empty())
+    }
+
+    /// Tells a namespace's labels, or that it is gone. Returns whether that is new.
     pub(super) fn put_namespace(
         &mut self,
         name: &str,
         labels: Option<&Labels>,
         topologies: &Topologies,
-    ) {
+    ) -> bool {
         let known = self.namespaces.get(name);
         if known == labels {
-            return;
+            return false;
         }
         match labels {
             Some(labels) => drop(self.namespaces.insert(name.into(), labels.clone())),
@@ -230,6 +235,7 @@ impl Terms {
         for id in ids {
             self.match_again(id, topologies);
         }
+        true
     }
 
     /// Counts anew who matches a rule.

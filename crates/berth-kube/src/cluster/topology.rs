@@ -16,7 +16,11 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 struct Topology {
     key: String,
     /// Domains by value.
-    values: FxHashMap<String, u32>,
+    values: FxHashMap<Arc<str>, u32>,
+    /// How many nodes each domain has, and its value.
+    domains: Vec<(u32, Arc<str>)>,
+    /// Domains without nodes, to be used again: autoscaled host names would have no end.
+    free: Vec<u32>,
     /// Each node's domain, by its place.
     of: Vec<u32>,
 }
@@ -71,24 +75,44 @@ impl Topologies {
 
     /// How many domains were ever seen.
     pub(super) fn count(&self, id: TopologyId) -> usize {
-        self.all[id].values.len()
+        self.all[id].domains.len()
     }
 }
 
 impl Topology {
     fn put(&mut self, place: usize, labels: Option<&Labels>) {
-        let domain = labels.and_then(|it| it.get(&self.key)).map_or(NOWHERE, |value| {
-            if let Some(domain) = self.values.get(value) {
-                return *domain;
-            }
-            let next = u32::try_from(self.values.len()).unwrap_or(NOWHERE);
-            self.values.insert(value.clone(), next);
-            next
-        });
+        let domain = labels.and_then(|it| it.get(&self.key)).map(|value| self.enter(value));
         if place >= self.of.len() {
             self.of.resize(place + 1, NOWHERE);
         }
-        self.of[place] = domain;
+        let before = std::mem::replace(&mut self.of[place], domain.unwrap_or(NOWHERE));
+        self.leave(before);
+    }
+
+    /// The domain of a value, which has a node more now.
+    fn enter(&mut self, value: &str) -> u32 {
+        if let Some(domain) = self.values.get(value).copied() {
+            self.domains[domain as usize].0 += 1;
+            return domain;
+        }
+        let value: Arc<str> = value.into();
+        let domain = self.free.pop().unwrap_or_else(|| {
+            self.domains.push((0, Arc::clone(&value)));
+            u32::try_from(self.domains.len() - 1).unwrap_or(NOWHERE)
+        });
+        self.domains[domain as usize] = (1, Arc::clone(&value));
+        self.values.insert(value, domain);
+        domain
+    }
+
+    /// A domain has a node less. One without nodes has no pods either, so its counts are nil.
+    fn leave(&mut self, domain: u32) {
+        let Some((nodes, value)) = self.domains.get_mut(domain as usize) else { return };
+        *nodes -= 1;
+        if *nodes == 0 {
+            self.values.remove(value);
+            self.free.push(domain);
+        }
     }
 }
 

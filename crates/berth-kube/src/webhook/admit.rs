@@ -185,6 +185,7 @@ impl Clerk {
         let Some(token) = coming.annotation(keys::TOKEN).and_then(read_token) else {
             return Ok(None);
         };
+        self.keeper.desk.settled().await;
         let seated = self.keeper.desk.find(token).await?;
         let same = |it: &Seated| it.key == owner.key && it.state == ClaimState::Held;
         Ok(seated.filter(|it| same(it) && self.keeper.roster.named(token).is_none()))
@@ -202,8 +203,12 @@ impl Clerk {
             return self.by_ordinal(coming, owner, rule, pinned, start).await;
         }
         if coming.dry_run {
-            let (slot, class) = self.keeper.desk.preview(&owner.key, &rule, pinned).await;
+            let (slot, class) = self.keeper.desk.preview(&owner.key, &rule, pinned, None).await;
             return Ok(coming.seated(owner, slot, class));
+        }
+        // A retry of a call that was answered with a second try.
+        if let Some(seated) = self.keeper.desk.in_books(coming.new_id(2)) {
+            return Ok(seated);
         }
         let version = owner.version.as_deref();
         self.keeper.desk.define(&owner.key, rule, version).await?;
@@ -215,14 +220,12 @@ impl Clerk {
         // More seats are taken than there should be pods. Most likely one was lost, and its
         // controller knew before we did: ask, and give the seat that is free.
         self.metrics.refreshes.inc();
-        let freed = match self.keeper.refresh(coming.namespace, owner).await {
-            Ok(freed) => freed,
-            Err(error) => {
-                tracing::debug!(%error, "pods could not be listed anew");
-                return Ok(seated);
-            }
-        };
-        if !freed {
+        if let Err(error) = self.keeper.refresh(coming.namespace, owner).await {
+            tracing::debug!(%error, "pods could not be listed anew");
+        }
+        let desk = &self.keeper.desk;
+        let (free, _) = desk.preview(&owner.key, &rule, pinned, Some(seated.id)).await;
+        if free >= seated.slot {
             return Ok(seated);
         }
         self.keeper.desk.release(&seated, "replaced").await?;
@@ -238,7 +241,7 @@ impl Clerk {
     ) -> Result<Seated, Failed> {
         let ask = Ask {
             key: owner.key.clone(),
-            id: coming.new_id(),
+            id: coming.new_id(attempt),
             request_id: format!("review/{}/{attempt}", coming.uid),
             class,
             slot: None,
@@ -308,13 +311,14 @@ impl<'a> Coming<'a> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The name that the pod gets at the desk: a retry of the call gets the same.
-    fn new_id(&self) -> berth_engine::InstanceId {
-        derived("review", self.uid)
+    /// The name that the pod gets at the desk: a retry of the call gets the same, and a second try
+    /// within the call another, so that nobody takes the one for the other.
+    fn new_id(&self, attempt: u8) -> berth_engine::InstanceId {
+        derived("review", &format!("{}/{attempt}", self.uid))
     }
 
     fn seated(&self, owner: &Owner, slot: i64, class: CapacityType) -> Seated {
-        let (id, key) = (self.new_id(), owner.key.clone());
+        let (id, key) = (self.new_id(1), owner.key.clone());
         Seated { id, key, slot, class, state: ClaimState::Held, fence: 0 }
     }
 

@@ -138,7 +138,11 @@ impl Desk {
         let (catalog, notes, _) = Catalog::start().map_err(failed)?;
         let mut options = PlacerOptions::new(Policy::from_toml(POLICY)?);
         options.notes = Some(notes);
-        options.follow_every = Duration::from_millis(25);
+        // An embedded ledger has no other writers whose news one could wait for.
+        options.follow_every = match &backend {
+            Backend::Sqlite(_) => Duration::from_millis(200),
+            Backend::Postgres(_) => Duration::from_millis(25),
+        };
         options.ledger.patience = PATIENCE;
         let placer = Placer::start(backend, &options).map_err(failed)?;
         let ledger = placer.ledger().clone();
@@ -253,16 +257,18 @@ impl Desk {
         receiver.await.map_err(|_| DeskError::Closed)
     }
 
-    /// The seat that the next pod would get, and its kind. Nothing is written.
+    /// The seat that the next pod would get if one were not there, and its kind. Nothing is written.
     pub(super) async fn preview(
         &self,
         key: &WorkloadKey,
         rule: &CapacityRule,
         pinned: Option<CapacityType>,
+        without: Option<InstanceId>,
     ) -> (i64, CapacityType) {
         self.settled().await;
+        let others = self.members(key).into_iter().filter(|member| Some(member.id) != without);
         let mut taken: Vec<u32> =
-            self.members(key).iter().filter_map(|member| u32::try_from(member.slot).ok()).collect();
+            others.filter_map(|member| u32::try_from(member.slot).ok()).collect();
         taken.sort_unstable();
         let first = match pinned {
             Some(CapacityType::Spot) => on_demand_seats(rule, None),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::{CapacityType, InstanceId};
+use berth_ledger::ClaimState;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use hashbrown::HashSet;
@@ -20,12 +21,11 @@ use tokio_util::task::TaskTracker;
 
 use super::affinity::Leaves;
 use super::desk::{Ask, Asked as Given, Desk, DeskError, Seated};
-use super::keys::Asked;
+use super::keys::{self, Asked, Marks};
 use super::metrics::Metrics;
 use super::owners::{Look, Numbering, Owner, Owners};
 use super::roster::{LivePod, Roster, derived, is_gone, read_token};
 use super::settings::NodeLabel;
-use berth_ledger::ClaimState;
 
 /// How many pods are looked at at once.
 const LANES: usize = 16;
@@ -158,6 +158,9 @@ impl Keeper {
     /// Counts a pod that has no seat: it was created while we were away, or before its workload was
     /// switched on, or its reservation ended.
     async fn adopt(&self, pod: &LivePod) -> Result<(), KeepError> {
+        if self.owners.keys().opts_out(Marks::of(&pod.metadata)) {
+            return Ok(());
+        }
         let owner = self.owners.owner(&pod.namespace, &pod.metadata, Look::Watched).await?;
         let Some(owner) = owner else { return Ok(()) };
         let Asked::On { rule, .. } = owner.asked else { return Ok(()) };
@@ -225,6 +228,11 @@ impl Keeper {
         of_node().or_else(told).or_else(left)
     }
 
+    /// Whether a pod is on a node that says nothing of its kind, and so cannot be counted.
+    pub(super) fn is_of_neither_kind(&self, pod: &LivePod) -> bool {
+        pod.node.is_some() && self.class(pod).is_none() && self.desk.in_books(pod.id).is_none()
+    }
+
     /// Brings the desk in step with all pods: those with tokens first, each into its own slot, then
     /// the others. `before` is who had seats before the pods were listed; of these, whoever is not
     /// among the pods is gone.
@@ -266,34 +274,41 @@ impl Keeper {
     }
 
     /// Asks the API server which pods of a revision live, and frees the seats of the others.
-    /// Returns whether any was freed.
-    pub(super) async fn refresh(&self, namespace: &str, owner: &Owner) -> Result<bool, KeepError> {
+    pub(super) async fn refresh(&self, namespace: &str, owner: &Owner) -> Result<(), KeepError> {
         self.desk.settled().await;
         // Who had a seat before the pods are listed, and is not among them, is gone.
         let members = self.desk.members(&owner.key);
         self.desk.reap().await?;
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let hash = owner.key.1.rsplit_once('/').map(|(_, hash)| hash);
-        let by_hash =
-            hash.filter(|_| &*owner.key.1.split('/').next().unwrap_or("") == "Deployment");
-        let params = match by_hash {
-            Some(hash) => ListParams::default().labels(&format!("pod-template-hash={hash}")),
-            None => ListParams::default(),
+        let mut parts = owner.key.1.split('/');
+        let params = match (parts.next(), parts.nth(1)) {
+            (Some("Deployment"), Some(hash)) => {
+                ListParams::default().labels(&format!("pod-template-hash={hash}"))
+            }
+            _ => ListParams::default(),
         };
-        let (mut live, mut listed) = (HashSet::new(), HashSet::new());
-        for pod in api.list(&params).await?.items {
+        self.free_missing(namespace, &params, members).await
+    }
+
+    /// Asks the API server whether the pods of these seats live, and frees those whose pods do not.
+    pub(super) async fn free_missing(
+        &self,
+        namespace: &str,
+        params: &ListParams,
+        members: Vec<Seated>,
+    ) -> Result<(), KeepError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let mut live = HashSet::new();
+        for pod in api.list(params).await?.items {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if is_gone(&pod) {
                 // The watch will say so too, later.
                 self.roster.leaves(&uid);
                 continue;
             }
-            let token = pod.metadata.annotations.as_ref().and_then(|it| it.get(super::keys::TOKEN));
+            let token = pod.metadata.annotations.as_ref().and_then(|it| it.get(keys::TOKEN));
             live.extend(token.and_then(|text| read_token(text)));
             live.insert(derived("pod", &uid));
-            listed.insert(uid);
         }
-        let mut freed = false;
         for member in members {
             if member.state == ClaimState::Held || live.contains(&member.id) {
                 continue;
@@ -302,9 +317,8 @@ impl Keeper {
                 self.roster.leaves(&pod.uid);
             }
             self.desk.release(&member, "pod_gone").await?;
-            freed = true;
         }
-        Ok(freed)
+        Ok(())
     }
 }
 

@@ -28,6 +28,7 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -57,6 +58,7 @@ pub use settings::{
     FailurePolicy, Install, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options,
     OwnTls, Reach, Rebuild, TlsSource,
 };
+pub use tls::TlsError;
 
 /// The webhook cannot run.
 #[derive(Debug, Error)]
@@ -122,9 +124,13 @@ impl Webhook {
         let probes_address = probes.as_ref().and_then(|probes| probes.local_addr().ok());
         let (ready_sender, ready) = told::channel(false);
         let (trusted_sender, trusted) = told::channel(None);
+        let told = stop;
+        // Parts stop a moment after we are told to.
+        let stop = CancellationToken::new();
         let running = Running {
             client,
             options,
+            told,
             stop,
             tasks: TaskTracker::new(),
             ready: ready_sender,
@@ -171,6 +177,9 @@ impl Webhook {
 struct Running {
     client: Client,
     options: Options,
+    /// Told by whoever runs us.
+    told: CancellationToken,
+    /// Stops all parts.
     stop: CancellationToken,
     tasks: TaskTracker,
     ready: told::Sender<bool>,
@@ -195,6 +204,12 @@ impl Running {
             let stop = self.stop.clone();
             self.tasks.spawn(probes.serve(is_ready, Arc::new(registry), stop));
         }
+        self.tasks.spawn(linger(
+            self.told.clone(),
+            self.stop.clone(),
+            self.ready.clone(),
+            self.options.linger,
+        ));
         self.follow_certificate(&certificate, trusted, &metrics);
         let outcome = self.open(listener, certificate, metrics).await;
         if outcome.is_err() {
@@ -262,7 +277,9 @@ impl Running {
         let desk = desk::Desk::open(options.ledger.clone(), options.reserve_s()).await?;
         let watched = watch::controllers(&self.client, &metrics, stop);
         let keys = Keys::new(&options.prefixes, options.rebuild.on_change);
-        let owners = Owners::new(self.client.clone(), keys, watched.stores.clone());
+        // A pod takes two such questions, and its seat some time too.
+        let ask_for = options.deadline() / 4;
+        let owners = Owners::new(self.client.clone(), keys, watched.stores.clone(), ask_for);
         let parts = Parts {
             client: self.client.clone(),
             desk: Arc::new(desk),
@@ -362,14 +379,14 @@ impl Running {
             self.tasks.spawn(installer.run(trusted, needs_authority, self.stop.clone()));
             entered
         });
-        let (ready, stop) = (self.ready.clone(), self.stop.clone());
+        let (ready, stop) = (self.ready.clone(), self.told.clone());
         self.tasks.spawn(async move {
             let all = async {
                 if let Some(mut entered) = entered {
                     let _ = entered.wait_for(|entered| *entered).await;
                 }
                 while !certificate.is_there() {
-                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             };
             tokio::select! {
@@ -377,13 +394,28 @@ impl Running {
                 () = all => {
                     ready.send_replace(true);
                     tracing::info!("ready");
-                    stop.cancelled().await;
                 }
             }
-            // Nobody is sent here any more.
-            ready.send_replace(false);
         });
     }
+}
+
+/// When we are told to stop, we first say that we are not ready, and go on answering for a moment:
+/// the API server learns of it only then.
+async fn linger(
+    told: CancellationToken,
+    stop: CancellationToken,
+    ready: told::Sender<bool>,
+    time: Duration,
+) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = told.cancelled() => {}
+    }
+    if ready.send_replace(false) {
+        tokio::time::sleep(time).await;
+    }
+    stop.cancel();
 }
 
 /// Keeps something until the stop.

@@ -77,6 +77,9 @@ const NO_KIND_FOR: Duration = Duration::from_secs(30);
 /// How long an object of a kind that is not watched is remembered, except for admissions.
 const OBJECT_FOR: Duration = Duration::from_secs(5);
 
+/// Namespace, kind and name.
+type Place = (String, GroupVersionKind, String);
+
 type Cached<K, V> = Mutex<HashMap<K, (Instant, V)>>;
 
 /// Finds owners.
@@ -84,8 +87,10 @@ pub(super) struct Owners {
     client: Client,
     keys: Keys,
     stores: Stores,
+    /// How long the API server is waited for.
+    ask_for: Duration,
     kinds: Cached<GroupVersionKind, Option<ApiResource>>,
-    objects: Cached<(String, GroupVersionKind, String), Option<(ObjectMeta, Option<i64>)>>,
+    objects: Cached<Place, Option<(ObjectMeta, Option<i64>)>>,
 }
 
 /// The reference to whoever creates and deletes an object.
@@ -116,9 +121,9 @@ struct Found {
 }
 
 impl Owners {
-    pub(super) fn new(client: Client, keys: Keys, stores: Stores) -> Self {
+    pub(super) fn new(client: Client, keys: Keys, stores: Stores, ask_for: Duration) -> Self {
         let (kinds, objects) = (Mutex::default(), Mutex::default());
-        Self { client, keys, stores, kinds, objects }
+        Self { client, keys, stores, ask_for, kinds, objects }
     }
 
     pub(super) const fn keys(&self) -> &Keys {
@@ -282,7 +287,7 @@ impl Owners {
             return Ok(watched());
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        match tokio::time::timeout(ASK_FOR, api.get_opt(name)).await {
+        match tokio::time::timeout(self.ask_for, api.get_opt(name)).await {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => watched().map_or(Err(error), |found| Ok(Some(found))),
             Err(_) => watched().map_or_else(
@@ -310,7 +315,7 @@ impl Owners {
         let Some(resource) = self.scalable(kind).await? else { return Ok(None) };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let asked = tokio::time::timeout(ASK_FOR, api.get_metadata_opt(name)).await;
+        let asked = tokio::time::timeout(self.ask_for, api.get_metadata_opt(name)).await;
         let timed_out = || kube::Error::Service("the API server does not answer in time".into());
         let found = match asked.map_err(|_| timed_out())? {
             Ok(found) => found.map(|it| it.metadata),
@@ -342,7 +347,7 @@ impl Owners {
             return Ok(found);
         }
         let asked = kube::discovery::pinned_kind(&self.client, kind);
-        let found = match tokio::time::timeout(ASK_FOR, asked).await {
+        let found = match tokio::time::timeout(self.ask_for, asked).await {
             Ok(Ok((resource, can))) => {
                 let scale = can.subresources.iter().any(|(resource, _)| {
                     resource.plural.ends_with("/scale") || resource.plural == "scale"
@@ -361,9 +366,6 @@ impl Owners {
         Ok(found)
     }
 }
-
-/// How long an admission waits for one answer of the API server.
-const ASK_FOR: Duration = Duration::from_millis(1500);
 
 fn is(found: &ObjectMeta, reference: &OwnerReference) -> bool {
     found.uid.as_deref() == Some(reference.uid.as_str())

@@ -34,10 +34,11 @@ pub(super) fn patch(pod: &Value, told: &Told<'_>, label: &NodeLabel) -> Vec<Op> 
         (keys::SLOT, told.slot.to_string()),
         (keys::WORKLOAD, told.workload.to_owned()),
     ];
-    if told.pinned {
-        annotations.push((keys::PINNED, "true".to_owned()));
-    }
     let present = |key: &str| pod["metadata"]["annotations"].get(key).filter(|it| it.is_string());
+    // One that is there on a pod that did not choose was copied.
+    if told.pinned || present(keys::PINNED).is_some() {
+        annotations.push((keys::PINNED, told.pinned.to_string()));
+    }
     // Ours may be from an earlier call for the same pod; anything else is the user's.
     if present(keys::DELETION_COST).is_none() || present(keys::COST_IS_OURS).is_some() {
         annotations.push((keys::DELETION_COST, deletion_cost(told.class).to_string()));

@@ -8,15 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::workload::{
-    Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
+    CapacityRule, Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
     deletion_cost, reconcile, seat_class,
 };
 use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::ClaimState;
 use berth_server::workloads::WorkloadKey;
 use hashbrown::{HashMap, HashSet};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -31,7 +35,6 @@ use super::metrics::Metrics;
 use super::owners::{Look, Owner, controller};
 use super::roster::LivePod;
 use super::settings::Rebuild;
-use berth_engine::workload::CapacityRule;
 
 /// How long a workload is left alone whose new pods do not come through us.
 const INEFFECTIVE_FOR: Duration = Duration::from_secs(600);
@@ -62,6 +65,8 @@ pub(super) struct Rebuilder {
     pub(super) settings: Rebuild,
     pub(super) wake: Arc<Notify>,
     progress: HashMap<WorkloadKey, Progress>,
+    /// Seats without a pod, by their fence, as of the last time they were looked for.
+    empty: HashMap<InstanceId, i64>,
 }
 
 /// A workload whose members are all there.
@@ -131,10 +136,10 @@ impl Whole {
                 .max_by_key(|(seated, _)| seated.slot),
         };
         let (seated, pod) = found?;
-        // Whatever is not ready and could go on being so is a reason to wait.
+        // One that serves goes only while all others do. One that does not is missed by nobody.
         let others = self.members.iter().filter(|(it, _)| it.id != seated.id);
         let calm = others.filter(|(it, pod)| !self.is_misplaced(it, pod)).all(|(_, pod)| pod.ready);
-        calm.then_some((seated, pod, class.unwrap_or_default()))
+        (calm || !pod.ready).then_some((seated, pod, class.unwrap_or_default()))
     }
 }
 
@@ -147,8 +152,8 @@ impl Rebuilder {
         settings: Rebuild,
         wake: Arc<Notify>,
     ) -> Self {
-        let progress = HashMap::new();
-        Self { client, keeper, events, metrics, settings, wake, progress }
+        let (progress, empty) = (HashMap::new(), HashMap::new());
+        Self { client, keeper, events, metrics, settings, wake, progress, empty }
     }
 
     /// Looks at workloads while we lead, until it is told to stop.
@@ -162,6 +167,7 @@ impl Rebuilder {
                 self.look().await;
                 if looks.is_multiple_of(FORGET_EVERY) {
                     self.forget().await;
+                    self.free_empty().await;
                 }
                 looks += 1;
             } else {
@@ -193,7 +199,10 @@ impl Rebuilder {
         self.progress.retain(|key, _| known.contains(key));
         let mut misplaced = 0;
         for (key, _) in workloads {
-            let Some(whole) = self.whole(&key).await else { continue };
+            let Some(whole) = self.whole(&key).await else {
+                self.price_old(&key).await;
+                continue;
+            };
             let wrong = whole.members.iter().filter(|(it, pod)| whole.is_misplaced(it, pod));
             misplaced += i64::try_from(wrong.count()).unwrap_or(0);
             self.price(&whole).await;
@@ -223,32 +232,51 @@ impl Rebuilder {
         let Asked::On { rule, .. } = owner.asked else { return None };
         let version = owner.version.as_deref();
         let rule = self.keeper.desk.define(key, rule, version).await.ok()?;
-        let live = self.keeper.roster.of_controller(&owner.controller_uid).len();
+        let live = self.keeper.roster.of_controller(&owner.controller_uid);
+        // Pods on nodes that are of neither kind are nobody's, and no reason to wait.
+        let neither = live.iter().filter(|pod| self.keeper.is_of_neither_kind(pod)).count();
         let replicas = owner.replicas.and_then(|it| usize::try_from(it).ok());
-        let wanted = replicas.unwrap_or(members.len());
-        if live != members.len() || wanted != members.len() || self.rolls_out(first) {
+        let wanted = replicas.map_or(members.len(), |it| it.saturating_sub(neither));
+        let all = live.len() - neither == members.len() && wanted == members.len();
+        if !all || self.rolls_out(first) {
             return None;
         }
         let replicas = u32::try_from(wanted).ok()?;
         Some(Whole { owner, rule, replicas, members })
     }
 
-    /// Whether another revision of the same workload still has pods.
-    fn rolls_out(&self, pod: &LivePod) -> bool {
-        let Some(own) = controller(pod.metadata.owner_references.as_deref()) else { return false };
+    /// The ReplicaSet of a pod, and the others of the same workload.
+    fn siblings(&self, pod: &LivePod) -> Option<(Arc<ReplicaSet>, Vec<Arc<ReplicaSet>>)> {
+        let own = controller(pod.metadata.owner_references.as_deref())?;
         let sets = &self.keeper.owners.stores().replica_sets;
-        let name = kube::runtime::reflector::ObjectRef::new(&own.name).within(&pod.namespace);
-        let Some(set) = sets.get(&name) else { return false };
-        let Some(parent) = controller(set.metadata.owner_references.as_deref()) else {
-            return false;
-        };
+        let set = sets.get(&ObjectRef::new(&own.name).within(&pod.namespace))?;
+        let parent = controller(set.metadata.owner_references.as_deref())?;
         let others = sets.state_filter(|it| {
             it.metadata.uid != set.metadata.uid
                 && controller(it.metadata.owner_references.as_deref())
                     .is_some_and(|other| other.uid == parent.uid)
         });
+        Some((Arc::clone(&set), others))
+    }
+
+    /// Whether another revision of the same workload still has pods.
+    fn rolls_out(&self, pod: &LivePod) -> bool {
+        let Some((_, others)) = self.siblings(pod) else { return false };
         let has_pods = |uid: &String| !self.keeper.roster.of_controller(uid).is_empty();
         others.iter().filter_map(|it| it.metadata.uid.as_ref()).any(has_pods)
+    }
+
+    /// Whether a later revision of the same Deployment is taking over.
+    fn is_old(&self, pod: &LivePod) -> bool {
+        let revision = |set: &ReplicaSet| -> Option<u64> {
+            let annotations = set.metadata.annotations.as_ref()?;
+            annotations.get("deployment.kubernetes.io/revision")?.parse().ok()
+        };
+        let Some((own, others)) = self.siblings(pod) else { return false };
+        let wanted = |set: &ReplicaSet| {
+            set.spec.as_ref().and_then(|spec| spec.replicas).is_none_or(|it| it > 0)
+        };
+        others.iter().any(|it| wanted(it) && revision(it) > revision(&own))
     }
 
     /// Sees to it that misplaced pods that stay are the first to go, and others are not.
@@ -262,16 +290,37 @@ impl Rebuilder {
             if cost == wanted {
                 continue;
             }
-            let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-            let patch = json!({ "metadata": {
-                "uid": pod.uid,
-                "annotations": { keys::DELETION_COST: wanted },
-            } });
-            let patched =
-                api.patch(&pod.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-            if let Err(error) = patched {
-                tracing::debug!(%error, pod = pod.name, "its deletion cost cannot be changed now");
+            self.set_cost(pod, wanted).await;
+        }
+    }
+
+    /// Sees to it that on-demand pods of an old revision are the first to go: the new one begins with
+    /// its own on-demand pods, and both together should be few.
+    async fn price_old(&self, key: &WorkloadKey) {
+        for seated in self.keeper.desk.members(key) {
+            let Some(pod) = self.keeper.roster.named(seated.id) else { continue };
+            if !self.is_old(&pod) {
+                return;
             }
+            let wanted = match seated.class {
+                CapacityType::OnDemand => "0",
+                CapacityType::Spot => "1",
+            };
+            if pod.our_cost().is_some_and(|cost| cost != wanted) {
+                self.set_cost(&pod, wanted).await;
+            }
+        }
+    }
+
+    async fn set_cost(&self, pod: &LivePod, cost: &str) {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let patch = json!({ "metadata": {
+            "uid": pod.uid,
+            "annotations": { keys::DELETION_COST: cost },
+        } });
+        let patched = api.patch(&pod.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        if let Err(error) = patched {
+            tracing::debug!(%error, pod = pod.name, "its deletion cost cannot be changed now");
         }
     }
 
@@ -351,19 +400,41 @@ impl Rebuilder {
         }
     }
 
+    /// Frees seats that have had no pod for a while, which can only be if the ledger was away when
+    /// the pod went. The API server is asked first.
+    async fn free_empty(&mut self) {
+        let is_empty = |seated: &Seated| {
+            seated.state != ClaimState::Held && self.keeper.roster.named(seated.id).is_none()
+        };
+        let found: Vec<Seated> = self.keeper.desk.everyone().into_iter().filter(is_empty).collect();
+        let mut twice: HashMap<String, Vec<Seated>> = HashMap::new();
+        for seated in &found {
+            if self.empty.get(&seated.id) == Some(&seated.fence) {
+                twice.entry(seated.key.0.to_string()).or_default().push(seated.clone());
+            }
+        }
+        self.empty = found.iter().map(|seated| (seated.id, seated.fence)).collect();
+        for (namespace, seats) in twice {
+            let freed = self.keeper.free_missing(&namespace, &ListParams::default(), seats).await;
+            if let Err(error) = freed {
+                tracing::debug!(%error, namespace, "empty seats cannot be freed now");
+            }
+        }
+    }
+
     fn is_gone(&self, key: &WorkloadKey) -> bool {
         let (namespace, name) = (Some(&*key.0), &*key.1);
         let mut parts = name.split('/');
         let (kind, object) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let stores = self.keeper.owners.stores();
-        let same = |metadata: &kube::api::ObjectMeta| {
+        let same = |metadata: &ObjectMeta| {
             metadata.namespace.as_deref() == namespace && metadata.name.as_deref() == Some(object)
         };
         match (kind, parts.next()) {
             ("StatefulSet", None) => stores.stateful_sets.find(|it| same(&it.metadata)).is_none(),
             ("ReplicaSet", None) => stores.replica_sets.find(|it| same(&it.metadata)).is_none(),
             ("Deployment", Some(revision)) => {
-                let has = |metadata: &kube::api::ObjectMeta| {
+                let has = |metadata: &ObjectMeta| {
                     let hash = metadata.labels.as_ref().and_then(|it| it.get("pod-template-hash"));
                     metadata.namespace.as_deref() == namespace
                         && (hash.is_some_and(|it| it == revision)
@@ -377,11 +448,48 @@ impl Rebuilder {
     }
 }
 
+/// Asks for an eviction of this very pod: one that has its name by now is another.
 async fn evict(client: &Client, pod: &LivePod) -> Result<(), kube::Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let (params, body) = (PostParams::default(), eviction(pod));
+    let answer: Result<serde_json::Value, _> =
+        api.create_subresource("eviction", &pod.name, &params, &body).await;
+    answer.map(drop)
+}
+
+fn eviction(pod: &LivePod) -> Eviction {
     let preconditions =
         Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
-    let delete_options = Some(DeleteParams { preconditions, ..DeleteParams::default() });
-    let params = EvictParams { delete_options, ..EvictParams::default() };
-    api.evict(&pod.name, &params).await.map(drop)
+    Eviction {
+        delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
+        metadata: ObjectMeta {
+            name: Some(pod.name.clone()),
+            namespace: Some(pod.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::webhook::roster::Roster;
+    use crate::webhook::settings::NodeLabel;
+
+    #[test]
+    fn an_eviction_names_the_pod_and_its_uid_as_the_api_server_reads_them() {
+        let pod = json!({
+            "metadata": { "name": "web-1", "namespace": "shop", "uid": "u1" },
+            "spec": { "containers": [] },
+        });
+        let roster = Roster::new(NodeLabel::default());
+        roster.apply(&serde_json::from_value(pod).unwrap());
+        let body = serde_json::to_value(eviction(&roster.get("u1").unwrap())).unwrap();
+        let expected = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": { "name": "web-1", "namespace": "shop" },
+            "deleteOptions": { "preconditions": { "uid": "u1" } },
+        });
+        assert_eq!(body, expected);
+    }
 }

@@ -138,7 +138,7 @@ impl Roster {
 
     /// Takes in a pod as it is now. Returns it as it was if it lives no more.
     pub(super) fn apply(&self, pod: &Pod) -> Option<Arc<LivePod>> {
-        let Some(uid) = pod.metadata.uid.clone() else { return None };
+        let uid = pod.metadata.uid.clone()?;
         if is_gone(pod) {
             return self.remove(&uid);
         }

@@ -239,6 +239,9 @@ pub struct Options {
     pub install: Option<Install>,
     /// How misplaced pods are replaced.
     pub rebuild: Rebuild,
+    /// How long reviews are still answered when the webhook is told to stop: the API server goes on
+    /// calling for a moment.
+    pub linger: Duration,
 }
 
 impl Options {
@@ -263,6 +266,7 @@ impl Options {
             tls: TlsSource::Own(OwnTls::default()),
             install: Some(Install::default()),
             rebuild: Rebuild::default(),
+            linger: Duration::from_secs(3),
         }
     }
 

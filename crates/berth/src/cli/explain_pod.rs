@@ -108,6 +108,8 @@ impl ExplainPod {
             return Err(Failure::usage(format!("--scheduler is {url:?}"))
                 .accepted("an address such as http://127.0.0.1:8081"));
         }
+        // Whoever comes first sets it for the process; all of Berth uses the same.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let asked = reqwest::Client::new().get(path).header("accept", "application/json").send();
         let answer = asked.await.map_err(|error| {
             Failure::new(Exit::Unreachable, format!("no scheduler answers at {url}"))
@@ -295,7 +297,8 @@ mod tests {
 
     #[test]
     fn the_best_node_comes_first_and_of_equals_the_smallest_name() {
-        let row = |node: &str, total: i64| json!({ "node": node, "removed_by": [], "total": total });
+        let row =
+            |node: &str, total: i64| json!({ "node": node, "removed_by": [], "total": total });
         let found = told(json!({
             "namespace": "shop", "pod": "web-0", "node": null, "best": "b", "refusal": null,
             "table": [row("a", 1_000_000), row("b", 2_500_000), row("c", 2_500_000)],

@@ -71,12 +71,14 @@ fn stop_by_signal() -> Done<CancellationToken> {
 /// An address that cannot be had, and what to do about it.
 fn not_had(flag: &str, at: SocketAddr, error: &std::io::Error) -> Failure {
     let other = format!("{}:{}", at.ip(), at.port().saturating_add(1));
-    let failure = Failure::new(Exit::Failed, format!("{flag} is {at}, which cannot be had: {error}"));
+    let failure =
+        Failure::new(Exit::Failed, format!("{flag} is {at}, which cannot be had: {error}"));
     match error.kind() {
-        ErrorKind::AddrInUse => failure.remedy(format!(
-            "stop the program that has it, or name another, as in {flag} {other}"
-        )),
-        ErrorKind::PermissionDenied => failure.accepted("ports from 1024; those below are for root"),
+        ErrorKind::AddrInUse => failure
+            .remedy(format!("stop the program that has it, or name another, as in {flag} {other}")),
+        ErrorKind::PermissionDenied => {
+            failure.accepted("ports from 1024; those below are for root")
+        }
         ErrorKind::AddrNotAvailable => failure.accepted("an address of this machine"),
         _ => failure,
     }

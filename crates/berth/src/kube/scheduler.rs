@@ -26,13 +26,23 @@ pub(crate) struct SchedulerFlags {
     #[command(flatten)]
     how: How,
     /// The Lease in our namespace by which replicas agree on who schedules.
-    #[arg(long, env = "BERTH_KUBE_LEASE_NAME", value_name = "NAME", default_value = "berth-scheduler")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_LEASE_NAME",
+        value_name = "NAME",
+        default_value = "berth-scheduler"
+    )]
     lease_name: String,
     /// There is only this one: schedule without asking for a Lease.
     #[arg(long, env = "BERTH_KUBE_NO_LEADER_ELECTION")]
     no_leader_election: bool,
     /// Where /livez, /readyz, /metrics and explanations of pods are answered.
-    #[arg(long, env = "BERTH_KUBE_PROBES", value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8081")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_PROBES",
+        value_name = "ADDRESS:PORT",
+        default_value = "0.0.0.0:8081"
+    )]
     probes: SocketAddr,
     /// Where agents of autoscaled virtual machines ask for permits, as in 0.0.0.0:10299. Nowhere when
     /// not given.
@@ -58,7 +68,13 @@ pub(crate) struct How {
     #[arg(long, env = "BERTH_KUBE_POLICY", value_name = "NAME|FILE", default_value = "balanced")]
     pub(crate) policy: String,
     /// What becomes of pods that state neither requests nor limits.
-    #[arg(long, env = "BERTH_KUBE_MISSING_REQUESTS", value_enum, default_value_t, value_name = "WHAT")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_MISSING_REQUESTS",
+        value_enum,
+        default_value_t,
+        value_name = "WHAT"
+    )]
     pub(crate) missing_requests: MissingRequests,
 }
 

@@ -109,12 +109,14 @@ impl Log {
                 Written::Text => LogFormat::Text,
                 Written::Json => LogFormat::Json,
             },
-            log_level: self.log_level.clone(),
+            // Failed requests are told of by whoever made them; once is enough.
+            log_level: format!("kube_client::client::builder=off,{}", self.log_level),
             otlp_endpoint: None,
         };
         Telemetry::start(&config).map_err(|_| {
-            Failure::usage(format!("--log-level is {:?}", self.log_level))
-                .accepted("error, warn, info, debug, trace, or directives as in info,berth_kube=debug")
+            Failure::usage(format!("--log-level is {:?}", self.log_level)).accepted(
+                "error, warn, info, debug, trace, or directives as in info,berth_kube=debug",
+            )
         })
     }
 }

@@ -24,10 +24,20 @@ pub(crate) struct WebhookFlags {
     #[command(flatten)]
     who: Who,
     /// Where admission reviews are taken, over TLS.
-    #[arg(long, env = "BERTH_KUBE_LISTEN", value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8443")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_LISTEN",
+        value_name = "ADDRESS:PORT",
+        default_value = "0.0.0.0:8443"
+    )]
     listen: SocketAddr,
     /// Where /livez, /readyz and /metrics are answered.
-    #[arg(long, env = "BERTH_KUBE_PROBES", value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8081")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_PROBES",
+        value_name = "ADDRESS:PORT",
+        default_value = "0.0.0.0:8081"
+    )]
     probes: SocketAddr,
     #[command(flatten)]
     rules: Rules,
@@ -50,10 +60,20 @@ struct Rules {
     #[arg(long, env = "BERTH_KUBE_PREFIX", value_name = "NAME", value_delimiter = ',')]
     prefix: Vec<String>,
     /// The label by which nodes say which kind of capacity they are.
-    #[arg(long, env = "BERTH_KUBE_CAPACITY_LABEL", value_name = "KEY", default_value = "node.kubernetes.io/capacity")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_CAPACITY_LABEL",
+        value_name = "KEY",
+        default_value = "node.kubernetes.io/capacity"
+    )]
     capacity_label: String,
     /// Its value on on-demand nodes.
-    #[arg(long, env = "BERTH_KUBE_ON_DEMAND_VALUE", value_name = "VALUE", default_value = "on-demand")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_ON_DEMAND_VALUE",
+        value_name = "VALUE",
+        default_value = "on-demand"
+    )]
     on_demand_value: String,
     /// Its value on spot nodes.
     #[arg(long, env = "BERTH_KUBE_SPOT_VALUE", value_name = "VALUE", default_value = "spot")]
@@ -84,7 +104,12 @@ struct Slots {
     #[arg(long, env = "BERTH_KUBE_RESERVE_FOR", value_name = "TIME", default_value = "30s", value_parser = seconds)]
     reserve_for: Duration,
     /// The Lease that says which replica evicts misplaced pods.
-    #[arg(long, env = "BERTH_KUBE_LEASE_NAME", value_name = "NAME", default_value = "berth-webhook-rebuild")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_LEASE_NAME",
+        value_name = "NAME",
+        default_value = "berth-webhook-rebuild"
+    )]
     lease_name: String,
 }
 
@@ -93,7 +118,12 @@ struct Slots {
 #[command(next_help_heading = "Entry in the API server")]
 struct Entry {
     /// The name of the MutatingWebhookConfiguration.
-    #[arg(long, env = "BERTH_KUBE_CONFIGURATION", value_name = "NAME", default_value = "berth-webhook")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_CONFIGURATION",
+        value_name = "NAME",
+        default_value = "berth-webhook"
+    )]
     configuration: String,
     /// Somebody else makes the MutatingWebhookConfiguration.
     #[arg(long, env = "BERTH_KUBE_NO_INSTALL")]
@@ -109,7 +139,13 @@ struct Entry {
     #[arg(long, env = "BERTH_KUBE_EXTERNAL_URL", value_name = "URL")]
     external_url: Option<String>,
     /// What the API server does when nobody answers.
-    #[arg(long, env = "BERTH_KUBE_FAILURE_POLICY", value_enum, default_value_t, value_name = "WHAT")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_FAILURE_POLICY",
+        value_enum,
+        default_value_t,
+        value_name = "WHAT"
+    )]
     failure_policy: Failing,
     /// How long the API server waits for an answer: 1s to 30s.
     #[arg(long, env = "BERTH_KUBE_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = seconds)]
@@ -125,7 +161,12 @@ struct Entry {
 #[command(next_help_heading = "Certificate")]
 struct TlsFlags {
     /// The Secret in our namespace that holds our own authority and certificate.
-    #[arg(long, env = "BERTH_KUBE_TLS_SECRET", value_name = "NAME", default_value = "berth-webhook-tls")]
+    #[arg(
+        long,
+        env = "BERTH_KUBE_TLS_SECRET",
+        value_name = "NAME",
+        default_value = "berth-webhook-tls"
+    )]
     tls_secret: String,
     /// A further name or address that our own certificate is for; may be given several times.
     #[arg(long, env = "BERTH_KUBE_TLS_HOST", value_name = "NAME", value_delimiter = ',')]
@@ -229,10 +270,9 @@ impl WebhookFlags {
         options.timeout = self.entry.timeout;
         options.reach = match &self.entry.external_url {
             Some(url) => Reach::Url(url.clone()),
-            None => Reach::Service {
-                name: self.entry.service.clone(),
-                port: self.entry.service_port,
-            },
+            None => {
+                Reach::Service { name: self.entry.service.clone(), port: self.entry.service_port }
+            }
         };
         options.install = self.entry.install();
         options.tls = self.tls.source();

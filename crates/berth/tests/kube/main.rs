@@ -7,4 +7,5 @@
 
 mod commands;
 mod manifests;
+mod rights;
 mod stage;

@@ -72,7 +72,8 @@ fn the_chart_gives_the_same_rights_as_the_manifests() {
     assert_eq!(own, rights("webhook", "Role"));
     assert_eq!(of_chart(&["scheduler"]), rights("scheduler", "ClusterRole"));
     assert_eq!(of_chart(&["scheduler-namespace"]), rights("scheduler", "Role"));
-    let used: String = files("deploy/helm/berth/templates", ".yaml").iter().map(|it| read(it)).collect();
+    let used: String =
+        files("deploy/helm/berth/templates", ".yaml").iter().map(|it| read(it)).collect();
     for file in files("deploy/helm/berth/files/rbac", ".yaml") {
         let name = file.rsplit('/').next().unwrap();
         assert!(used.contains(&format!("files/rbac/{name}")), "no template uses {name}");
@@ -159,7 +160,8 @@ fn every_variable_of_the_manifests_is_one_that_the_commands_read() {
 #[test]
 fn the_chart_has_a_schema_for_every_value_and_its_version_is_that_of_the_program() {
     let values = documents("deploy/helm/berth/values.yaml").remove(0);
-    let schema: Value = serde_json::from_str(&read("deploy/helm/berth/values.schema.json")).unwrap();
+    let schema: Value =
+        serde_json::from_str(&read("deploy/helm/berth/values.schema.json")).unwrap();
     fn look(path: &str, values: &Value, schema: &Value) {
         let Some(values) = values.as_object() else { return };
         // What is open is handed on to Kubernetes as it is.

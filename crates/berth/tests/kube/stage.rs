@@ -51,10 +51,8 @@ pub(crate) fn of_kind(documents: &[Value], kind: &str) -> Value {
 
 /// What the container of a Deployment runs.
 pub(crate) fn arguments(part: &str) -> Vec<String> {
-    let deployment = of_kind(
-        &documents(&format!("deploy/kubernetes/{part}/30-deployment.yaml")),
-        "Deployment",
-    );
+    let deployment =
+        of_kind(&documents(&format!("deploy/kubernetes/{part}/30-deployment.yaml")), "Deployment");
     let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
     args.as_array().unwrap().iter().map(|arg| arg.as_str().unwrap().to_owned()).collect()
 }
@@ -185,6 +183,8 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// Asks for a page: its status and text; none when nobody answers.
 pub(crate) async fn page(url: &str) -> Option<(u16, String)> {
+    // Whoever comes first sets it for the process.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let answer = reqwest::get(url).await.ok()?;
     let status = answer.status().as_u16();
     Some((status, answer.text().await.ok()?))

@@ -10,6 +10,8 @@ mod place;
 mod pods;
 mod reports;
 #[cfg(test)]
+mod telling_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
@@ -150,16 +152,23 @@ impl Brain {
                 }
             }
             Message::Fresh { uids, version } => self.only_these(&uids, version),
-            Message::Lead(leads) => {
-                self.leads = leads;
-                self.metrics.leader(leads);
-            }
+            Message::Lead(leads) => self.lead(leads),
             Message::Report(report) => self.report(report, now, work),
             Message::Ask(ask) => self.answer(ask, now),
             Message::Permit(asked) => self.permit(asked, now),
             Message::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
+    }
+
+    /// Leadership was won or lost.
+    fn lead(&mut self, leads: bool) {
+        self.leads = leads;
+        self.metrics.leader(leads);
+        // What was to be told when it was lost has not been: whoever leads next tells anew, and
+        // looks at all who wait with its own eyes.
+        self.told.clear();
+        self.queue.news();
     }
 
     fn change(&mut self, change: Change, now: Moment) {

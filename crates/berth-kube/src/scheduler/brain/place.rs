@@ -132,6 +132,10 @@ impl Brain {
             return;
         }
         let victims = preemption.victims.iter().map(|victim| Arc::clone(&victim.uid)).collect();
+        for (pod, uid) in &preemption.unpromised {
+            self.promises.remove(uid);
+            work.push(Work::Unnominate { pod: pod.clone(), uid: Arc::clone(uid) });
+        }
         let node = Arc::clone(&preemption.node);
         let promise = Promise { node, victims: Some(victims), until: now.millis };
         self.promises.insert(Arc::clone(uid), promise);

@@ -32,8 +32,10 @@ const WAITING_MOST: usize = 50_000;
 const AT_ONCE: usize = 16;
 /// How long one write may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a condition is tried on a pod that keeps changing.
+/// How often a write is tried, on a pod that keeps changing or an API server that fails.
 const TRIES: u32 = 4;
+/// How long to wait after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
 
 enum Said {
     Unschedulable(Notice),
@@ -252,7 +254,7 @@ impl Voice {
                     version = pod.metadata.resource_version;
                 }
                 Err(Failure::Later { .. } | Failure::Unknown(_)) => {
-                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
         }
@@ -284,9 +286,17 @@ impl Voice {
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
-        let request = api.create(&params, &event);
-        if let Err(failure) = ask(&self.metrics, PATIENCE, "event", request).await {
-            tracing::debug!(why = failure.why(), "an event could not be written");
+        for _ in 0..TRIES {
+            let written = ask(&self.metrics, PATIENCE, "event", api.create(&params, &event)).await;
+            match written {
+                Ok(_) => return,
+                // It has a name of its own: one that was not answered is there, or is not.
+                Err(failure) if failure.may_pass() => tokio::time::sleep(PAUSE).await,
+                Err(failure) => {
+                    tracing::debug!(why = failure.why(), "an event could not be written");
+                    return;
+                }
+            }
         }
     }
 }

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ObjectMeta, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -153,6 +155,10 @@ pub(in crate::webhook) async fn follow_secret(
     stop: CancellationToken,
 ) {
     let mut last: Option<Held> = None;
+    // Another replica may renew it, or somebody delete it: then all must take up the new one at once.
+    let only = format!("metadata.name={}", keeper.settings.secret);
+    let events = watcher(keeper.api.clone(), watcher::Config::default().fields(&only));
+    let mut events = std::pin::pin!(events.default_backoff());
     loop {
         match keeper.current(Timestamp::now()).await {
             Ok(held) => {
@@ -185,6 +191,7 @@ pub(in crate::webhook) async fn follow_secret(
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
+            event = events.next() => if event.is_none() { return },
         }
     }
 }

@@ -5,7 +5,7 @@
 //! [`check_placement`] judges one placement against the state just before it, so that a sequence of
 //! bindings can be replayed in order; [`check_bindings`] that nobody was bound twice, or half a gang.
 
-#![allow(dead_code, reason = "every test binary uses some of it")]
+#![allow(dead_code, unused_imports, reason = "every test binary uses some of it")]
 
 mod facts;
 mod final_state;

@@ -1,0 +1,78 @@
+//! The brain by itself: it is told something, and says what is to be done.
+
+use std::sync::Arc;
+
+use berth_engine::{Policy, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+
+use super::{Brain, Moment, Status};
+use crate::cluster::{Missing, Settings};
+use crate::scheduler::drain::Drains;
+use crate::scheduler::messages::{Change, Message, Work};
+use crate::scheduler::metrics::Metrics;
+
+fn brain() -> Brain {
+    let settings = Settings {
+        scheduler: "berth".to_owned(),
+        policy: Policy::builtin("balanced").expect("it is built in"),
+        missing: Missing::Zero,
+    };
+    let metrics = Arc::new(Metrics::new(&mut Registry::default()));
+    Brain::new(settings, Drains::new(1), Arc::new(Status::default()), metrics)
+}
+
+fn pod(name: &str, cpu: &str) -> Message {
+    let pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1"},
+        "spec": {"schedulerName": "berth", "containers": [{
+            "name": "main", "resources": {"requests": {"cpu": cpu}}
+        }]},
+    });
+    Message::Change(Change::Pod(Box::new(read(pod))))
+}
+
+fn node(name: &str) -> Message {
+    let node = json!({
+        "metadata": {"name": name}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}
+    });
+    Message::Change(Change::Node(Box::new(read::<core::Node>(node))))
+}
+
+fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).expect("it is written as Kubernetes writes it")
+}
+
+/// Tells the brain, lets it place whom it can, and returns who is to be bound or told.
+fn after(
+    brain: &mut Brain,
+    messages: impl IntoIterator<Item = Message>,
+    millis: u64,
+) -> Vec<String> {
+    let now = Moment { millis, date: Timestamp(0) };
+    let mut work = Vec::new();
+    for message in messages {
+        assert!(brain.hear(message, now, &mut work).is_continue());
+    }
+    brain.settle(now);
+    brain.step(now, 100, &mut work);
+    let said = work.into_iter().map(|work| match work {
+        Work::Bind(it) => format!("bind {} to {}", it.pod, it.node),
+        Work::Tell(it) => format!("tell {}", it.pod),
+        other => format!("{other:?}"),
+    });
+    said.collect()
+}
+
+#[test]
+fn what_was_told_before_leadership_was_lost_is_told_again_by_whoever_leads() {
+    let mut brain = brain();
+    let first = [node("n1"), pod("large", "8"), Message::Lead(true)];
+    assert_eq!(after(&mut brain, first, 0), ["tell default/large"]);
+    // It is not told twice, however often it is tried.
+    assert_eq!(after(&mut brain, [node("n2")], 2_000), [""; 0]);
+    // The hands do not write for one who does not lead; so it may never have been written.
+    assert_eq!(after(&mut brain, [Message::Lead(false)], 10_000), [""; 0]);
+    assert_eq!(after(&mut brain, [Message::Lead(true)], 20_000), ["tell default/large"]);
+}

@@ -1,0 +1,61 @@
+//! The core, against the independent checker: whatever happened before, every place that is given is
+//! legal, every refusal is right, nothing depends on history, and one seed replays it all.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
+
+#[path = "../support/checker/mod.rs"]
+mod checker;
+#[path = "../support/objects.rs"]
+mod objects;
+
+mod model;
+mod random;
+mod steps;
+
+use model::Model;
+use proptest::collection::vec;
+use proptest::prelude::{ProptestConfig, Strategy, any, proptest};
+
+/// Seeds of everything: of the first state, and of each step.
+#[derive(Clone, Debug)]
+struct Case {
+    setting: u64,
+    steps: Vec<u64>,
+}
+
+fn cases(steps: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Case> {
+    let seed = || any::<u64>().no_shrink();
+    (seed(), vec(seed(), steps)).prop_map(|(setting, steps)| Case { setting, steps })
+}
+
+fn run(case: &Case) -> Model {
+    let mut model = Model::start(case.setting);
+    for seed in &case.steps {
+        steps::step(&mut model, *seed);
+    }
+    model
+}
+
+/// A fraction of what `PROPTEST_CASES` asks for: a case is a whole history.
+fn fraction(of: u32) -> ProptestConfig {
+    let all = ProptestConfig::default();
+    ProptestConfig { cases: (all.cases / of).max(1), max_shrink_iters: 5_000, ..all }
+}
+
+proptest! {
+    #![proptest_config(fraction(4))]
+
+    #[test]
+    fn every_place_is_legal_and_every_refusal_is_right(case in cases(1..=120)) {
+        run(&case);
+    }
+}
+
+proptest! {
+    #![proptest_config(fraction(32))]
+
+    #[test]
+    fn the_same_history_gives_the_same_answers(case in cases(60..=120)) {
+        assert_eq!(run(&case).log, run(&case).log);
+    }
+}
