@@ -173,6 +173,11 @@ impl Drains {
         self.ended.retain(|it| **it != *name);
     }
 
+    /// A pod has gone. That it went still counts for a while.
+    pub(crate) fn forget(&mut self, uid: &str) {
+        self.stuck.remove(uid);
+    }
+
     /// What became of an eviction.
     pub(crate) fn evicted(&mut self, uid: &Arc<str>, outcome: Evicted, now: Moment) {
         let (why, wait) = match outcome {

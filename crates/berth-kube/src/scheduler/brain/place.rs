@@ -184,9 +184,12 @@ impl Brain {
         work: &mut Vec<Work>,
     ) {
         let members = self.gangs.get(gang).into_iter().flat_map(|it| it.keys());
-        let mut members: Vec<(Key, Arc<str>)> = members
-            .filter_map(|uid| Some((self.pods.get(uid)?.key.clone(), Arc::clone(uid))))
-            .collect();
+        // Some may have a place, and be about to be bound.
+        let waits = |uid: &Arc<str>| {
+            let known = self.pods.get(uid).filter(|it| it.state == PodState::Pending)?;
+            Some((known.key.clone(), Arc::clone(uid)))
+        };
+        let mut members: Vec<(Key, Arc<str>)> = members.filter_map(waits).collect();
         members.sort();
         for (key, uid) in members {
             self.tell_pod(&uid, &key, (code, line), || text.to_owned(), now, work);

@@ -51,6 +51,7 @@ impl Brain {
         self.buried.remove(uid);
         let before = self.cluster.pod(uid).cloned();
         self.dequeue(uid, before.as_deref());
+        self.drains.forget(uid);
         self.pods.remove(uid);
         self.cluster.remove_pod(key, uid);
     }

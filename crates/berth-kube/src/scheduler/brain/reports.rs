@@ -28,7 +28,9 @@ impl Brain {
                 self.give_up(&uid);
                 let who = self.entry_of(&uid);
                 self.queue.refuse(&who, now.millis);
-                let Some(key) = self.pods.get(&uid).map(|known| known.key.clone()) else { return };
+                // The watch may have shown it on a node meanwhile.
+                let waits = self.pods.get(&uid).filter(|it| it.state == PodState::Pending);
+                let Some(key) = waits.map(|known| known.key.clone()) else { return };
                 self.tell_pod(&uid, &key, ("bind_failed", &why), || why.clone(), now, work);
             }
             Report::NotLeading { uid } => {

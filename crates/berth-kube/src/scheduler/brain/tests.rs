@@ -154,6 +154,18 @@ fn a_reserved_place_is_kept_until_the_watch_shows_the_pod_there_or_it_is_given_u
 }
 
 #[test]
+fn a_pod_that_the_watch_shows_on_a_node_is_not_told_that_it_could_not_be_bound() {
+    let mut world = World::new(&["n1"]);
+    world.pod("a", 1, "1", json!({}));
+    world.step();
+    world.pod("a", 2, "1", json!({"node": "n1"}));
+    let why = "binding was refused: it is bound".to_owned();
+    let told = world.hear(Message::Report(Report::Failed { uid: "a".into(), why }));
+    assert!(told.is_empty());
+    assert!(world.after(60_000).is_empty());
+}
+
+#[test]
 fn a_pod_that_was_seen_to_be_gone_does_not_come_back_by_old_news() {
     let mut world = World::new(&["n1"]);
     world.pod("a", 1, "1", json!({}));
