@@ -2,6 +2,7 @@
 //!
 //! Only connects. What is asked, and how often, is the caller's business.
 
+use std::time::Duration;
 use std::path::{Path, PathBuf};
 
 use http::HeaderValue;
@@ -53,6 +54,9 @@ pub enum ConnectError {
     },
 }
 
+/// How long an answer may stay silent.
+const SILENCE: Duration = Duration::from_secs(310);
+
 /// A client of the API server: of the kubeconfig or context that is named, else of the cluster that
 /// this pod is in, else of the usual kubeconfig.
 ///
@@ -68,9 +72,9 @@ pub async fn connect(
     // an eviction that a budget refuses is not to be tried again at once.
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
-    // A client that repeats requests by itself would repeat a binding after leadership was lost, and
-    // hide that an eviction was told to wait.
-    config.default_retry = false;
+    // A connection that dies without a word must not hold anyone up for ever. Watches are silent for
+    // less than this: the API server ends them, and they are begun anew.
+    config.read_timeout = Some(SILENCE);
     let url = config.cluster_url.to_string();
     Client::try_from(config)
         .map_err(|source| ConnectError::Client { url, source: Box::new(source) })

@@ -186,8 +186,8 @@ impl Cluster {
         self.changes += 1;
     }
 
-    /// Promises a node to a pod.
-    pub(super) fn promise(&mut self, uid: &str, node: &Arc<str>) {
+    /// Promises a node to a pod, instead of the one it was promised.
+    pub fn promise(&mut self, uid: &str, node: &Arc<str>) {
         self.forget_promise(uid);
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.promised = Some(Arc::clone(node));

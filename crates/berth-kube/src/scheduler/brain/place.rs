@@ -119,15 +119,14 @@ impl Brain {
         work: &mut Vec<Work>,
     ) {
         let uid = &preemption.uid;
-        let is_told = |victim: &Arc<str>, promise: &Promise| {
-            promise.victims.as_ref().is_some_and(|told| told.contains(victim))
-        };
-        let all_told = self.promises.get(uid).is_some_and(|promise| {
-            promise.node == preemption.node
-                && preemption.victims.iter().all(|victim| is_told(&victim.uid, promise))
+        let before = self.promises.get(uid).filter(|promise| {
+            let mut told = promise.victims.iter().flatten();
+            told.any(|victim| self.pods.contains_key(victim))
         });
-        if all_told || preemption.victims.is_empty() {
-            // They are on their way out; telling them twice makes it no faster.
+        if let Some(promise) = before {
+            // Those who were told are on their way out, even if that has not been seen yet: nobody
+            // else has to go.
+            self.cluster.promise(uid, &promise.node);
             self.queue.refuse(&who, now.millis);
             return;
         }

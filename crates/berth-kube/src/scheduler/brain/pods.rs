@@ -111,6 +111,14 @@ impl Brain {
         if members.is_empty() {
             self.gangs.remove(&key);
             self.queue.remove(&Who::Gang(key));
+            return;
+        }
+        // The others of its gang are bound: whoever came late is next.
+        let is_reserved = |it: &Arc<str>| {
+            self.pods.get(it).is_some_and(|known| known.state == PodState::Reserved)
+        };
+        if !members.keys().any(is_reserved) {
+            self.queue.put_back(&Who::Gang(key));
         }
     }
 

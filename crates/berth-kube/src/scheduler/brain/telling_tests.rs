@@ -8,9 +8,10 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::{Brain, Moment, Status};
+use crate::cluster::pod::Key;
 use crate::cluster::{Missing, Settings};
 use crate::scheduler::drain::Drains;
-use crate::scheduler::messages::{Change, Message, Work};
+use crate::scheduler::messages::{Change, Message, Report, Work};
 use crate::scheduler::metrics::Metrics;
 
 fn brain() -> Brain {
@@ -24,13 +25,27 @@ fn brain() -> Brain {
 }
 
 fn pod(name: &str, cpu: &str) -> Message {
-    let pod = json!({
+    pod_with(name, cpu, json!({}), json!({}))
+}
+
+fn pod_with(name: &str, cpu: &str, spec: Value, status: Value) -> Message {
+    let mut pod = json!({
         "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1"},
         "spec": {"schedulerName": "berth", "containers": [{
             "name": "main", "resources": {"requests": {"cpu": cpu}}
         }]},
+        "status": status,
     });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        pod["spec"][field] = value.clone();
+    }
     Message::Change(Change::Pod(Box::new(read(pod))))
+}
+
+/// One that fills a node and is of low priority. The later it started, the sooner it has to go.
+fn low(name: &str, node: &str, started: &str) -> Message {
+    let spec = json!({"nodeName": node, "priority": -1});
+    pod_with(name, "4", spec, json!({"phase": "Running", "startTime": started}))
 }
 
 fn node(name: &str) -> Message {
@@ -60,6 +75,7 @@ fn after(
     let said = work.into_iter().map(|work| match work {
         Work::Bind(it) => format!("bind {} to {}", it.pod, it.node),
         Work::Tell(it) => format!("tell {}", it.pod),
+        Work::Preempt(it) => format!("make room on {} for {}", it.node, it.pod),
         other => format!("{other:?}"),
     });
     said.collect()
@@ -75,4 +91,24 @@ fn what_was_told_before_leadership_was_lost_is_told_again_by_whoever_leads() {
     // The hands do not write for one who does not lead; so it may never have been written.
     assert_eq!(after(&mut brain, [Message::Lead(false)], 10_000), [""; 0]);
     assert_eq!(after(&mut brain, [Message::Lead(true)], 20_000), ["tell default/large"]);
+}
+
+#[test]
+fn while_those_who_were_told_to_go_are_there_nobody_else_is_told() {
+    let mut brain = brain();
+    let first = [
+        node("n1"),
+        low("low-1", "n1", "2026-01-01T00:00:00Z"),
+        pod("high", "4"),
+        Message::Lead(true),
+    ];
+    let told = ["tell default/high", "make room on n1 for default/high"];
+    assert_eq!(after(&mut brain, first, 0), told);
+    let done = Message::Report(Report::Preempted { uid: "high".into(), done: true });
+    assert_eq!(after(&mut brain, [done], 1), [""; 0]);
+    // That it goes has not been seen yet, and now another could go that hurts less.
+    let cheaper = [node("n2"), low("low-2", "n2", "2026-01-02T00:00:00Z")];
+    assert_eq!(after(&mut brain, cheaper, 2_000), [""; 0]);
+    let gone = Message::Change(Change::PodGone(Key::new("default", "low-1"), "low-1".into()));
+    assert_eq!(after(&mut brain, [gone], 10_000), ["bind default/high to n1"]);
 }
