@@ -2,8 +2,8 @@
 //!
 //! Only connects. What is asked, and how often, is the caller's business.
 
-use std::time::Duration;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
