@@ -188,7 +188,14 @@ impl Clerk {
         self.keeper.desk.settled().await;
         let seated = self.keeper.desk.find(token).await?;
         let same = |it: &Seated| it.key == owner.key && it.state == ClaimState::Held;
-        Ok(seated.filter(|it| same(it) && self.keeper.roster.named(token).is_none()))
+        if self.keeper.roster.named(token).is_some() {
+            return Ok(None);
+        }
+        // A dry run is written nowhere, nor is an ordinal whose seat another still has: what was
+        // answered stands in the pod alone. Our own affinity must not be taken for the user's.
+        let unwritten = coming.dry_run || matches!(owner.numbering, Numbering::Ordinal { .. });
+        let told = || coming.told_before(owner, token).filter(|_| unwritten);
+        Ok(seated.filter(same).or_else(told))
     }
 
     /// The seat of a pod that is being created.
@@ -320,6 +327,16 @@ impl<'a> Coming<'a> {
     fn seated(&self, owner: &Owner, slot: i64, class: CapacityType) -> Seated {
         let (id, key) = (self.new_id(1), owner.key.clone());
         Seated { id, key, slot, class, state: ClaimState::Held, fence: 0 }
+    }
+
+    /// What the pod itself says that we answered, if all of it is there.
+    fn told_before(&self, owner: &Owner, id: berth_engine::InstanceId) -> Option<Seated> {
+        let slot = self.annotation(keys::SLOT)?.parse().ok()?;
+        let class = self.metadata.labels.as_ref()?.get(keys::CAPACITY)?;
+        let kinds = [CapacityType::OnDemand, CapacityType::Spot];
+        let class = kinds.into_iter().find(|it| it.name() == class)?;
+        let ours = self.annotation(keys::WORKLOAD)? == &*owner.key.1;
+        ours.then(|| Seated { id, ..self.seated(owner, slot, class) })
     }
 
     /// Why the kind of capacity must not be chosen for it.

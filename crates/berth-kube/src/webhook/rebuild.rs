@@ -5,7 +5,6 @@
 //! replica does this at a time, and a second one would do no harm: an eviction names the pod's uid.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use berth_engine::workload::{
     CapacityRule, Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
@@ -36,9 +35,6 @@ use super::owners::{Look, Owner, controller};
 use super::roster::LivePod;
 use super::settings::Rebuild;
 
-/// How long a workload is left alone whose new pods do not come through us.
-const INEFFECTIVE_FOR: Duration = Duration::from_secs(600);
-
 /// How many looks lie between two at workloads that are gone.
 const FORGET_EVERY: u64 = 30;
 
@@ -54,6 +50,8 @@ struct Progress {
     refused: u32,
     /// The pods there were when the last was evicted.
     before: Option<HashSet<String>>,
+    /// Its new pods do not come through us: until one does, evicting is of no use.
+    bypassed: bool,
 }
 
 /// Replaces misplaced pods.
@@ -336,11 +334,17 @@ impl Rebuilder {
         // Evicting is of no use where new pods do not come through us.
         let is_new =
             |pod: &LivePod| progress.before.as_ref().is_some_and(|it| !it.contains(&pod.uid));
-        if whole.members.iter().any(|(_, pod)| is_new(pod) && !pod.is_tagged()) {
-            progress.wait_until = Some(Instant::now() + INEFFECTIVE_FOR);
-            progress.before = None;
+        let mut new = whole.members.iter().map(|(_, pod)| pod).filter(|pod| is_new(pod));
+        let (came, bypassed) = new.by_ref().fold((false, false), |(came, bypassed), pod| {
+            (came || pod.is_tagged(), bypassed || !pod.is_tagged())
+        });
+        if progress.bypassed && !came {
+            return;
+        }
+        progress.bypassed = bypassed && !came;
+        if progress.bypassed {
             let note = "new pods of this workload do not come through the webhook, so misplaced \
-                        ones are left where they are for now";
+                        ones are left where they are until one does";
             let about = &whole.owner.object;
             self.events.warn(about, "RebuildIneffective", "Rebuilding", note.to_owned());
             return;

@@ -162,18 +162,11 @@ pub struct Install {
     pub name: String,
     /// What the API server does when nobody answers.
     pub failure_policy: FailurePolicy,
-    /// Further namespaces whose pods are never looked at, beside `kube-system`, `kube-public`,
-    /// `kube-node-lease` and our own.
-    pub exclude_namespaces: Vec<String>,
 }
 
 impl Default for Install {
     fn default() -> Self {
-        Self {
-            name: "berth-webhook".to_owned(),
-            failure_policy: FailurePolicy::default(),
-            exclude_namespaces: Vec::new(),
-        }
+        Self { name: "berth-webhook".to_owned(), failure_policy: FailurePolicy::default() }
     }
 }
 
@@ -237,6 +230,9 @@ pub struct Options {
     pub tls: TlsSource,
     /// Our entry in the API server; absent: somebody else makes it.
     pub install: Option<Install>,
+    /// Further namespaces whose pods are never looked at, beside `kube-system`, `kube-public`,
+    /// `kube-node-lease` and our own. They hold whoever makes the entry.
+    pub exclude_namespaces: Vec<String>,
     /// How misplaced pods are replaced.
     pub rebuild: Rebuild,
     /// How long reviews are still answered when the webhook is told to stop: the API server goes on
@@ -265,6 +261,7 @@ impl Options {
             reach: Reach::Service { name: "berth-webhook".to_owned(), port: 443 },
             tls: TlsSource::Own(OwnTls::default()),
             install: Some(Install::default()),
+            exclude_namespaces: Vec::new(),
             rebuild: Rebuild::default(),
             linger: Duration::from_secs(3),
         }
@@ -287,7 +284,7 @@ impl Options {
         let system = ["kube-system", "kube-public", "kube-node-lease"].map(str::to_owned);
         let mut excluded = Vec::from(system);
         excluded.push(self.namespace.clone());
-        excluded.extend(self.install.iter().flat_map(|it| it.exclude_namespaces.clone()));
+        excluded.extend(self.exclude_namespaces.iter().cloned());
         excluded.sort();
         excluded.dedup();
         excluded

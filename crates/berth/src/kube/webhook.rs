@@ -275,6 +275,7 @@ impl WebhookFlags {
             }
         };
         options.install = self.entry.install();
+        options.exclude_namespaces.clone_from(&self.entry.exclude_namespace);
         options.tls = self.tls.source();
         options.validate().map_err(|invalid| {
             let line = format!("--{} is {:?}", flag_of(invalid.name), invalid.value);
@@ -339,11 +340,7 @@ impl Entry {
             Failing::Ignore => FailurePolicy::Ignore,
             Failing::Fail => FailurePolicy::Fail,
         };
-        (!self.no_install).then(|| Install {
-            name: self.configuration.clone(),
-            failure_policy,
-            exclude_namespaces: self.exclude_namespace.clone(),
-        })
+        (!self.no_install).then(|| Install { name: self.configuration.clone(), failure_policy })
     }
 }
 
