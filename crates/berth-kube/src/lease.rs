@@ -142,8 +142,17 @@ impl Election {
                 }
                 Ok(Ok(false)) => self.say(false),
                 Ok(Err(_)) | Err(_) => {
-                    if let Ok(Err(error)) = outcome {
-                        tracing::debug!(lease = self.candidate.name, %error, "no news of the lease");
+                    match outcome {
+                        // Nothing gets better by waiting: somebody has to be told.
+                        Ok(Err(kube::Error::Api(status))) if (400..404).contains(&status.code) => {
+                            let lease = &self.candidate.name;
+                            tracing::warn!(lease, %status, "the lease cannot be had");
+                        }
+                        Ok(Err(error)) => {
+                            let lease = &self.candidate.name;
+                            tracing::debug!(lease, %error, "no news of the lease");
+                        }
+                        Ok(Ok(_)) | Err(_) => {}
                     }
                     if renewed.elapsed() >= self.candidate.renew_within {
                         self.say(false);

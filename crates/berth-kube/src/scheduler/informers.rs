@@ -171,7 +171,10 @@ impl Informers {
                 Ok(list) => Some(list.resources.iter().any(|it| it.name == resource.plural)),
                 Err(kube::Error::Api(status)) if status.code == 404 => Some(false),
                 // Whether there are any is not known.
-                Err(_) => None,
+                Err(error) => {
+                    tracing::warn!(%error, "whether there are virtual machines cannot be found out");
+                    None
+                }
             };
             if is_there == Some(true) {
                 let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);

@@ -18,7 +18,12 @@ const TRIES: u32 = 8;
 impl Hands {
     pub(super) async fn bind_gang(&self, gang: &Key, members: Vec<Reservation>) {
         let began = Instant::now();
-        let prepared = join_all(members.iter().map(|member| self.rehearse(member))).await;
+        // All volumes before the first rehearsal: they may take minutes, and who could be bound then
+        // is asked at the end.
+        let mut prepared = join_all(members.iter().map(|member| self.ready_volumes(member))).await;
+        if prepared.iter().all(Option::is_none) {
+            prepared = join_all(members.iter().map(|member| self.rehearse(member))).await;
+        }
         let spoiled = prepared.iter().zip(&members).find(|(fate, _)| fate.is_some());
         if let Some((_, first)) = spoiled {
             let why = format!("gang {}: {} could not be bound, so none is", gang.name, first.pod);
@@ -35,13 +40,16 @@ impl Hands {
         join_all(binds).await;
     }
 
+    /// Whether a member's volumes could be had; if not, its fate.
+    async fn ready_volumes(&self, member: &Reservation) -> Option<Fate> {
+        if member.volumes.is_empty() {
+            return None;
+        }
+        self.prepare_volumes(member).await.err()
+    }
+
     /// Whether a member could be bound; if not, its fate.
     async fn rehearse(&self, member: &Reservation) -> Option<Fate> {
-        if !member.volumes.is_empty()
-            && let Err(fate) = self.prepare_volumes(member).await
-        {
-            return Some(fate);
-        }
         let mut last = String::new();
         for failures in 1..=TRIES {
             let answer = {
