@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_engine::{NotHere, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::outcome::{NodeVerdict, PodExplanation, Refusal, RuleCount};
+use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal, RuleCount};
 use super::pod::Key;
 use super::pods::PodEntry;
 use super::rules::{Asking, Failure, all_failures, first_failure};
@@ -179,6 +179,50 @@ impl Cluster {
         Some(explanation)
     }
 
+    /// Why a pod without a node waits, though there may be one: for reasons that are not the nodes'.
+    fn waits_for_else(&mut self, entry: &PodEntry, now: Timestamp) -> Option<Refusal> {
+        let (pod, uid) = (&entry.pod, &entry.pod.uid);
+        if pod.node.is_some() || entry.at.is_some() || pod.ended {
+            return None;
+        }
+        let because = |code: &'static str, text: String| Failure {
+            rule: "pod".into(),
+            code,
+            text,
+            short: None,
+        };
+        let ours = &self.settings.scheduler;
+        if pod.scheduler != *ours {
+            let text = format!(
+                "its schedulerName is {:?}, and this scheduler places pods of {ours:?}",
+                pod.scheduler
+            );
+            return Some(self.refuse_anywhere(uid, &because("other_scheduler", text)));
+        }
+        if pod.deleting {
+            let text = "it is being deleted".to_owned();
+            return Some(self.refuse_anywhere(uid, &because("pod_deleting", text)));
+        }
+        if pod.gated {
+            let text = "its schedulingGates are not all removed yet".to_owned();
+            return Some(self.refuse_anywhere(uid, &because("scheduling_gated", text)));
+        }
+        let gang = Arc::clone(&pod.gang.as_ref()?.name);
+        match self.place_gang(&pod.key.namespace, &gang, now) {
+            GangOutcome::Incomplete { there, size } => {
+                let text =
+                    format!("gang {gang} has {there} of {size} pods, and waits for the rest");
+                Some(self.refuse_anywhere(uid, &because("gang_incomplete", text)))
+            }
+            GangOutcome::Refused(refusal) => Some(*refusal),
+            // It was only asked.
+            GangOutcome::Reserved(members) => {
+                members.iter().for_each(|member| self.give_up(&member.uid));
+                None
+            }
+        }
+    }
+
     fn explain_lifted(&mut self, entry: &PodEntry, now: Timestamp) -> PodExplanation {
         let uid = Arc::clone(&entry.pod.uid);
         let at = entry.at.and_then(|place| self.nodes.get(place));
@@ -218,6 +262,11 @@ impl Cluster {
         let best = explanation.table.iter().filter(|it| it.total.is_some());
         let best = best.max_by(|a, b| a.total.cmp(&b.total).then(b.node.cmp(&a.node)));
         explanation.best = best.map(|it| Arc::clone(&it.node));
+        if let Some(waits) = self.waits_for_else(entry, now) {
+            explanation.best = None;
+            explanation.refusal = Some(waits);
+            return explanation;
+        }
         if explanation.best.is_none() {
             // It must not find the pod itself in its way.
             self.refused = None;

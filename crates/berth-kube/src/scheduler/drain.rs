@@ -82,6 +82,8 @@ struct Draining {
     since: jiff::Timestamp,
     deadline: Option<jiff::Timestamp>,
     total: usize,
+    /// What it was told, where that means nothing.
+    invalid: Option<String>,
     /// Whether no new pods come.
     is_closed: bool,
     cordon_asked: Option<Millis>,
@@ -104,6 +106,8 @@ pub(super) struct Leaver {
     pub(super) priority: i32,
     /// Whether it is already on its way out.
     pub(super) leaving: bool,
+    /// Whether it has no controller, which would make another in its place.
+    pub(super) alone: bool,
 }
 
 /// See the module.
@@ -134,7 +138,8 @@ impl Drains {
         let annotated = annotations.and_then(|it| it.get(DRAIN));
         let told = annotated.or_else(|| taint.and_then(|it| it.value.as_ref()));
         let written = annotations.and_then(|it| it.get(DRAIN_STATUS));
-        if annotated.is_none() && taint.is_none() {
+        let is_told = annotated.is_some() || taint.is_some();
+        if !is_told || told.is_some_and(|it| it == "false") {
             let was = self.nodes.remove(name).is_some();
             if (was || written.is_some()) && !self.ended.iter().any(|it| **it == *name) {
                 self.ended.push(name.into());
@@ -151,21 +156,15 @@ impl Drains {
                 deadline: None,
                 total: before.as_ref().map_or(0, |it| it.total),
                 is_closed,
+                invalid: None,
                 cordon_asked: None,
                 reported: before.map(|it| (it, now.millis)),
             }
         });
         draining.is_closed = is_closed;
         draining.deadline = told.and_then(|it| deadline(it, draining.since));
-        if let (None, Some(told)) =
-            (draining.deadline, told.filter(|it| !it.is_empty() && *it != "true"))
-        {
-            tracing::warn!(
-                node = name,
-                told,
-                "{DRAIN} says no time: accepted is a duration such as 30m, or a date; there is no deadline"
-            );
-        }
+        let unclear = |it: &&String| !it.is_empty() && *it != "true" && draining.deadline.is_none();
+        draining.invalid = told.filter(unclear).cloned();
     }
 
     pub(crate) fn remove_node(&mut self, name: &str) {
@@ -231,6 +230,11 @@ impl Drains {
     ) {
         let Some(draining) = self.nodes.get_mut(node) else { return };
         draining.total = draining.total.max(leavers.len());
+        // Nobody is sent away for a slip of the pen.
+        if draining.invalid.is_some() {
+            self.report(node, &leavers, now, work);
+            return;
+        }
         if !draining.is_closed {
             let asked = draining.cordon_asked.is_some_and(|at| now.millis < at + CORDON_AGAIN_MS);
             if !asked {
@@ -285,6 +289,14 @@ impl Drains {
         let (left, total) = (leavers.len(), draining.total);
         let why = blocked.first().and_then(|it| self.stuck.get(&it.uid)).map(|it| it.why.as_str());
         let (state, message) = match (left, blocked.len()) {
+            _ if draining.invalid.is_some() => {
+                let told = draining.invalid.as_deref().unwrap_or_default();
+                let message = format!(
+                    "{DRAIN} is {told:?}, so nobody is told to go; accepted is nothing, true, false, a \
+                     duration such as 30m, or a date"
+                );
+                (DrainState::Blocked, message)
+            }
             (0, _) => (DrainState::Done, "it is empty".to_owned()),
             (left, blocked) if left == blocked => (
                 DrainState::Blocked,
@@ -361,6 +373,7 @@ mod tests {
             key: Key::new("default", name),
             priority: 0,
             leaving: false,
+            alone: false,
         };
         names.iter().map(leaver).collect()
     }

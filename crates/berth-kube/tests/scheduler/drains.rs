@@ -19,6 +19,9 @@ async fn drain(fake: &FakeApi, node: &str) {
 async fn add_to(fake: &FakeApi, name: &str, app: &str, cpu_milli: u64) {
     let mut pod = samples::pod("default", name, "berth", cpu_milli, 64);
     pod["metadata"]["labels"] = json!({"app": app});
+    pod["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": "r-1", "controller": true,
+    }]);
     pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
     add(fake, pod).await;
 }
@@ -102,5 +105,40 @@ async fn a_drain_keeps_disruption_budgets() {
     add_to(&fake, "other", "a", 500).await;
     eventually("it is empty", || status(&fake, "n1")["state"] == json!("done")).await;
     assert_ne!(node_of(&fake, "other"), "n1");
+    replica.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_goes_for_a_slip_of_the_pen_and_a_pod_without_a_controller_stays() {
+    let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
+    add_nodes(&fake, &["n1"], 4_000).await;
+    let replica = Replica::start(&fake, |_| {}).await;
+    add_to(&fake, "kept", "a", 500).await;
+    bound(&fake, "kept").await;
+    add(&fake, samples::pod("default", "bare", "berth", 100, 64)).await;
+    bound(&fake, "bare").await;
+    add_nodes(&fake, &["n2", "n3"], 4_000).await;
+    let told = |value: &str| json!({"metadata": {"annotations": {"berth.dev/drain": value}}});
+    fake.merge("nodes", "", "n1", told("soon")).await.unwrap();
+    eventually("it says what is accepted", || {
+        let status = status(&fake, "n1");
+        let message = status["message"].as_str().unwrap_or_default().to_owned();
+        status["state"] == json!("blocked") && message.contains("\"soon\"")
+    })
+    .await;
+    fake.merge("nodes", "", "n1", told("false")).await.unwrap();
+    eventually("its status is gone", || status(&fake, "n1").is_null()).await;
+    let node = fake.get("nodes", "", "n1").unwrap();
+    assert_ne!(node["spec"]["unschedulable"], json!(true));
+    assert_eq!((node_of(&fake, "kept"), node_of(&fake, "bare")), ("n1".into(), "n1".into()));
+    fake.merge("nodes", "", "n1", told("true")).await.unwrap();
+    eventually("only the bare one is left", || {
+        let status = status(&fake, "n1");
+        status["state"] == json!("blocked") && status["left"] == json!(1)
+    })
+    .await;
+    let message = status(&fake, "n1")["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains("default/bare has no controller"), "{message}");
+    assert_eq!(node_of(&fake, "bare"), "n1");
     replica.stop().await;
 }

@@ -18,6 +18,11 @@ impl Brain {
             let leavers = self.leavers(&node);
             let (drains, cluster) = (&mut self.drains, &mut self.cluster);
             drains.empty(&node, leavers, now, work, |leaver| {
+                if leaver.alone {
+                    let pod = &leaver.key;
+                    let why = "nobody would make it anew; delete it, or give the drain a deadline";
+                    return Err(format!("pod {pod} has no controller: {why}"));
+                }
                 let Some(found) = cluster.explain(&leaver.key, now.date) else {
                     return Err("it is not known any more".to_owned());
                 };
@@ -48,6 +53,7 @@ impl Brain {
                 key: pod.key.clone(),
                 priority: pod.priority,
                 leaving: pod.deleting,
+                alone: pod.owner.is_none(),
             })
             .collect()
     }
