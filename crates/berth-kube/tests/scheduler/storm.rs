@@ -25,7 +25,6 @@ async fn errors_lost_answers_cut_watches_and_a_killed_leader_lose_no_pod_and_bin
         lost_reply_permille: 20,
         drop_watches_every: Some(Duration::from_secs(2)),
         latency: Some(Duration::from_millis(2)),
-        only: None,
         ..Faults::default()
     });
     let mut first = Some(first);
