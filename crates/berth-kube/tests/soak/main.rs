@@ -61,7 +61,7 @@ async fn every_pod_is_bound_once_and_by_the_rules_whatever_fails() {
         size: Size { units: 3 },
         seed: 7,
         lease: Some(Duration::from_secs(6)),
-        kills: 3,
+        kills: 2,
         history: 2_000,
         patience: Duration::from_secs(60),
     })

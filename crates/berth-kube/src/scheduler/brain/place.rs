@@ -119,14 +119,12 @@ impl Brain {
         work: &mut Vec<Work>,
     ) {
         let uid = &preemption.uid;
-        let before = self.promises.get(uid).filter(|promise| {
-            let mut told = promise.victims.iter().flatten();
-            told.any(|victim| self.pods.contains_key(victim))
-        });
-        if let Some(promise) = before {
+        if let Some(node) = self.promises.get(uid).map(|promise| Arc::clone(&promise.node))
+            && self.is_being_left(&node)
+        {
             // Those who were told are on their way out, even if that has not been seen yet: nobody
             // else has to go.
-            self.cluster.promise(uid, &promise.node);
+            self.cluster.promise(uid, &node);
             self.queue.refuse(&who, now.millis);
             return;
         }
@@ -140,6 +138,13 @@ impl Brain {
         self.promises.insert(Arc::clone(uid), promise);
         // It stays out of line until they have been told.
         work.push(Work::Preempt(preemption));
+    }
+
+    /// Whether somebody is still on a node who was told to go, for whomever.
+    fn is_being_left(&self, node: &Arc<str>) -> bool {
+        let promises = self.promises.values().filter(|promise| promise.node == *node);
+        let mut told = promises.flat_map(|promise| promise.victims.iter().flatten());
+        told.any(|victim| self.pods.contains_key(victim))
     }
 
     /// A pod that was promised a node was refused: when nobody is leaving it any more, the promise

@@ -43,9 +43,17 @@ fn pod_with(name: &str, cpu: &str, spec: Value, status: Value) -> Message {
 }
 
 /// One that fills a node and is of low priority. The later it started, the sooner it has to go.
-fn low(name: &str, node: &str, started: &str) -> Message {
+fn low(name: &str, node: &str, cpu: &str, started: &str) -> Message {
     let spec = json!({"nodeName": node, "priority": -1});
-    pod_with(name, "4", spec, json!({"phase": "Running", "startTime": started}))
+    pod_with(name, cpu, spec, json!({"phase": "Running", "startTime": started}))
+}
+
+fn gone(name: &str) -> Message {
+    Message::Change(Change::PodGone(Key::new("default", name), name.into()))
+}
+
+fn was_told_to_go_for(name: &str) -> Message {
+    Message::Report(Report::Preempted { uid: name.into(), done: true })
 }
 
 fn node(name: &str) -> Message {
@@ -98,17 +106,32 @@ fn while_those_who_were_told_to_go_are_there_nobody_else_is_told() {
     let mut brain = brain();
     let first = [
         node("n1"),
-        low("low-1", "n1", "2026-01-01T00:00:00Z"),
+        low("low-1", "n1", "4", "2026-01-01T00:00:00Z"),
         pod("high", "4"),
         Message::Lead(true),
     ];
     let told = ["tell default/high", "make room on n1 for default/high"];
     assert_eq!(after(&mut brain, first, 0), told);
-    let done = Message::Report(Report::Preempted { uid: "high".into(), done: true });
-    assert_eq!(after(&mut brain, [done], 1), [""; 0]);
+    assert_eq!(after(&mut brain, [was_told_to_go_for("high")], 1), [""; 0]);
     // That it goes has not been seen yet, and now another could go that hurts less.
-    let cheaper = [node("n2"), low("low-2", "n2", "2026-01-02T00:00:00Z")];
+    let cheaper = [node("n2"), low("low-2", "n2", "4", "2026-01-02T00:00:00Z")];
     assert_eq!(after(&mut brain, cheaper, 2_000), [""; 0]);
-    let gone = Message::Change(Change::PodGone(Key::new("default", "low-1"), "low-1".into()));
-    assert_eq!(after(&mut brain, [gone], 10_000), ["bind default/high to n1"]);
+    assert_eq!(after(&mut brain, [gone("low-1")], 10_000), ["bind default/high to n1"]);
+}
+
+#[test]
+fn two_who_are_promised_one_node_wait_for_the_victims_of_both() {
+    let mut brain = brain();
+    let started = "2026-01-01T00:00:00Z";
+    let lows = ["low-1", "low-2", "low-3", "low-4"].map(|name| low(name, "n1", "1", started));
+    let rest = [node("n1"), pod("high-1", "1"), pod("high-2", "1"), Message::Lead(true)];
+    let room = |name: &str| format!("make room on n1 for default/{name}");
+    let said = after(&mut brain, lows.into_iter().chain(rest), 0);
+    assert!(said.contains(&room("high-1")) && said.contains(&room("high-2")), "{said:?}");
+    let done = [was_told_to_go_for("high-1"), was_told_to_go_for("high-2")];
+    assert_eq!(after(&mut brain, done, 1), [""; 0]);
+    // One has been seen to go. Its room is promised twice until the other has gone as well.
+    assert_eq!(after(&mut brain, [gone("low-4")], 2_000), [""; 0]);
+    let said = after(&mut brain, [gone("low-3")], 10_000);
+    assert_eq!(said, ["bind default/high-1 to n1", "bind default/high-2 to n1"]);
 }
