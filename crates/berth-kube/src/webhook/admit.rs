@@ -107,6 +107,7 @@ impl Clerk {
         let (rule, problem) = match &owner.asked {
             Asked::Off => return untouched,
             Asked::UnclearSwitch(problem) => {
+                self.unclear(&coming, &owner, problem);
                 let answer = Answer::warned(&format!("berth: {problem}"));
                 return Ok((answer, Admission::Untouched));
             }
@@ -133,6 +134,9 @@ impl Clerk {
                 (self.seat(&coming, &owner, rule, pinned).await?, pinned.is_some())
             }
         };
+        if let Some(problem) = &problem {
+            self.unclear(&coming, &owner, problem);
+        }
         let mut answer = self.told(&coming, &owner, &seated, pinned);
         answer.warnings.extend(problem.map(|it| short(&format!("berth: {it}"))));
         let result = match (coming.dry_run, seated.class) {
@@ -141,6 +145,13 @@ impl Clerk {
             (false, CapacityType::Spot) => Admission::Spot,
         };
         Ok((answer, result))
+    }
+
+    /// A warning in an answer is read by a controller, not by a person: the workload says it, too.
+    fn unclear(&self, coming: &Coming<'_>, owner: &Owner, problem: &Problem) {
+        if !coming.dry_run {
+            self.events.warn(&owner.object, "InvalidSetting", "Admitting", problem.to_string());
+        }
     }
 
     fn invalid(

@@ -38,13 +38,14 @@ impl Events {
         action: &'static str,
         note: String,
     ) {
-        self.say(EventType::Warning, about, reason, action, note);
+        self.say(EventType::Warning, (about, None), reason, action, note);
     }
 
-    /// Tells, and does not wait for it.
+    /// Tells, and does not wait for it. What it concerns beside the workload keeps two events with
+    /// the same reason from being counted as one.
     pub(super) fn tell(
         &self,
-        about: &ObjectReference,
+        about: (&ObjectReference, Option<ObjectReference>),
         reason: &'static str,
         action: &'static str,
         note: String,
@@ -55,7 +56,7 @@ impl Events {
     fn say(
         &self,
         type_: EventType,
-        about: &ObjectReference,
+        (about, secondary): (&ObjectReference, Option<ObjectReference>),
         reason: &'static str,
         action: &'static str,
         note: String,
@@ -68,7 +69,7 @@ impl Events {
         let note = Some(note.chars().take(1000).collect());
         let (reason, action) = (reason.to_owned(), action.to_owned());
         tokio::spawn(async move {
-            let event = Event { type_, reason, note, action, secondary: None };
+            let event = Event { type_, reason, note, action, secondary };
             if let Err(error) = recorder.publish(&event, &about).await {
                 tracing::debug!(%error, "an event could not be written");
             }

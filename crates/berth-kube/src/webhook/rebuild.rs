@@ -15,7 +15,7 @@ use berth_ledger::ClaimState;
 use berth_server::workloads::WorkloadKey;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -52,6 +52,18 @@ struct Progress {
     before: Option<HashSet<String>>,
     /// Its new pods do not come through us: until one does, evicting is of no use.
     bypassed: bool,
+}
+
+/// A pod, as events name it.
+fn reference(pod: &LivePod) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
 }
 
 /// Replaces misplaced pods.
@@ -372,7 +384,8 @@ impl Rebuilder {
                 self.keeper.look_at(&pod.uid);
                 let (name, slot, class) = (&pod.name, seated.slot, class.name());
                 let note = format!("evicted pod {name} of slot {slot}: {class} comes in its place");
-                self.events.tell(&whole.owner.object, "RebuildingPod", "Rebuilding", note);
+                let about = (&whole.owner.object, Some(reference(pod)));
+                self.events.tell(about, "RebuildingPod", "Rebuilding", note);
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 // It is gone, or another has its name.

@@ -104,6 +104,17 @@ pub(super) struct Log {
 impl Log {
     /// Starts to log, until what is returned is dropped.
     pub(super) fn start(&self) -> Done<Telemetry> {
+        let wrong = || {
+            Failure::usage(format!("--log-level is {:?}", self.log_level)).accepted(
+                "error, warn, info, debug, trace, or directives as in info,berth_kube=debug",
+            )
+        };
+        // A lone word that is no level would be taken for the name of a part, and nothing logged.
+        const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+        let is_level = |it: &str| LEVELS.contains(&it.to_ascii_lowercase().as_str());
+        if !self.log_level.split(',').any(|it| is_level(it.trim()) || it.contains('=')) {
+            return Err(wrong());
+        }
         let config = TelemetryConfig {
             log_format: match self.log_format {
                 Written::Text => LogFormat::Text,
@@ -113,11 +124,7 @@ impl Log {
             log_level: format!("kube_client::client::builder=off,{}", self.log_level),
             otlp_endpoint: None,
         };
-        Telemetry::start(&config).map_err(|_| {
-            Failure::usage(format!("--log-level is {:?}", self.log_level)).accepted(
-                "error, warn, info, debug, trace, or directives as in info,berth_kube=debug",
-            )
-        })
+        Telemetry::start(&config).map_err(|_| wrong())
     }
 }
 

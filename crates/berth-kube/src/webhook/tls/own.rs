@@ -105,7 +105,11 @@ impl Held {
             return Self::new(hosts, settings, now).map(Some);
         }
         let mut held = self.clone();
-        let mut sign = now >= held.times.certificate_renew || held.times.hosts != hosts;
+        // What another replica goes by is kept: two that only knew their own would sign against each
+        // other without end, as in a roll-out that changes the service's name.
+        let mut all = held.times.hosts.clone();
+        all.extend(hosts.iter().filter(|it| !held.times.hosts.contains(it)).cloned());
+        let mut sign = now >= held.times.certificate_renew || held.times.hosts != all;
         if held.times.old_until.is_some_and(|until| now >= until) {
             (held.old, held.times.old_until) = (None, None);
         }
@@ -135,8 +139,8 @@ impl Held {
         }
         if sign {
             let (name, authority) = (&held.times.authority, &held.authority);
-            held.serving = serving(name, authority, hosts, settings, now)?;
-            held.times.hosts = hosts.to_vec();
+            held.serving = serving(name, authority, &all, settings, now)?;
+            held.times.hosts = all;
             held.times.certificate_renew = two_thirds(now, settings.certificate_lifetime);
             held.times.certificate_end = later(now, settings.certificate_lifetime);
         }
