@@ -1,5 +1,5 @@
 //! What a workload asks for may change while its pods run: the new rule is stated at the desk at
-//! once, and pods that were not counted before are looked at.
+//! once, and pods that were not counted before are looked at. So are pods whose node was not known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,18 +58,22 @@ pub(super) async fn follow(
 /// anything was new.
 async fn look(keeper: &Keeper, changed: &Changed) -> Result<bool, KeepError> {
     let mut news = false;
+    if changed.kind == "Node" {
+        keeper.node_is_known(&changed.name);
+        return Ok(false);
+    }
     for uid in controllers(keeper, changed) {
         let pods = keeper.roster.of_controller(&uid);
         let Some(first) = pods.first() else { continue };
         let owner = keeper.owners.owner(&first.namespace, &first.metadata, Look::Watched).await?;
         let Some(owner) = owner else { continue };
         let Asked::On { rule, .. } = owner.asked else { continue };
-        if keeper.desk.rule(&owner.key) == Some(rule) {
-            continue;
+        if keeper.desk.rule(&owner.key) != Some(rule) {
+            keeper.desk.define(&owner.key, rule, owner.version.as_deref()).await?;
+            news = true;
         }
-        keeper.desk.define(&owner.key, rule, owner.version.as_deref()).await?;
-        news = true;
-        for pod in &pods {
+        // A pod may have been looked at before its controller was known.
+        for pod in pods.iter().filter(|pod| keeper.desk.in_books(pod.id).is_none()) {
             keeper.look_at(&pod.uid);
         }
     }

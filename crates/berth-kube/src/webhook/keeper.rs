@@ -3,14 +3,14 @@
 //! It looks at a pod as it is now and at its seat as it is now, and does what is missing; any
 //! replica may do so at any time, and several at once. What fails is done again later.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::ClaimState;
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -54,6 +54,8 @@ pub(super) struct Keeper {
     label: NodeLabel,
     excluded: Vec<String>,
     lanes: Vec<UnboundedSender<Task>>,
+    /// Pods that wait for news of their node, by its name.
+    waiting: Mutex<HashMap<String, HashSet<String>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -83,8 +85,18 @@ impl Keeper {
     pub(super) fn start(parts: Parts, stop: &CancellationToken, tasks: &TaskTracker) -> Arc<Self> {
         let (lanes, receivers): (Vec<_>, Vec<_>) = (0..LANES).map(|_| unbounded_channel()).unzip();
         let Parts { client, desk, owners, roster, nodes, label, excluded, metrics } = parts;
-        let keeper =
-            Arc::new(Self { client, desk, owners, roster, nodes, label, excluded, lanes, metrics });
+        let keeper = Arc::new(Self {
+            client,
+            desk,
+            owners,
+            roster,
+            nodes,
+            label,
+            excluded,
+            lanes,
+            waiting: Mutex::default(),
+            metrics,
+        });
         for lane in receivers {
             tasks.spawn(work(Arc::clone(&keeper), lane, stop.clone()));
         }
@@ -165,7 +177,9 @@ impl Keeper {
         let Some(owner) = owner else { return Ok(()) };
         let Asked::On { rule, .. } = owner.asked else { return Ok(()) };
         // Where it will be is not known yet: it is looked at again when it is on a node.
-        let Some(class) = self.class(pod) else { return Ok(()) };
+        let Some(class) = self.class(pod).or_else(|| self.wait_for_node(pod)) else {
+            return Ok(());
+        };
         self.desk.define(&owner.key, rule, owner.version.as_deref()).await?;
         let wanted = match owner.numbering {
             Numbering::Ordinal { start } => {
@@ -226,6 +240,25 @@ impl Keeper {
             Leaves::Both | Leaves::Neither => None,
         };
         of_node().or_else(told).or_else(left)
+    }
+
+    /// Has a pod looked at again when something is heard of its node. Returns its kind if that came
+    /// meanwhile.
+    fn wait_for_node(&self, pod: &LivePod) -> Option<CapacityType> {
+        let node = pod.node.clone()?;
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.entry(node).or_default().insert(pod.uid.clone());
+        self.class(pod)
+    }
+
+    /// Something was heard of a node: whoever waited for it is looked at.
+    pub(super) fn node_is_known(&self, node: &str) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let uids = waiting.remove(node).unwrap_or_default();
+        drop(waiting);
+        for uid in uids {
+            self.look_at(&uid);
+        }
     }
 
     /// Whether a pod is on a node that says nothing of its kind, and so cannot be counted.

@@ -86,11 +86,11 @@ pub(super) fn controllers(
     });
     Watched {
         stores: Stores {
-            deployments: kept(deployments, metrics, stop, Some(tell("Deployment"))),
-            replica_sets: kept(sets, metrics, stop, Some(tell("ReplicaSet"))),
-            stateful_sets: kept(stateful, metrics, stop, Some(tell("StatefulSet"))),
+            deployments: kept(deployments, metrics, stop, tell("Deployment")),
+            replica_sets: kept(sets, metrics, stop, tell("ReplicaSet")),
+            stateful_sets: kept(stateful, metrics, stop, tell("StatefulSet")),
         },
-        nodes: kept(nodes, metrics, stop, None::<fn(Option<&str>, &str)>),
+        nodes: kept(nodes, metrics, stop, tell("Node")),
         changes,
     }
 }
@@ -100,7 +100,7 @@ fn kept<K>(
     stream: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
-    tell: Option<impl Fn(Option<&str>, &str) + Send + 'static>,
+    tell: impl Fn(Option<&str>, &str) + Send + 'static,
 ) -> Store<K>
 where
     K: Lookup + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -118,7 +118,7 @@ where
             };
             match event {
                 Some(Ok(Event::Apply(it) | Event::InitApply(it) | Event::Delete(it))) => {
-                    if let (Some(tell), Some(name)) = (&tell, it.name()) {
+                    if let Some(name) = it.name() {
                         tell(it.namespace().as_deref(), &name);
                     }
                 }
