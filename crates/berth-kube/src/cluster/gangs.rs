@@ -60,7 +60,7 @@ impl Cluster {
             self.promise(&uid, &node);
         }
         (self.news, self.refused) = (news, None);
-        GangOutcome::Refused(Box::new(for_gang(refusal, gang, reserved.len(), of)))
+        GangOutcome::Refused(Box::new(for_gang(*refusal, gang, reserved.len(), of)))
     }
 
     /// Reserves a node for one after the other. Who is refused is tried again after the others:
@@ -70,7 +70,7 @@ impl Cluster {
         mut waiting: Vec<Arc<Pod>>,
         reserved: &mut Vec<Reservation>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Box<Refusal>> {
         while !waiting.is_empty() {
             let mut again = Vec::new();
             for pod in &waiting {
@@ -78,16 +78,16 @@ impl Cluster {
                     Ok(place) => match self.reserve(&pod.uid, place) {
                         Some(reservation) => reserved.push(reservation),
                         // What was let through a moment ago cannot be had: nobody goes.
-                        None => return Err(self.refuse(&pod.uid, now)),
+                        None => return Err(Box::new(self.refuse(&pod.uid, now))),
                     },
                     Err(NoPlace::Everywhere) => again.push(Arc::clone(pod)),
                     Err(NoPlace::Anywhere(failure)) => {
-                        return Err(self.refuse_anywhere(&pod.uid, &failure));
+                        return Err(Box::new(self.refuse_anywhere(&pod.uid, &failure)));
                     }
                 }
             }
             if let Some(first) = again.first().filter(|_| again.len() == waiting.len()) {
-                return Err(self.refuse(&first.uid, now));
+                return Err(Box::new(self.refuse(&first.uid, now)));
             }
             waiting = again;
         }
