@@ -286,7 +286,11 @@ impl Cluster {
                 }
             }
             self.forget_promise(uid);
-            self.pods.get_mut(uid).into_iter().for_each(|it| it.reserved = false);
+            if let Some(entry) = self.pods.get_mut(uid).filter(|it| it.reserved) {
+                entry.reserved = false;
+                // From now on it could be told to go.
+                self.changes += 1;
+            }
         } else if let Some(node) = &pod.nominated
             && self.pods.get(uid).is_some_and(|it| it.promised.is_none() && it.at.is_none())
             && !pod.deleting

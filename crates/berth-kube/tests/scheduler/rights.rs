@@ -72,7 +72,8 @@ async fn everything_the_scheduler_does_is_allowed_by_the_manifests() {
     add(&fake, pod).await;
     let node = bound(&fake, "important").await;
     add_nodes(&fake, &["n4"], 4_000).await;
-    let wish = json!({"metadata": {"annotations": {"berth.dev/drain": ""}}});
+    // Nobody made these pods, so they go when the time is over.
+    let wish = json!({"metadata": {"annotations": {"berth.dev/drain": "1s"}}});
     fake.merge("nodes", "", &node, wish).await.unwrap();
     eventually("it is empty", || has_event(&fake, &node, "Drained")).await;
     replica.stop().await;
