@@ -104,6 +104,7 @@ soak: nextest postgres ## Run property tests with many more cases, 200 kills, te
 	cargo nextest run --release --package berth-engine --run-ignored only --no-capture
 	BERTH_MODEL_STEPS=1000 cargo nextest run --release --package berth-server --test workloads model
 	BERTH_KILLS=200 BERTH_LARGE=1 cargo nextest run --release --package berth-faults --run-ignored all
+	cargo nextest run --release --package berth-kube --test soak --run-ignored only --no-capture
 
 .PHONY: fmt
 fmt: ## Format the code
