@@ -69,6 +69,11 @@ async fn everything_the_scheduler_does_is_allowed_by_the_manifests() {
     eventually("it is told", || has_event(&fake, "huge", "FailedScheduling")).await;
     let mut pod = samples::pod("default", "important", "berth", 2_000, 64);
     pod["spec"]["priorityClassName"] = json!("high");
+    // Without a controller it would not be told to leave.
+    pod["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r-1",
+        "controller": true,
+    }]);
     add(&fake, pod).await;
     let node = bound(&fake, "important").await;
     add_nodes(&fake, &["n4"], 4_000).await;
