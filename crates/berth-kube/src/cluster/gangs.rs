@@ -59,7 +59,7 @@ impl Cluster {
             self.promise(&uid, &node);
         }
         (self.news, self.refused) = (news, None);
-        GangOutcome::Refused(Box::new(for_gang(refusal, gang, reserved.len(), of)))
+        GangOutcome::Refused(Box::new(for_gang(*refusal, gang, reserved.len(), of)))
     }
 
     /// Reserves a node for one after the other. Who is refused is tried again after the others:
@@ -69,7 +69,7 @@ impl Cluster {
         mut waiting: Vec<Arc<Pod>>,
         reserved: &mut Vec<Reservation>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Box<Refusal>> {
         while !waiting.is_empty() {
             let mut again = Vec::new();
             for pod in &waiting {
@@ -77,12 +77,12 @@ impl Cluster {
                     Ok(place) => reserved.extend(self.reserve(&pod.uid, place)),
                     Err(NoPlace::Everywhere) => again.push(Arc::clone(pod)),
                     Err(NoPlace::Anywhere(failure)) => {
-                        return Err(self.refuse_anywhere(&pod.uid, &failure));
+                        return Err(Box::new(self.refuse_anywhere(&pod.uid, &failure)));
                     }
                 }
             }
             if let Some(first) = again.first().filter(|_| again.len() == waiting.len()) {
-                return Err(self.refuse(&first.uid, now));
+                return Err(Box::new(self.refuse(&first.uid, now)));
             }
             waiting = again;
         }
