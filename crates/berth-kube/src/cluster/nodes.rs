@@ -61,6 +61,8 @@ pub(super) fn is_cordon(taint: &Taint) -> bool {
 pub(super) struct Nodes {
     all: Vec<Option<NodeEntry>>,
     by_name: FxHashMap<Arc<str>, usize>,
+    /// Places of nodes that were gone, though some may be back.
+    gone: Vec<usize>,
     /// Places whose facts changed, in the order in which they did.
     changes: Vec<usize>,
     version: u64,
@@ -142,8 +144,24 @@ impl Nodes {
     pub(super) fn mark_gone(&mut self, place: usize) {
         if let Some(entry) = self.get_mut(place) {
             entry.gone = true;
+            self.gone.push(place);
             self.note(place);
         }
+    }
+
+    /// Nodes that are gone and on which nothing is held.
+    pub(super) fn gone_and_empty(&mut self) -> Vec<usize> {
+        if self.gone.is_empty() {
+            return Vec::new();
+        }
+        let all = &self.all;
+        let at = |place: usize| all.get(place).and_then(Option::as_ref).filter(|it| it.gone);
+        self.gone.retain(|place| at(*place).is_some());
+        self.gone
+            .iter()
+            .copied()
+            .filter(|it| at(*it).is_some_and(|it| it.pods.is_empty()))
+            .collect()
     }
 
     /// Forgets a node.

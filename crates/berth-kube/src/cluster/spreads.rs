@@ -76,7 +76,7 @@ pub(super) struct Ready {
 impl Ready {
     /// The limit if so many more were in a domain.
     pub(super) fn limit_with(&self, spread: &SpreadCounts, domain: u32, more: i64) -> i64 {
-        self.limit - self.least + spread.least(self.min_domains, Some((domain, more)))
+        self.limit - self.least + spread.least(self.min_domains, Some((domain, more))).0
     }
 }
 
@@ -127,15 +127,12 @@ impl Spreads {
             let id = self.keep(key, nodes, terms, topologies);
             let Some(counts) = self.get(id) else { continue };
             let (min_domains, max_skew) = (constraint.min_domains, constraint.max_skew);
-            let least = counts.least(min_domains, None);
+            let (least, domains) = counts.least(min_domains, None);
             let counts_itself = own.is_some_and(|own| counts.counts_set(own));
             let limit = least + max_skew - i64::from(counts_itself);
             let (topology, hard) = (counts.topology, constraint.hard);
-            let domains = counts.nodes.iter().filter(|nodes| **nodes > 0).count();
-            let domains = i64::try_from(domains).unwrap_or(i64::MAX);
-            let ready_one =
-                Ready { id, topology, limit, hard, max_skew, least, domains, min_domains };
-            ready.push(ready_one);
+            let one = Ready { id, topology, limit, hard, max_skew, least, domains, min_domains };
+            ready.push(one);
         }
         ready
     }
@@ -258,16 +255,16 @@ impl SpreadCounts {
         self.eligible.get(place) && self.counts_set(set)
     }
 
-    /// The fewest in any domain that has nodes that count, if so many more were in one; none with
-    /// too few domains.
-    fn least(&self, min_domains: i64, more: Option<(u32, i64)>) -> i64 {
+    /// The fewest in any domain that has nodes that count, if so many more were in one, and how many
+    /// such domains there are; with too few of them the fewest is none.
+    fn least(&self, min_domains: i64, more: Option<(u32, i64)>) -> (i64, i64) {
         let (mut least, mut domains) = (i64::MAX, 0);
         for (domain, _) in self.nodes.iter().enumerate().filter(|(_, nodes)| **nodes > 0) {
             domains += 1;
             let more = more.filter(|it| it.0 as usize == domain).map_or(0, |it| it.1);
             least = least.min(self.counts.get(domain).copied().unwrap_or(0) + more);
         }
-        if domains == 0 || domains < min_domains { 0 } else { least }
+        (if domains == 0 || domains < min_domains { 0 } else { least }, domains)
     }
 
     fn recount(&mut self, nodes: &Nodes, terms: &Terms, topologies: &Topologies) {

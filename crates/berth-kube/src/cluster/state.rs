@@ -75,7 +75,7 @@ impl Cluster {
         self.recount(place, Step::Go);
         self.topologies.place(place, None);
         self.nodes.mark_gone(place);
-        self.forget_if_empty(place);
+        self.forget_empty();
     }
 
     /// Takes in a pod as it is now, and says where it stands.
@@ -87,12 +87,14 @@ impl Cluster {
         {
             self.forget_pod(&other);
         }
-        match self.pods.get(&pod.uid) {
+        let state = match self.pods.get(&pod.uid) {
             None => self.take_in(pod),
             Some(known) if *known.pod == *pod => known.state(&self.settings.scheduler),
             Some(known) if known.pod.same_rules(&pod) => self.update(pod),
             Some(_) => self.replace(pod),
-        }
+        };
+        self.forget_empty();
+        state
     }
 
     /// A pod is gone.
@@ -100,6 +102,7 @@ impl Cluster {
         let is_it = self.pods.get(uid).is_some_and(|entry| entry.pod.key == *key);
         if is_it {
             self.forget_pod(uid);
+            self.forget_empty();
         }
     }
 
@@ -169,6 +172,7 @@ impl Cluster {
             self.detach(&uid);
             // What it was told it may have, it may have again.
             self.settle(&uid);
+            self.forget_empty();
         }
     }
 
@@ -379,7 +383,6 @@ impl Cluster {
             self.volumes.release(&entry.pod);
         }
         self.news = true;
-        self.forget_if_empty(place);
     }
 
     /// Counts every pod of a node among neighbours, or no longer: its domains change.
@@ -395,11 +398,12 @@ impl Cluster {
         }
     }
 
-    fn forget_if_empty(&mut self, place: usize) {
-        let Some(entry) = self.nodes.get(place) else { return };
-        if entry.gone && entry.pods.is_empty() {
-            let name = facts::node_id(&entry.node.name);
-            self.engine.fleet_mut().remove_node(&name);
+    /// Forgets nodes that are gone, once nothing is held there any more.
+    fn forget_empty(&mut self) {
+        for place in self.nodes.gone_and_empty() {
+            if let Some(entry) = self.nodes.get(place) {
+                self.engine.fleet_mut().remove_node(&facts::node_id(&entry.node.name));
+            }
             self.topologies.place(place, None);
             self.nodes.remove(place);
         }

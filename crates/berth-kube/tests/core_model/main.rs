@@ -59,3 +59,37 @@ proptest! {
         assert_eq!(run(&case).log, run(&case).log);
     }
 }
+
+/// A test that never comes to a preemption says nothing about it.
+#[test]
+fn histories_come_to_every_kind_of_outcome() {
+    let wanted = [
+        "to be placed: Reserved(Reservation",
+        "to be placed: Refused",
+        "to be placed: Preempt",
+        "to be placed: NotPending",
+        "to be placed: Reserved([Reservation",
+        "gang is refused",
+        "is given up",
+        "node is gone",
+        "starts anew",
+        "do not go",
+    ];
+    let mut seen = vec![0; wanted.len()];
+    for setting in 0..16_u64 {
+        let mut rng = random::Rng(setting);
+        let steps = (0..100).map(|_| rng.next()).collect();
+        let log = run(&Case { setting, steps }).log.join("\n");
+        for (count, words) in seen.iter_mut().zip(wanted) {
+            *count += match words {
+                "gang is refused" => log.matches("placed all together or not at all").count(),
+                "node is gone" => {
+                    log.lines().filter(|it| it.starts_with("node") && it.ends_with("gone")).count()
+                }
+                _ => log.matches(words).count(),
+            };
+        }
+    }
+    let missing: Vec<_> = wanted.iter().zip(&seen).filter(|(_, count)| **count < 2).collect();
+    assert!(missing.is_empty(), "too seldom: {missing:?} of {seen:?}");
+}

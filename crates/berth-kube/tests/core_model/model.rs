@@ -23,6 +23,8 @@ pub(crate) struct Model {
     pub(crate) world: World,
     pub(crate) policy: &'static str,
     pub(crate) wild: u64,
+    /// Nodes take everybody, as long as there is room: then priorities matter.
+    pub(crate) plain: bool,
     pub(crate) nodes: BTreeMap<String, Value>,
     pub(crate) namespaces: BTreeMap<String, Value>,
     /// Pods as the API server has them, by `namespace/name`.
@@ -63,12 +65,13 @@ impl Model {
     pub(crate) fn start(seed: u64) -> Self {
         let mut rng = Rng(seed);
         let policy = rng.pick(&["balanced", "pack", "spread", "neon"]);
-        let wild = rng.pick(&[0, 5, 10, 20, 35]);
+        let (wild, plain) = (rng.pick(&[0, 5, 10, 20, 35]), rng.chance(50));
         let mut model = Self {
             core: core(policy),
             world: World::default(),
             policy,
             wild,
+            plain,
             nodes: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -79,9 +82,9 @@ impl Model {
         for name in NAMESPACES {
             model.relabel_namespace(name, &mut rng);
         }
-        for number in 0..rng.below(8) {
+        for number in 0..rng.below(if plain { 4 } else { 8 }) {
             let name = format!("n{number}");
-            model.put_node(any_node(&name, &mut rng));
+            model.put_node(any_node(&name, plain, &mut rng));
         }
         model
     }

@@ -38,8 +38,8 @@ const KEYS: [&str; 3] = [ZONE, HOST, "rack"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// A node's object.
-pub(crate) fn any_node(name: &str, rng: &mut Rng) -> Value {
+/// A node's object; a plain one takes everybody, as long as there is room.
+pub(crate) fn any_node(name: &str, plain: bool, rng: &mut Rng) -> Value {
     let mut labels = json!({"cores": rng.pick(&["2", "4", "16", "many"])});
     if rng.chance(85) {
         labels[ZONE] = rng.pick(&["a", "b", "c"]).into();
@@ -52,13 +52,13 @@ pub(crate) fn any_node(name: &str, rng: &mut Rng) -> Value {
     }
     let mut taints = Vec::new();
     for key in ["dedicated", "node.kubernetes.io/unschedulable", "gpu"] {
-        if rng.chance(8) {
+        if !plain && rng.chance(8) {
             let effect = rng.pick(&["NoSchedule", "PreferNoSchedule", "NoExecute"]);
             taints.push(json!({"key": key, "value": rng.pick(&["", "x"]), "effect": effect}));
         }
     }
     let mut allocatable = json!({
-        "cpu": rng.pick(&["1", "1500m", "2", "0"]),
+        "cpu": rng.pick(if plain { &["1", "1500m", "2"] } else { &["1", "1500m", "0"] }),
         "memory": rng.pick(&["1Gi", "1000000001", "512Mi", "1500M"]),
         "pods": rng.pick(&["2", "3", "5", "110"]),
     });
@@ -70,7 +70,7 @@ pub(crate) fn any_node(name: &str, rng: &mut Rng) -> Value {
     }
     let patch = json!({
         "metadata": {"labels": labels},
-        "spec": {"taints": taints, "unschedulable": rng.chance(7)},
+        "spec": {"taints": taints, "unschedulable": !plain && rng.chance(7)},
         "status": {"allocatable": allocatable},
     });
     node(name, &patch)
@@ -88,7 +88,7 @@ pub(crate) fn any_pod(number: u64, wild: u64, rng: &mut Rng) -> Value {
         &name,
         &json!({
             "metadata": {"namespace": rng.pick(&NAMESPACES), "uid": uid, "labels": any_labels(rng)},
-            "spec": {"priority": rng.pick(&[0, 0, 0, 10, 100]), "containers": [any_container("main", rng)]},
+            "spec": {"priority": rng.pick(&[0, 0, 10, 100]), "containers": [any_container("main", rng)]},
         }),
     );
     for feature in FEATURES {

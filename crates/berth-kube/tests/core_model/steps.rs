@@ -11,9 +11,9 @@ use crate::random::{NAMESPACES, Rng, any_labels, any_node, any_pod};
 pub(crate) fn step(model: &mut Model, seed: u64) {
     let mut rng = Rng(seed);
     match rng.below(100) {
-        0..38 => place(model, &mut rng),
-        38..62 => new_pod(model, &mut rng),
-        62..74 => settle(model, &mut rng),
+        0..34 => place(model, &mut rng),
+        34..57 => new_pod(model, &mut rng),
+        57..74 => settle(model, &mut rng),
         74..86 => change_pod(model, &mut rng),
         86..94 => change_node(model, &mut rng),
         94..96 => {
@@ -42,8 +42,9 @@ fn new_pod(model: &mut Model, rng: &mut Rng) {
     if rng.chance(10) {
         pod["spec"]["schedulerName"] = "default-scheduler".into();
     }
-    // Bound by others, wherever that may be.
-    if rng.chance(20) {
+    // Bound by others, wherever that may be, and of no importance.
+    if rng.chance(30) {
+        pod["spec"]["priority"] = rng.pick(&[-10, -5, 10]).into();
         pod["spec"]["nodeName"] = format!("n{}", rng.below(8)).into();
         pod["status"]["phase"] = "Running".into();
     }
@@ -54,7 +55,8 @@ fn new_pod(model: &mut Model, rng: &mut Rng) {
 
 /// Places a pod, and asks the checker about the answer.
 fn place(model: &mut Model, rng: &mut Rng) {
-    let Some(key) = any_key(model, rng, |_| true) else { return };
+    let any = rng.chance(8);
+    let Some(key) = any_key(model, rng, |it| any || model.is_pending(it)) else { return };
     let pod = model.pods[&key].clone();
     model.hear_news();
     let known = model.refused.contains(&key);
@@ -169,12 +171,12 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
 fn settle(model: &mut Model, rng: &mut Rng) {
     let Some(key) = any_key(model, rng, |it| model.reserved.contains_key(it)) else { return };
     match rng.below(10) {
-        0..7 => {
+        0..8 => {
             let node = model.reserved[&key].clone();
             let bound = json!({"spec": {"nodeName": node}, "status": {"nominatedNodeName": null}});
             model.patch_pod(&key, &bound);
         }
-        7 => {
+        8 => {
             let elsewhere = format!("n{}", rng.below(8));
             model.patch_pod(&key, &json!({"spec": {"nodeName": elsewhere}}));
         }
@@ -225,9 +227,9 @@ fn change_pod(model: &mut Model, rng: &mut Rng) {
 fn change_node(model: &mut Model, rng: &mut Rng) {
     let name = format!("n{}", rng.below(8));
     let Some(node) = model.nodes.get(&name).cloned() else {
-        return model.put_node(any_node(&name, rng));
+        return model.put_node(any_node(&name, model.plain, rng));
     };
-    let fresh = any_node(&name, rng);
+    let fresh = any_node(&name, model.plain, rng);
     let mut changed = node;
     match rng.below(6) {
         0 => return model.remove_node(&name),

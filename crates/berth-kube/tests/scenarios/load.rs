@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use berth_kube::cluster::Missing;
+use berth_kube::cluster::outcome::Outcome;
 
 use crate::core::Core;
 use crate::objects::{container, node, patched, pod, pod_on};
@@ -178,6 +179,23 @@ fn pods_that_do_not_say_what_they_need_are_refused_where_that_is_set() {
     assert_eq!(refusal.code, "requests_missing");
     assert!(refusal.line.contains("container main"), "{}", refusal.line);
     assert_eq!(Core::of(&[node("n1", &json!({})), bare]).node_of("bare"), "n1");
+}
+
+#[test]
+fn a_place_held_on_a_node_that_is_gone_stays_held_until_it_is_known_what_became_of_it() {
+    let mut core = Core::of(&[has(&json!({"cpu": "1"})), asking("held", "1", "1")]);
+    core.node_of("held");
+    core.cluster.remove_node("n1");
+    core.change("held", &json!({"metadata": {"labels": {"more": "labels"}}}));
+    assert_eq!(core.place("held"), Outcome::NotPending);
+    core.tell(&has(&json!({"cpu": "1"})));
+    core.tell(&asking("other", "1", "1"));
+    assert!(core.nodes_for("other").is_empty());
+    core.cluster.remove_node("n1");
+    let uid = core.uid("held");
+    core.cluster.give_up(&uid);
+    assert_eq!(core.refusal("held").code, "no_nodes");
+    assert_eq!(core.cluster.counts().0, 0);
 }
 
 #[test]
