@@ -158,6 +158,12 @@ impl Cluster {
         (self.nodes.count(), self.pods.len())
     }
 
+    /// The pod of a name, as it was told last.
+    #[must_use]
+    pub fn named(&self, key: &Key) -> Option<&Arc<Pod>> {
+        self.pods.named(key).map(|entry| &entry.pod)
+    }
+
     /// A pod as it was told last.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<&Arc<Pod>> {

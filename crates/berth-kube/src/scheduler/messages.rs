@@ -47,6 +47,8 @@ pub(crate) enum Message {
     Change(Change),
     /// All objects of a kind have been told.
     Listed(&'static str),
+    /// All pods are about to be listed beside what the watch tells, which may be newer.
+    Listing,
     /// All pods there are, listed just now and told as changes before this: others have gone, unless
     /// they are newer than the list.
     Fresh { uids: FxHashSet<Arc<str>>, version: Option<u64> },

@@ -76,6 +76,7 @@ impl Follower {
     async fn list(&self) -> Result<(), kube::Error> {
         let api: Api<core::Pod> = Api::all(self.client.clone());
         let (mut uids, mut token) = (FxHashSet::default(), None);
+        self.tell(Message::Listing).await;
         loop {
             let params =
                 ListParams { limit: Some(PAGE), continue_token: token, ..Default::default() };

@@ -263,6 +263,7 @@ impl Stage {
     async fn settle(&self) {
         let mut idle = Idle::new(self.plan.patience);
         loop {
+            let began = Instant::now();
             let left = verdict::unfinished(
                 self.plan.size,
                 &self.fake.list("pods"),
@@ -271,7 +272,8 @@ impl Stage {
             if left.is_empty() || !idle.goes_on((left, self.fake.bindings().len())) {
                 break;
             }
-            sleep(Duration::from_millis(250)).await;
+            // Looking at everything takes time from those who are looked at.
+            sleep(GLANCE + began.elapsed() * 4).await;
         }
         // Time for what should not happen any more.
         self.fake.clear_faults();

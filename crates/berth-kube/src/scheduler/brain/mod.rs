@@ -93,6 +93,9 @@ pub(crate) struct Brain {
     gangs: FxHashMap<Key, FxHashMap<Arc<str>, (i32, i64)>>,
     /// Pods that were seen to be gone before the watch has told so.
     buried: FxHashSet<Arc<str>>,
+    /// While all pods are being listed: those that were told to be gone since that began. The list may
+    /// still hold them.
+    departed: Option<FxHashSet<Arc<str>>>,
     promises: FxHashMap<Arc<str>, Promise>,
     told: FxHashMap<Arc<str>, Told>,
     nodes: FxHashSet<Arc<str>>,
@@ -118,6 +121,7 @@ impl Brain {
             pods: FxHashMap::default(),
             gangs: FxHashMap::default(),
             buried: FxHashSet::default(),
+            departed: None,
             promises: FxHashMap::default(),
             told: FxHashMap::default(),
             nodes: FxHashSet::default(),
@@ -151,7 +155,11 @@ impl Brain {
                     );
                 }
             }
-            Message::Fresh { uids, version } => self.only_these(&uids, version),
+            Message::Listing => self.departed = Some(FxHashSet::default()),
+            Message::Fresh { uids, version } => {
+                self.only_these(&uids, version);
+                self.departed = None;
+            }
             Message::Lead(leads) => self.lead(leads),
             Message::Report(report) => self.report(report, now, work),
             Message::Ask(ask) => self.answer(ask, now),

@@ -18,11 +18,14 @@ impl Brain {
     /// A pod is as follows, unless something newer is known of it.
     pub(super) fn put_pod(&mut self, pod: &core::Pod) {
         let Some(uid) = pod.metadata.uid.as_deref() else { return };
-        if self.buried.contains(uid) {
+        if self.buried.contains(uid) || self.departed.as_ref().is_some_and(|it| it.contains(uid)) {
             return;
         }
         let told = version::of(&pod.metadata);
         if self.pods.get(uid).is_some_and(|known| version::is_old_news(told, known.version)) {
+            return;
+        }
+        if !self.succeeds(&Key::of(&pod.metadata), uid, told) {
             return;
         }
         let before = self.cluster.pod(uid).cloned();
@@ -46,9 +49,25 @@ impl Brain {
         }
     }
 
+    /// Whether a pod is the one of its name now. One that had the name before has gone, though nobody
+    /// said so.
+    fn succeeds(&mut self, key: &Key, uid: &str, told: Option<u64>) -> bool {
+        let Some(namesake) = self.cluster.named(key).filter(|it| *it.uid != *uid) else {
+            return true;
+        };
+        let namesake = Arc::clone(&namesake.uid);
+        let known = self.pods.get(&namesake).and_then(|it| it.version);
+        if version::is_old_news(told, known) {
+            return false;
+        }
+        self.pod_gone(key, &namesake);
+        true
+    }
+
     /// A pod has gone.
     pub(super) fn pod_gone(&mut self, key: &Key, uid: &Arc<str>) {
         self.buried.remove(uid);
+        self.departed.iter_mut().for_each(|it| drop(it.insert(Arc::clone(uid))));
         let before = self.cluster.pod(uid).cloned();
         self.dequeue(uid, before.as_deref());
         self.drains.forget(uid);

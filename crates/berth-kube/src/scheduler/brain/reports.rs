@@ -10,6 +10,10 @@ impl Brain {
     pub(super) fn report(&mut self, report: Report, now: Moment, work: &mut Vec<Work>) {
         match report {
             Report::Changed { uid, pod } => {
+                if !self.pods.contains_key(&uid) {
+                    // It was there when it was looked at, and has gone since.
+                    return;
+                }
                 self.give_up(&uid);
                 self.put_pod(&pod);
                 // What was seen may be known already, and then nothing has put it in line.
