@@ -135,3 +135,64 @@ fn two_who_are_promised_one_node_wait_for_the_victims_of_both() {
     let said = after(&mut brain, [gone("low-3")], 10_000);
     assert_eq!(said, ["bind default/high-1 to n1", "bind default/high-2 to n1"]);
 }
+
+/// A pod of that name as an API server tells of it: which one it is, and when it was so.
+fn version_of(name: &str, uid: &str, version: u64, spec: Value) -> Message {
+    let Message::Change(Change::Pod(mut pod)) = pod_with(name, "4", spec, json!({})) else {
+        unreachable!("it is a pod")
+    };
+    pod.metadata.uid = Some(uid.to_owned());
+    pod.metadata.resource_version = Some(version.to_string());
+    Message::Change(Change::Pod(pod))
+}
+
+fn fresh(uids: &[&str], version: u64) -> Message {
+    let uids = uids.iter().map(|uid| Arc::from(*uid)).collect();
+    Message::Fresh { uids, version: Some(version) }
+}
+
+#[test]
+fn a_pod_that_went_while_all_were_listed_does_not_come_back_with_the_list() {
+    let mut brain = brain();
+    let there = || version_of("old", "old", 5, json!({"nodeName": "n1"}));
+    assert_eq!(after(&mut brain, [node("n1"), there(), pod("new", "4")], 0), [""; 0]);
+    // The list is as of version 7; the watch has told of 8 before the list has come.
+    let takeover = [Message::Listing, gone("old"), there(), fresh(&["old", "new"], 7)];
+    assert_eq!(after(&mut brain, takeover, 1), [""; 0]);
+    assert_eq!(after(&mut brain, [Message::Lead(true)], 2), ["bind default/new to n1"]);
+}
+
+#[test]
+fn an_older_pod_of_the_same_name_does_not_take_the_place_of_the_newer() {
+    let mut brain = brain();
+    let second = version_of("a", "second", 9, json!({}));
+    let first = version_of("a", "first", 5, json!({"nodeName": "n1"}));
+    let takeover = [node("n1"), Message::Listing, second, first, fresh(&["first"], 7)];
+    assert_eq!(after(&mut brain, takeover, 0), [""; 0]);
+    assert_eq!(after(&mut brain, [Message::Lead(true)], 1), ["bind default/a to n1"]);
+    assert_eq!(brain.counts().pods, 1);
+}
+
+#[test]
+fn a_newer_pod_of_the_same_name_takes_the_place_of_the_older() {
+    let mut brain = brain();
+    let first = version_of("a", "first", 5, json!({"nodeName": "n1"}));
+    let second = version_of("a", "second", 9, json!({}));
+    let said = after(&mut brain, [node("n1"), Message::Lead(true), first, second], 0);
+    assert_eq!(said, ["bind default/a to n1"]);
+    assert_eq!(brain.counts().pods, 1);
+}
+
+#[test]
+fn a_look_at_a_pod_that_has_gone_since_does_not_bring_it_back() {
+    let mut brain = brain();
+    let told = [node("n1"), pod("a", "4"), Message::Lead(true)];
+    assert_eq!(after(&mut brain, told, 0), ["bind default/a to n1"]);
+    let Message::Change(Change::Pod(seen)) = version_of("a", "a", 5, json!({"nodeName": "n1"}))
+    else {
+        unreachable!("it is a pod")
+    };
+    let changed = Message::Report(Report::Changed { uid: "a".into(), pod: seen });
+    assert_eq!(after(&mut brain, [gone("a"), changed], 1), [""; 0]);
+    assert_eq!(after(&mut brain, [pod("b", "4")], 2), ["bind default/b to n1"]);
+}
