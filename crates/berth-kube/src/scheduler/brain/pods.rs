@@ -67,7 +67,9 @@ impl Brain {
     /// A pod has gone.
     pub(super) fn pod_gone(&mut self, key: &Key, uid: &Arc<str>) {
         self.buried.remove(uid);
-        self.departed.iter_mut().for_each(|it| drop(it.insert(Arc::clone(uid))));
+        if let Some(departed) = &mut self.departed {
+            departed.insert(Arc::clone(uid));
+        }
         let before = self.cluster.pod(uid).cloned();
         self.dequeue(uid, before.as_deref());
         self.pods.remove(uid);
