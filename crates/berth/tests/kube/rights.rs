@@ -239,6 +239,8 @@ async fn the_webhook_has_the_rights_it_needs_and_no_other() {
         left = spare("webhook", &fake.audit());
         // The Secret was there in this test; in another it is not.
         left.retain(|right| right != "create secrets");
+        // An event is patched when the same is told again, which takes minutes.
+        left.retain(|right| right != "patch events");
         if left.is_empty() {
             break;
         }
