@@ -124,7 +124,7 @@ impl Informers {
                     if let watcher::Error::InitialListFailed(error)
                     | watcher::Error::WatchStartFailed(error) = &error
                     {
-                        tracing::warn!(kind, %error, "the API server does not let it be watched");
+                        tracing::warn!(kind, %error, "it cannot be listed or watched now, and is tried again");
                         if kind == VMS && matches!(error, kube::Error::Api(it) if it.code == 404) {
                             // All of them went with their definition.
                             let none = [watcher::Event::Init, watcher::Event::InitDone];

@@ -37,7 +37,6 @@ pub(crate) struct Plan {
 }
 
 /// What a leader left behind when it was killed.
-#[allow(dead_code, reason = "read where it is printed")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kill {
     /// Bindings there were.
