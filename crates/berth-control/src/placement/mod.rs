@@ -4,6 +4,7 @@ mod answer;
 mod read;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::{PlaceRequest, Placed, Problem};
 use berth_ledger::{LedgerError, Text};
@@ -16,10 +17,11 @@ use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::placer::{Actor, PlaceAnswer, PlaceJob};
 
+pub use crate::instance_spec::request_of;
 pub use answer::Audience;
 pub use answer::decision_id;
 pub use read::Prepared;
-pub use read::{owner_for, request_of};
+pub use read::owner_for;
 
 /// What became of a placement.
 #[derive(Debug)]
@@ -95,7 +97,7 @@ async fn place_or_wait(
             Err(error) => return Err(error),
         }
     }
-    let ticket = control.queue.enqueue(control, caller, prepared.request, problem).await?;
+    let ticket = crate::queue::enqueue(control, caller, prepared.request, problem).await?;
     Ok(Outcome::Waits(ticket))
 }
 
@@ -148,9 +150,24 @@ async fn decide(
     let answer = answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
     // Tries in passing and dry runs are not what callers asked for.
     if !quiet && !prepared.request.dry_run {
-        control.metrics.placed(&answer, began.elapsed());
+        count(control, &answer, began.elapsed());
     }
     answer
+}
+
+fn count(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {
+    let (outcome, code, instances) = match answer {
+        PlaceAnswer::Granted(granted) => ("granted", None, granted.grant.claims.len()),
+        PlaceAnswer::NoRoom(refusals) => {
+            let code = refusals.first().map_or("no_room", |refusal| refusal.code.as_ref());
+            ("refused", Some(code), 0)
+        }
+        PlaceAnswer::Refused(by) => ("refused", Some(by.code()), 0),
+        PlaceAnswer::Contended(_) => ("contended", None, 0),
+        PlaceAnswer::Invalid(_) => ("invalid", None, 0),
+        PlaceAnswer::Unknown(_) => ("unknown", None, 0),
+    };
+    control.metrics.count_placement(outcome, code, instances, took);
 }
 
 impl From<crate::queue::TicketError> for ControlError {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::caller::{Caller, is_name};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
+use crate::instance_spec::request_of;
 use crate::placer;
 
 /// Most instances in one request.
@@ -202,37 +203,6 @@ async fn expand(
         instances.push(Arc::new(instance));
     }
     Ok(())
-}
-
-/// What one instance of a spec asks for, but for its id and its sets of volumes.
-pub fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
-    InstanceRequest {
-        id: InstanceId::default(),
-        name: spec.name.clone(),
-        owner: owner.to_owned(),
-        env: spec.env.clone(),
-        workload: spec.workload.clone(),
-        resources: spec.resources.amounts(),
-        extra: spec.extra.clone(),
-        elastic: spec.elastic.clone(),
-        tags: spec.tags.clone(),
-        traits: spec.traits.clone(),
-        networks: spec.networks.clone(),
-        platform: spec.platform.clone().unwrap_or_default(),
-        ratios: spec.ratios,
-        capacity_type: spec.capacity_type,
-        volumes: spec.volumes.clone(),
-        needs_secrets: spec.needs_secrets,
-        cpu_capped: spec.cpu_capped,
-        exclude_virtual: spec.exclude_virtual,
-        image: spec.image.clone(),
-        image_mib: spec.image_mib.unwrap_or(0),
-        groups: spec.groups.clone(),
-        affinity: spec.affinity.clone(),
-        locality: spec.locality.clone().unwrap_or_default(),
-        priority: spec.priority.unwrap_or(0),
-        excluded_nodes: Vec::new(),
-    }
 }
 
 /// The id of an instance that was given none: the same for the same request, so that a retry means
