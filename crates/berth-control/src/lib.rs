@@ -8,7 +8,6 @@
 //! This crate must never know HTTP, pages or configuration files: the server, the Kubernetes
 //! scheduler and the simulator all drive the same control plane.
 
-pub mod attachments;
 pub mod caller;
 pub mod catalog;
 pub mod clock;
@@ -47,6 +46,7 @@ pub use control_plane::{ControlPlane, unexpected};
 pub use error::{ControlError, ControlResult, ErrorKind, StartError, describe_guard};
 pub use fleet_replica::FleetReplica;
 pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
+pub use placement::attachments;
 pub use placer::{
     Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
     PlacerOptions, WantedSeat,

@@ -75,7 +75,7 @@ impl Prepared {
 }
 
 /// Reads a request for a caller.
-pub(super) async fn prepare(
+pub(crate) async fn prepare(
     control: &ControlPlane,
     caller: &Caller,
     mut request: PlaceRequest,
@@ -185,7 +185,7 @@ async fn expand(
     let policy = control.catalog.policy();
     crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
     for set in &spec.attachments {
-        request.volumes.extend(crate::attachments::volumes_of(control, owner, set).await?);
+        request.volumes.extend(super::attachments::volumes_of(control, owner, set).await?);
     }
     // Sets may share volumes with each other and with what is named beside them.
     let mut known = std::collections::BTreeSet::new();

@@ -7,10 +7,10 @@ use berth_api::{Placed, TicketState};
 use berth_ledger::{ClaimKey, LedgerError, Op, Release, Text};
 use jiff::{SignedDuration, Timestamp};
 
+use super::place::{Attempt, try_waiting};
 use super::tickets;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
-use crate::placement::{self, Tried};
 use crate::settings::Settings;
 use crate::state::TicketRecord;
 use crate::state::ticket_order as order;
@@ -89,12 +89,12 @@ async fn attempt(
         // The answer under the first id is a grant that ended unused.
         request.request_id = request.request_id.map(|id| format!("{id}~{}", stored.lapsed));
     }
-    match placement::try_waiting(control, &request, &stored.actor, &stored.origin).await {
-        Tried::Placed(placed) if has_ended(&placed, now) => {
+    match try_waiting(control, &request, &stored.actor, &stored.origin).await {
+        Attempt::Placed(placed) if has_ended(&placed, now) => {
             tickets::lapse(control, &ticket.id).await?;
             Ok(false)
         }
-        Tried::Placed(mut placed) => {
+        Attempt::Placed(mut placed) => {
             placed.request_id = ticket.request.request_id.clone().unwrap_or_default();
             let kept = Some(placed.clone());
             let state = TicketState::Granted;
@@ -103,17 +103,17 @@ async fn attempt(
             }
             Ok(false)
         }
-        Tried::NoRoom(problem) => {
+        Attempt::NoRoom(problem) => {
             let may_help = problem.retry.unwrap_or(false);
             control.queue.record_attempt(&ticket.id, problem);
             Ok(may_help && order::holds_up_others(ticket, settings, now))
         }
-        Tried::Never(problem) => {
+        Attempt::Never(problem) => {
             let state = TicketState::Refused;
             tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
             Ok(false)
         }
-        Tried::Unknown(error) => Err(error),
+        Attempt::Unknown(error) => Err(error),
     }
 }
 

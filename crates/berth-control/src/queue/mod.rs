@@ -4,9 +4,11 @@
 //! makes a second grant the first one again, and a ticket's revision lets only one server close it.
 
 mod granting;
+mod place;
 mod tickets;
 
 pub use granting::keep_granting;
+pub use place::{Outcome, place};
 pub use tickets::{TicketError, cancel, enqueue};
 
 pub use crate::state::tickets::KIND;

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
+use crate::error::{ControlError, ErrorKind};
 use crate::state::tickets::{KIND, TicketRecord};
 
 /// Why a ticket could not be changed.
@@ -37,6 +38,21 @@ pub enum TicketError {
     /// The ledger failed.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+impl From<TicketError> for ControlError {
+    fn from(error: TicketError) -> Self {
+        match error {
+            TicketError::Unknown(id) => Self::not_found("waiting request", &id),
+            TicketError::Closed { .. } => Self::conflict("not_waiting", error.to_string()),
+            TicketError::TooMany { .. } => {
+                let title = "too many requests wait";
+                let kind = ErrorKind::LimitReached;
+                Self::new(kind, "queue_full", title, error.to_string()).retry_after(10)
+            }
+            TicketError::Ledger(error) => Self::from(error),
+        }
+    }
 }
 
 /// How long a request waits unless it says otherwise, in seconds.

@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::plan::CreateAction;
-use crate::attachments::volumes_of;
 use crate::control_plane::ControlPlane;
 use crate::elastic::classify;
 use crate::error::{ControlError, describe_guard};
+use crate::placement::attachments::volumes_of;
 use crate::placement::request_of;
 use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, WantedSeat};
 use crate::workload::Definition;

@@ -7,10 +7,10 @@ use berth_engine::NodeId;
 use berth_ledger::{Document, Ledger, LedgerError};
 use serde::{Deserialize, Serialize};
 
+use super::Audience;
 use crate::catalog::CatalogState;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::placement::Audience;
 
 /// The kind of document that an attachment is stored as.
 pub const KIND: &str = "attachment";
