@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::definition::Definition;
 use crate::catalog::{Books, ClaimEntry, MemberEntry, NodeEntry};
-use crate::drain::Drains;
+use crate::moves::drain::Drains;
 
 /// What is needed to say how a member's node stands.
 #[derive(Clone, Copy)]
