@@ -28,7 +28,7 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
 use berth_control::catalog::{CatalogState, NodeEntry};
-use berth_control::drain;
+use berth_control::moves::drain;
 
 pub(super) fn routes(limits: HttpLimits) -> Routes {
     let import = OpenApiRouter::new()

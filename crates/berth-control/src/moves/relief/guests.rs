@@ -9,7 +9,7 @@ use berth_ledger::{ClaimKey, ClaimState, Role};
 
 use crate::catalog::{CatalogState, ClaimEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
-use crate::migrations::MigrationRecord;
+use crate::moves::migration::MigrationRecord;
 
 /// Longest rest after a failure.
 const LONGEST_REST_S: i64 = 86_400;

@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::catalog::{CatalogState, ClaimEntry};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::migrations::{self, Begin};
+use crate::moves::migration::{self, Begin};
 
 /// How often a move is looked at anew when another server decides at the same time.
 const TRIES: u32 = 4;
@@ -119,7 +119,7 @@ async fn begin(
         control.settled().await;
         let cost = possible(control, &settings, all, closed, step)?;
         let to = Some(step.to.clone());
-        migrations::destination(control, step.instance, to).await.map_err(refused)?;
+        migration::destination(control, step.instance, to).await.map_err(refused)?;
         let asked = Begin {
             instance: step.instance,
             to: step.to.clone(),
@@ -127,7 +127,7 @@ async fn begin(
             cost,
             guard: Some(guard),
         };
-        match migrations::begin(control, caller, &asked).await {
+        match migration::begin(control, caller, &asked).await {
             Ok(migration) if migration.state == MigrationState::Failed => {
                 return Err(Not::Possible(migration.message));
             }

@@ -20,8 +20,8 @@ use crate::catalog::{CatalogState, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::elastic::account;
 use crate::error::ControlError;
-use crate::evacuation::Snapshot;
-use crate::migrations::{self, Begin};
+use crate::moves::evacuation::Snapshot;
+use crate::moves::migration::{self, Begin};
 
 pub(crate) use guests::{left_lately, rest};
 pub use signal::signal;
@@ -154,7 +154,7 @@ async fn begin_all(
                 cost: step.cost.div_ceil(1000),
                 guard: Some(guard),
             };
-            migrations::begin(control, &caller, &begin).await?;
+            migration::begin(control, &caller, &begin).await?;
             // Each decision raises it by one; a cache may know of another server's already.
             guard = Some(guard.unwrap_or(0).saturating_add(1));
         }

@@ -9,8 +9,8 @@ use berth_ledger::{ClaimState, Role};
 
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
-use crate::migrations::{Known, MigrationRecord};
-use crate::relief::{left_lately, rest};
+use crate::moves::migration::{Known, MigrationRecord};
+use crate::moves::relief::{left_lately, rest};
 
 /// Why an instance stays where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::control_plane::unexpected;
 use crate::documents::Versioned;
-use crate::drain::is_kept_by_workload;
 use crate::error::{ControlError, ControlResult};
+use crate::moves::drain::is_kept_by_workload;
 use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest};
 
 /// How long nothing happens before moves are looked at all the same.

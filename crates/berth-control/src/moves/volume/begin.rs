@@ -40,7 +40,7 @@ pub async fn begin(
     }
     let (from, user) = check(control, volume, &asked.to)?;
     if let Some(user) = user {
-        let refusal = crate::evacuation::beside(control, &user, &asked.to).await?;
+        let refusal = crate::moves::evacuation::beside(control, &user, &asked.to).await?;
         if let Some(refusal) = refusal {
             let detail = format!(
                 "instance {} uses it and could not run on {}: {}",

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::evacuation::{Scratch, Snapshot};
+use crate::moves::evacuation::{Scratch, Snapshot};
 
 pub use apply::apply;
 
