@@ -17,26 +17,33 @@
 
 pub mod affinity;
 pub mod elastic;
+mod engine;
+mod example;
 mod explain;
 pub mod filter;
 mod fleet;
 mod model;
 mod plan;
 pub mod policy;
-#[cfg(feature = "schema")]
-mod schema;
+mod policy_document;
+mod prepared_request;
+mod reference;
 pub mod score;
 pub mod workload;
 
+pub use engine::{Engine, NotHere, PlaceError, Placement, Reuse};
 pub use explain::{
-    Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal, Term,
+    Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal,
+    SearchEnd, Term,
 };
-pub use filter::Evidence;
 pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
-    Batch, BatchMode, BatchOutcome, Effort, Engine, EvacuationPlan, Guest, MoveOutcome, NotHere,
-    Notice, PlaceError, Placement, PlannedMove, Preemption, RebalanceGoal, RebalanceGuest,
-    RebalanceMeasure, RebalanceMove, RebalancePlan, RebalanceTerms, Reuse, SearchEnd, StopReason,
+    Batch, BatchMode, BatchOutcome, Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove,
+    Preemption, RebalanceGoal, RebalanceGuest, RebalanceMeasure, RebalanceMove, RebalancePlan,
+    RebalanceTerms, StopReason,
 };
 pub use policy::Policy;
+pub use policy_document::{BUILTIN_POLICIES, PolicyError};
+pub use prepared_request::Notice;
+pub use reference::policy_reference;

@@ -247,7 +247,7 @@ fn a_success_names_winner_and_runner_up_and_every_term_adds_up() {
 
 #[test]
 fn every_policy_explains_the_node_it_places_on() {
-    for name in berth_engine::policy::BUILTIN_NAMES {
+    for name in berth_engine::BUILTIN_POLICIES {
         let (mut engine, wanted) = uneven();
         engine.set_policy(builtin(name));
         let mut wanted = wanted;

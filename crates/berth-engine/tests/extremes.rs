@@ -6,13 +6,13 @@
 mod oracle;
 
 use berth_engine::affinity::{Rule, Strength, Topology, lint};
-use berth_engine::policy::{BUILTIN_NAMES, Policy};
 use berth_engine::{
     Amounts, Audience, Batch, BatchMode, BootOutcome, CapacityType, CpuCapMode, Elastic, Engine,
     Group, GroupKind, Hint, InstanceId, InstanceRequest, LinkState, Network, NodeFacts, NodeId,
     OtherUsage, PlaceError, Platform, PlatformVersion, Ratios, Refusal, Reuse, Timestamp,
     TraitValue, Volume, Watermarks,
 };
+use berth_engine::{BUILTIN_POLICIES, Policy};
 use oracle::config;
 use oracle::random::{Rng, state};
 use proptest::collection::vec;
@@ -37,7 +37,7 @@ recent-failures = 250
 ";
 
 fn policies() -> Vec<Policy> {
-    let builtin = BUILTIN_NAMES.map(|name| Policy::builtin(name).expect("a built-in policy"));
+    let builtin = BUILTIN_POLICIES.map(|name| Policy::builtin(name).expect("a built-in policy"));
     let product = Policy::from_toml(PRODUCT).unwrap_or_else(|error| panic!("{error:?}"));
     builtin.into_iter().chain([product]).collect()
 }

@@ -5,8 +5,8 @@
 
 mod common;
 
+use berth_engine::BUILTIN_POLICIES;
 use berth_engine::affinity::{Rule, Strength, Topology};
-use berth_engine::policy::BUILTIN_NAMES;
 use berth_engine::{
     Amounts, Audience, Batch, BootOutcome, CapacityType, Elastic, Explanation, Group, GroupKind,
     Hint, InstanceId, InstanceRequest, LinkState, Locality, Network, NodeFacts, NodeId, NodeUsage,
@@ -116,7 +116,7 @@ fn what_is_stated_fits_its_schema() {
         attached_to,
     };
     fits::<Volume>(&[Volume { attached_to: None, ..volume.clone() }, volume]);
-    fits::<Policy>(&BUILTIN_NAMES.map(builtin));
+    fits::<Policy>(&BUILTIN_POLICIES.map(builtin));
 }
 
 /// Refusals for every kind of evidence, fix and notice that a small fleet can bring about.

@@ -14,6 +14,8 @@ mod lint;
 mod parse;
 mod pattern;
 mod rule;
+#[cfg(feature = "schema")]
+mod schema;
 
 use std::fmt;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::permit::Permit;
 use super::settings::WatermarkRule;
-use super::size::{Free, Size};
+use crate::model::size::{Free, Size};
 use crate::model::{Amounts, Limits, NodeFacts, OtherUsage, Room, Used};
 
 /// What one instance adds to the account of its node.

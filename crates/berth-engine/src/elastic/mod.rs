@@ -8,11 +8,11 @@ mod account;
 mod permit;
 mod relief;
 mod settings;
-mod size;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects, reason = "a test that overflows has failed")]
 mod tests;
 
+pub use crate::model::size::{Free, InvalidOvercommit, Overcommit, Size};
 pub use account::{Account, Holding, ResourceAccount, Sums, watermark_free};
 pub use permit::{Decided, Grants, InvalidWish, Limit, Permit, Terms, Wish, decide};
 pub(crate) use relief::{Leaver, cheapest};
@@ -20,4 +20,3 @@ pub use relief::{ReliefGuest, ReliefMove, ReliefPlan};
 pub use settings::{
     ElasticSettings, InstanceClass, MigrationSettings, NodeElastic, NodeRule, WatermarkRule,
 };
-pub use size::{Free, InvalidOvercommit, Overcommit, Size};

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::size::{Free, Overcommit, Size};
+use crate::model::size::{Free, Overcommit, Size};
 
 /// How a wish that does not fit as a whole is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

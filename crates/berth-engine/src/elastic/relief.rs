@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::account::{Account, ResourceAccount};
-use super::size::Size;
+use crate::model::size::Size;
 use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId, PPM};
 
 /// Candidates that a search for the cheapest set may look at. Enough to be exact for a dozen in the

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::permit::Grants;
-use super::size::{Overcommit, Size};
+use crate::model::size::{Overcommit, Size};
 use crate::model::{Amounts, Elastic, NodeFacts, Watermarks};
 
 /// Shares of a node above which instances should leave, in thousandths.

@@ -4,8 +4,7 @@
 //! somebody asks or nothing fits. Text is made in `render`, where the audience is known; a tenant
 //! never sees another tenant's instances, nor any rack.
 
-mod fixes;
-mod refusal;
+mod diagnosis;
 mod render;
 mod table;
 
@@ -13,9 +12,11 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::filter::Evidence;
-use crate::model::{Amounts, InstanceId, NodeFacts, NodeId};
-use crate::plan::{Notice, SearchEnd};
+use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
+use crate::prepared_request::Notice;
+
+pub(crate) use diagnosis::{Diagnosis, describe, diagnose};
+pub(crate) use table::explain_choice;
 
 /// Who reads an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,23 @@ pub enum Fix {
         /// All that was tried: the shape, and the facts that the request asks for.
         facts: Box<NodeFacts>,
     },
+}
+
+/// How far the planner had to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SearchEnd {
+    /// The order given worked.
+    Greedy,
+    /// Largest first worked.
+    LargestFirst,
+    /// The exact search found it.
+    Search,
+    /// Every possibility was ruled out: it does not fit.
+    DoesNotFit,
+    /// The budget ran out first: not found, which does not mean that it does not fit.
+    NotFoundWithinBudget,
 }
 
 /// A decision that placed nothing.

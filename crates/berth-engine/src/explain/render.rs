@@ -2,9 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Audience, Explanation, Fix, NodeVerdict, Refusal};
+use super::{Audience, Explanation, Fix, NodeVerdict, Refusal, SearchEnd};
 use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
-use crate::plan::SearchEnd;
 use crate::policy::Policy;
 
 impl Refusal {

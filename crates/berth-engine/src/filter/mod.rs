@@ -9,7 +9,6 @@
 
 mod capacity;
 mod equipment;
-mod evidence;
 mod lifecycle;
 mod matching;
 mod neighbours;
@@ -17,13 +16,15 @@ mod requested;
 
 use std::ops::Range;
 
+use crate::example::Example;
 use crate::fleet::{NodeRow, Slot};
-use crate::model::{InstanceRequest, Timestamp};
-use crate::plan::Ask;
-use crate::policy::{Example, Policy};
+use crate::model::{Evidence, InstanceRequest, Timestamp};
+use crate::policy::{OPTIONAL_FILTERS, Policy};
+use crate::prepared_request::Ask;
 
 pub(crate) use capacity::{Gate, Needs};
-pub use evidence::Evidence;
+
+pub use crate::policy::FilterId;
 
 /// What a filter says of a node: fine, or why not.
 pub(crate) type Verdict = Result<(), Evidence>;
@@ -53,8 +54,6 @@ pub struct Filter {
     pub remedy: &'static str,
     /// Whether waiting may help.
     pub transient: bool,
-    /// Whether a policy may switch it off.
-    pub optional: bool,
     /// What it lets through: a node passes if this holds.
     pub rule: &'static str,
     /// What a refusal with its code means.
@@ -66,9 +65,13 @@ pub struct Filter {
     pub(crate) test: Test,
 }
 
-/// A filter's place in the order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FilterId(pub(crate) u8);
+impl Filter {
+    /// Whether a policy may switch it off.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        OPTIONAL_FILTERS.contains(&self.name)
+    }
+}
 
 impl FilterId {
     /// The filter itself.
@@ -86,10 +89,6 @@ impl FilterId {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|id| id.filter().name == name)
-    }
-
-    pub(crate) fn bit(self) -> u64 {
-        1 << self.0
     }
 }
 
@@ -217,6 +216,16 @@ mod tests {
             assert!(filter.code.chars().all(snake), "{}", filter.code);
             assert!(!filter.remedy.is_empty(), "{}", filter.name);
         }
+    }
+
+    #[test]
+    fn every_optional_filter_exists() {
+        let optional: Vec<_> = FILTERS
+            .iter()
+            .filter(|filter| filter.is_optional())
+            .map(|filter| filter.name)
+            .collect();
+        assert_eq!(optional, OPTIONAL_FILTERS);
     }
 
     #[test]

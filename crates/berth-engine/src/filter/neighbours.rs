@@ -3,22 +3,21 @@
 //! What "others" means was resolved when the request was prepared (see `plan::neighbours`); here
 //! only the node's own domain is looked up.
 
-use super::{Evidence, Filter, Test, Verdict};
+use super::{Filter, Test, Verdict};
 use crate::affinity::{Rule, Strength, Topology};
 use crate::fleet::Slot;
-use crate::model::{Group, GroupKind, Hint, InstanceId, NodeId};
-use crate::plan::{Ask, Origin};
+use crate::model::{Evidence, Group, GroupKind, Hint, InstanceId, NodeId};
+use crate::prepared_request::{Ask, Origin};
 
 pub(super) static NOT_EXCLUDED: Filter = Filter {
     name: "not-excluded",
     rule: "the request does not list it in `excluded_nodes`",
     means: "the last nodes denied this request before",
     settings: &[],
-    example: |stage| stage.request.excluded_nodes = vec![NodeId::new("a")],
+    example: |setup| setup.request.excluded_nodes = vec![NodeId::new("a")],
     code: "excluded_no_node",
     remedy: "wait for the nodes that denied this request, or send it as a new request",
     transient: true,
-    optional: false,
     test: Test::Neighbour(not_excluded),
 };
 
@@ -34,14 +33,13 @@ pub(super) static VOLUME_HOME: Filter = Filter {
     rule: "it is the home of every volume of the request",
     means: "the last nodes are not the home of the volumes, or the homes differ",
     settings: &[],
-    example: |stage| {
-        stage.volume("data", "b", None);
-        stage.request.volumes = vec!["data".to_owned()];
+    example: |setup| {
+        setup.volume("data", "b", None);
+        setup.request.volumes = vec!["data".to_owned()];
     },
     code: "volume_locality_no_node",
     remedy: "make the volume's home node fit for this instance, or move the volume",
     transient: true,
-    optional: false,
     test: Test::Neighbour(volume_home),
 };
 
@@ -60,8 +58,8 @@ pub(super) static GROUPS: Filter = Filter {
     rule: "hard groups that the instance joins hold there: together, apart, `max_per_domain`",
     means: "a hard group leaves no domain",
     settings: &[],
-    example: |stage| {
-        stage.group(Group {
+    example: |setup| {
+        setup.group(Group {
             id: "db".to_owned(),
             owner: None,
             kind: GroupKind::Apart,
@@ -69,13 +67,12 @@ pub(super) static GROUPS: Filter = Filter {
             topology: Topology::Node,
             max_per_domain: None,
         });
-        stage.place("a", |request| request.groups = vec!["db".to_owned()]);
-        stage.request.groups = vec!["db".to_owned()];
+        setup.place("a", |request| request.groups = vec!["db".to_owned()]);
+        setup.request.groups = vec!["db".to_owned()];
     },
     code: "group_no_node",
     remedy: "raise max_per_domain, make the group soft, or add nodes in further domains",
     transient: true,
-    optional: false,
     test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Group)),
 };
 
@@ -84,14 +81,13 @@ pub(super) static RESIDENT_RULES: Filter = Filter {
     rule: "no hard `!=` rule of the owner's instances that are placed there selects this one",
     means: "a hard `!=` rule of a placed instance keeps this one out",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |request| request.affinity.extend(Rule::parse("role!=web").ok()));
-        stage.request.tags.insert("role".to_owned(), "web".to_owned());
+    example: |setup| {
+        setup.place("a", |request| request.affinity.extend(Rule::parse("role!=web").ok()));
+        setup.request.tags.insert("role".to_owned(), "web".to_owned());
     },
     code: "resident_rule_no_node",
     remedy: "change the hard != rule of the instances that are already there, or this one's tags",
     transient: true,
-    optional: false,
     test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Resident)),
 };
 
@@ -100,16 +96,15 @@ pub(super) static AFFINITY: Filter = Filter {
     rule: "the request's own hard affinity rules hold there",
     means: "a hard rule of the request holds nowhere that is left",
     settings: &[],
-    example: |stage| {
-        stage.place("b", |request| {
+    example: |setup| {
+        setup.place("b", |request| {
             request.tags.insert("role".to_owned(), "db".to_owned());
         });
-        stage.request.affinity.extend(Rule::parse("role==db").ok());
+        setup.request.affinity.extend(Rule::parse("role==db").ok());
     },
     code: "affinity_no_node",
     remedy: "make the rule soft with ~, or correct what it should match",
     transient: true,
-    optional: false,
     test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Affinity)),
 };
 
@@ -118,15 +113,14 @@ pub(super) static STRICT_LOCALITY: Filter = Filter {
     rule: "near and far hints hold there, if they are `strict`",
     means: "strict hints hold nowhere that is left",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(2))];
-        stage.request.locality.strict = true;
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(2))];
+        setup.request.locality.strict = true;
     },
     code: "locality_no_node",
     remedy: "drop strict, or name instances that can be near or far together",
     transient: true,
-    optional: false,
     test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Locality)),
 };
 

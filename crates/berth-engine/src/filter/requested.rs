@@ -1,8 +1,8 @@
 //! Rules that depend on the request alone: they hold for every node or for none.
 
-use super::{Evidence, Filter, Test, Verdict};
-use crate::model::InstanceId;
-use crate::plan::Ask;
+use super::{Filter, Test, Verdict};
+use crate::model::{Evidence, InstanceId};
+use crate::prepared_request::Ask;
 
 /// All filters of this file at once, without the evidence. No policy may switch these off.
 pub(super) fn admits(ask: &Ask<'_>) -> bool {
@@ -14,14 +14,13 @@ pub(super) static SECRETS_PRESENT: Filter = Filter {
     rule: "the request needs no secrets, or its `env` has a bundle of them",
     means: "the environment has no secrets, or the request names no environment",
     settings: &[],
-    example: |stage| {
-        stage.request.needs_secrets = true;
-        stage.request.env = Some("prod".to_owned());
+    example: |setup| {
+        setup.request.needs_secrets = true;
+        setup.request.env = Some("prod".to_owned());
     },
     code: "secrets_missing",
     remedy: "give the environment a bundle of secrets, or drop needs_secrets",
     transient: false,
-    optional: false,
     test: Test::Request(secrets_present),
 };
 
@@ -38,11 +37,10 @@ pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
     rule: "an overlay address is left, or nobody counts them",
     means: "no overlay address is left",
     settings: &[],
-    example: |stage| stage.free_addresses = Some(0),
+    example: |setup| setup.free_addresses = Some(0),
     code: "ipam_exhausted",
     remedy: "widen the overlay prefix, or release instances",
     transient: true,
-    optional: false,
     test: Test::Request(address_available),
 };
 
@@ -58,14 +56,13 @@ pub(super) static VOLUME_EXCLUSIVE: Filter = Filter {
     rule: "none of the request's volumes is attached to another instance",
     means: "a volume is attached to another instance",
     settings: &[],
-    example: |stage| {
-        stage.volume("data", "a", Some(InstanceId::from_u128(9)));
-        stage.request.volumes = vec!["data".to_owned()];
+    example: |setup| {
+        setup.volume("data", "a", Some(InstanceId::from_u128(9)));
+        setup.request.volumes = vec!["data".to_owned()];
     },
     code: "volume_in_use",
     remedy: "detach the volume from the instance that uses it, or use another volume",
     transient: true,
-    optional: false,
     test: Test::Request(volume_exclusive),
 };
 

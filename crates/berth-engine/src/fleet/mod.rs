@@ -276,6 +276,18 @@ impl Fleet {
         self.slots_by_id.get(node).copied()
     }
 
+    /// A node's place: a small number that stays its own until it is removed or changes its zone.
+    #[must_use]
+    pub fn place_of(&self, node: &NodeId) -> Option<usize> {
+        self.slot_of(node).map(Slot::index)
+    }
+
+    /// How many places there are, those that are empty included: a multiple of 64.
+    #[must_use]
+    pub fn place_count(&self) -> usize {
+        self.columns.zone_of_block.len() * LANES
+    }
+
     /// The most that any node's hypervisor takes per instance, and no less than the default.
     pub(crate) fn largest_overhead(&self) -> u32 {
         self.rows.iter().flatten().map(|row| row.vmm_overhead_mib).fold(64, u32::max)

@@ -4,12 +4,17 @@
 //! the fleet stores it.
 
 mod amounts;
+mod evidence;
 mod ids;
 mod node;
 mod request;
 mod room;
+#[cfg(feature = "schema")]
+mod schema;
+pub(crate) mod size;
 
 pub use amounts::{Amounts, PPM, Ratios, Unit, charge_for_other, share_ppm};
+pub use evidence::Evidence;
 #[cfg(feature = "schema")]
 pub use ids::UnixSeconds;
 pub use ids::{InstanceId, NodeId, Timestamp};

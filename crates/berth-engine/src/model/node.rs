@@ -297,7 +297,7 @@ pub struct NodeFacts {
     pub capacity: Option<Amounts>,
     /// Further integer classes it has, such as `gpu`.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, crate::schema::Amount>))]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, super::schema::Amount>))]
     pub extra: BTreeMap<String, u32>,
     /// What the host keeps for itself.
     #[serde(default)]

@@ -10,8 +10,8 @@ use super::amounts::{Amounts, Ratios};
 use super::ids::UnixSeconds;
 use super::ids::{InstanceId, NodeId, Timestamp};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
+use super::size::{Overcommit, Size};
 use crate::affinity::{Rule, Strength, Topology};
-use crate::elastic::{Overcommit, Size};
 
 /// How far an elastic instance may shrink and grow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -140,7 +140,7 @@ pub struct InstanceRequest {
     pub resources: Amounts,
     /// Further integer classes it needs, such as `gpu`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, crate::schema::Amount>))]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, super::schema::Amount>))]
     pub extra: BTreeMap<String, u32>,
     /// How far it may shrink and grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,10 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::amounts::{Amounts, Ratios, Unit, charge_for_other};
+use super::evidence::Evidence;
 use super::node::{CpuCapMode, NodeFacts, OtherUsage};
-use super::request::InstanceRequest;
-use crate::filter::Evidence;
-use crate::policy::{CpuRule, Policy};
 
 /// What is used on a node. Sums of claims, so that removing a claim restores them exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -119,28 +117,6 @@ pub struct Demand {
     pub capped: bool,
     /// Whether it matters if capped and uncapped instances mix.
     pub minds_mixing: bool,
-}
-
-impl Demand {
-    /// What a request needs under a policy.
-    #[must_use]
-    pub fn new(request: &InstanceRequest, policy: &Policy) -> Self {
-        let wanted = &request.resources;
-        let cpu_room_milli = match policy.filters.cpu {
-            CpuRule::Hard => wanted.cpu_milli,
-            CpuRule::Soft => 0,
-        };
-        let disk = wanted.disk_mib.saturating_add(request.image_mib);
-        // Never above what a lane can hold, so that scan and filter compare the same number.
-        let disk_room_mib = disk.saturating_add(policy.filters.disk_headroom_mib).min(Amounts::MAX);
-        Self {
-            amounts: *wanted,
-            cpu_room_milli,
-            disk_room_mib,
-            capped: request.cpu_capped,
-            minds_mixing: !policy.is_off(crate::filter::CPU_CAP_MIXING),
-        }
-    }
 }
 
 /// What keeps an instance off a node that has everything else: the rule's code, and the numbers.
@@ -322,51 +298,4 @@ pub(crate) fn enough(resource: &str, wanted: u32, free: i64, unit: Unit) -> Resu
 
 fn short(resource: &str, wanted: i64, overhead: i64, free: i64, unit: Unit) -> Evidence {
     Evidence::Short { resource: resource.to_owned(), wanted, overhead, free, unit }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::filter::FILTERS;
-
-    #[test]
-    fn every_lack_has_the_code_of_a_filter() {
-        let demand = |capped| Demand {
-            amounts: Amounts::new(1, 1).with_disk(1).with_bandwidth(1),
-            cpu_room_milli: 1,
-            disk_room_mib: 1,
-            capped,
-            minds_mixing: true,
-        };
-        let mut room = Room::of(&NodeFacts::new("n", Amounts::default()));
-        room.instance_limit = 0;
-        let mut codes = Vec::new();
-        let mut note = |room: &Room, capped| {
-            codes.extend(room.first_lack(&demand(capped)).map(|lack| lack.code));
-        };
-        note(&room, false);
-        room.instance_limit = 9;
-        room.cpu_cap_mode = CpuCapMode::Uncapped;
-        note(&room, true);
-        note(&room, false);
-        room.limits.memory = 1000;
-        note(&room, false);
-        room.limits.cpu = 1;
-        note(&room, false);
-        room.limits.disk = 1;
-        note(&room, false);
-        assert_eq!(
-            codes,
-            [
-                "no_capacity_instances",
-                "cpu_cap_no_node",
-                "no_capacity_memory",
-                "no_capacity_cpu",
-                "no_capacity_disk",
-                "no_capacity_bandwidth"
-            ]
-        );
-        codes.extend(class_lack("gpu", 1, 0, 0).map(|lack| lack.code));
-        assert!(codes.iter().all(|code| FILTERS.iter().any(|filter| filter.code == *code)));
-    }
 }

@@ -4,11 +4,9 @@
 //! search, so that a batch which fits is not refused merely because greedy missed it. Whatever is
 //! tried is claimed in the fleet and taken back, so one batch leaves no trace but its answer.
 
-use serde::{Deserialize, Serialize};
-
-use super::engine::{Engine, Picked, PlaceError, Placement, Reuse};
 use super::search::{self, Budget};
-use crate::explain::{Fix, Refusal};
+use crate::engine::{Engine, Picked, PlaceError, Placement, Reuse};
+use crate::explain::{Fix, Refusal, SearchEnd};
 use crate::fleet::Slot;
 use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp, Volume};
 
@@ -60,23 +58,6 @@ impl Batch {
             BatchMode::BestEffort => 0,
         }
     }
-}
-
-/// How far the planner had to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum SearchEnd {
-    /// The order given worked.
-    Greedy,
-    /// Largest first worked.
-    LargestFirst,
-    /// The exact search found it.
-    Search,
-    /// Every possibility was ruled out: it does not fit.
-    DoesNotFit,
-    /// The budget ran out first: not found, which does not mean that it does not fit.
-    NotFoundWithinBudget,
 }
 
 /// What became of a batch.

@@ -7,8 +7,8 @@
 use rustc_hash::FxHashSet;
 
 use super::batch::Assignment;
-use super::engine::{Engine, Picked};
 use crate::affinity::{Operator, Subject};
+use crate::engine::{Engine, Picked};
 use crate::fleet::{Bits, LANES, Slot};
 use crate::model::{Hint, InstanceRequest, Timestamp};
 

@@ -4,15 +4,15 @@ use super::scale::Scale;
 use super::{Kind, Scorer};
 use crate::fleet::NodeRow;
 use crate::model::{Amounts, PPM, share_ppm};
-use crate::plan::Ask;
 use crate::policy::Policy;
+use crate::prepared_request::Ask;
 
 pub(super) static CPU_PRESSURE: Scorer = Scorer {
     name: "cpu-pressure",
     about: "favours nodes with CPU to spare",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.cpu_milli = 8000),
+    example: |setup| setup.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "1 - min(1, used / allocatable), allocatable with overcommit",
     kind: Kind::Load(|row, _, _| PPM - cpu_share(row)),
 };
@@ -22,7 +22,7 @@ pub(super) static CPU_PACK: Scorer = Scorer {
     about: "fills nodes by CPU, so that others stay empty",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.cpu_milli = 8000),
+    example: |setup| setup.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "min(1, used / allocatable), allocatable with overcommit",
     kind: Kind::Load(|row, _, _| cpu_share(row)),
 };
@@ -32,7 +32,7 @@ pub(super) static MEMORY_PACK: Scorer = Scorer {
     about: "fills nodes by memory, so that others stay empty",
     notes: "the hypervisor's overhead counts as used",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 4032),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 4032),
     formula: "used / allocatable memory: fuller nodes first",
     kind: Kind::Load(|row, _, _| memory_share(row)),
 };
@@ -42,7 +42,7 @@ pub(super) static MEMORY_SPREAD: Scorer = Scorer {
     about: "evens out memory over nodes",
     notes: "the hypervisor's overhead counts as used",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 4032),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 4032),
     formula: "1 - used / allocatable memory: emptier nodes first",
     kind: Kind::Load(|row, _, _| PPM - memory_share(row)),
 };
@@ -52,7 +52,7 @@ pub(super) static DISK_PACK: Scorer = Scorer {
     about: "fills nodes by disk, so that others stay empty",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.disk_mib = 16_384),
+    example: |setup| setup.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "used / allocatable disk: fuller nodes first",
     kind: Kind::Load(|row, _, _| disk_share(row)),
 };
@@ -62,7 +62,7 @@ pub(super) static DISK_SPREAD: Scorer = Scorer {
     about: "evens out disk over nodes",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.disk_mib = 16_384),
+    example: |setup| setup.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "1 - used / allocatable disk: emptier nodes first",
     kind: Kind::Load(|row, _, _| PPM - disk_share(row)),
 };
@@ -84,11 +84,11 @@ pub(super) static TENT: Scorer = Scorer {
     about: "fills nodes up to a point and not beyond, the larger ones first",
     notes: "",
     settings: &["options.tent.idle_ppm", "options.tent.full_ppm", "options.tent.peak_ppm"],
-    example: |stage| {
-        stage.place("a", |request| {
+    example: |setup| {
+        setup.place("a", |request| {
             request.resources = Amounts::new(25_600, 13_044).with_disk(1);
         });
-        stage.node("c", |facts| {
+        setup.node("c", |facts| {
             facts.capacity = Some(Amounts::new(4000, 8192).with_disk(65_536).with_bandwidth(1000));
         });
     },
@@ -122,7 +122,7 @@ pub(super) static FRAGMENTATION: Scorer = Scorer {
     about: "avoids leaving scraps that no usual instance fits",
     notes: "the request is part of the formula, so a scan adds it node by node",
     settings: &["options.shapes"],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 12_000),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 12_000),
     formula: "(1 + stranded before - stranded after) / 2, stranded: mean over recurring shapes of \
               the free share of nodes that they do not fit",
     kind: Kind::Dense(fragmentation),

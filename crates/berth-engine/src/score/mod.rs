@@ -11,15 +11,20 @@ mod load;
 mod neighbours;
 mod relative;
 mod scale;
+mod weighted;
 
+use crate::example::Example;
 use crate::fleet::{Lanes, NodeRow, Slot};
 use crate::model::{PPM, Timestamp};
-use crate::plan::Ask;
-use crate::policy::{Combine, Example, Policy};
+use crate::policy::{Combine, Policy};
+use crate::prepared_request::Ask;
 
 pub(crate) use facts::next_failure_step;
 pub(crate) use neighbours::rack_value;
 pub(crate) use scale::Scale;
+pub(crate) use weighted::WeightedScorers;
+
+pub use crate::policy::ScorerId;
 
 /// What a scorer looks at, and so when it must be asked again.
 #[derive(Clone, Copy)]
@@ -93,10 +98,6 @@ pub struct Scorer {
     pub(crate) kind: Kind,
 }
 
-/// A scorer's place in the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScorerId(pub(crate) u8);
-
 impl ScorerId {
     /// The scorer itself.
     #[must_use]
@@ -163,20 +164,25 @@ pub(crate) fn fact_points(row: &NodeRow, scale: &Scale, policy: &Policy, now: Ti
 }
 
 /// The terms that depend on what is used on the node, added up.
-pub(crate) fn load_points(row: &NodeRow, scale: &Scale, policy: &Policy) -> i32 {
-    let each = policy.load_scorers().iter();
+pub(crate) fn load_points(
+    scorers: &WeightedScorers,
+    row: &NodeRow,
+    scale: &Scale,
+    policy: &Policy,
+) -> i32 {
+    let each = scorers.load.iter();
     each.map(|(value, weight)| term(value(row, scale, policy), *weight)).sum()
 }
 
 /// The sparse terms of one node, added up.
-pub(crate) fn sparse_points(ask: &Ask<'_>, slot: Slot) -> i32 {
-    let each = ask.policy.sparse_scorers().iter();
+pub(crate) fn sparse_points(scorers: &WeightedScorers, ask: &Ask<'_>, slot: Slot) -> i32 {
+    let each = scorers.sparse.iter();
     each.map(|(sparse, weight)| term((sparse.value)(ask, slot), *weight)).sum()
 }
 
 /// The dense terms of one node, added up.
-pub(crate) fn dense_points(ask: &Ask<'_>, row: &NodeRow) -> i32 {
-    let each = ask.policy.dense_scorers().iter();
+pub(crate) fn dense_points(scorers: &WeightedScorers, ask: &Ask<'_>, row: &NodeRow) -> i32 {
+    let each = scorers.dense.iter();
     each.map(|(value, weight)| term(value(ask, row), *weight)).sum()
 }
 

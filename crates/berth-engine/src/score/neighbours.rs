@@ -6,7 +6,7 @@ use super::{Exceptions, Kind, Scorer, Sparse};
 use crate::affinity::{Rule, Topology};
 use crate::fleet::{Lanes, NO_DOMAIN, Slot};
 use crate::model::{Hint, InstanceId, InstanceRequest, PPM};
-use crate::plan::Ask;
+use crate::prepared_request::Ask;
 
 /// One, halved by the first other, a third by the second, and so on.
 fn one_over(others: u32) -> u32 {
@@ -22,12 +22,12 @@ pub(super) static SPREAD_NODES: Scorer = Scorer {
     about: "keeps replicas of a workload on nodes of their own",
     notes: "1 without a workload or replicas",
     settings: &[],
-    example: |stage| {
-        stage.request.workload = Some("web".to_owned());
+    example: |setup| {
+        setup.request.workload = Some("web".to_owned());
         for node in ["a", "a", "b"] {
-            stage.place(node, |request| request.workload = Some("web".to_owned()));
+            setup.place(node, |request| request.workload = Some("web".to_owned()));
         }
-        stage.node("c", |_| {});
+        setup.node("c", |_| {});
     },
     formula: "1 / (1 + replicas of this workload on the node)",
     kind: Kind::Sparse(Sparse {
@@ -47,15 +47,15 @@ pub(super) static SPREAD_RACKS: Scorer = Scorer {
     about: "keeps replicas of a workload in racks of their own",
     notes: "1 without a workload or replicas",
     settings: &[],
-    example: |stage| {
-        stage.request.workload = Some("web".to_owned());
+    example: |setup| {
+        setup.request.workload = Some("web".to_owned());
         for (node, rack) in [("a", "r1"), ("b", "r1"), ("c", "r2")] {
-            stage.node(node, |facts| {
+            setup.node(node, |facts| {
                 facts.zone = Some("z1".to_owned());
                 facts.rack = Some(rack.to_owned());
             });
         }
-        stage.place("a", |request| request.workload = Some("web".to_owned()));
+        setup.place("a", |request| request.workload = Some("web".to_owned()));
     },
     formula: "1 / (1 + replicas of this workload in the rack); no rack: 1",
     kind: Kind::Sparse(Sparse {
@@ -85,13 +85,13 @@ pub(super) static SPREAD_ZONES: Scorer = Scorer {
     about: "evens out replicas of a workload over zones",
     notes: "1 without a workload or replicas",
     settings: &[],
-    example: |stage| {
-        stage.request.workload = Some("web".to_owned());
+    example: |setup| {
+        setup.request.workload = Some("web".to_owned());
         for (node, zone) in [("a", "z1"), ("b", "z2"), ("c", "z3")] {
-            stage.node(node, |facts| facts.zone = Some(zone.to_owned()));
+            setup.node(node, |facts| facts.zone = Some(zone.to_owned()));
         }
         for node in ["a", "a", "b"] {
-            stage.place(node, |request| request.workload = Some("web".to_owned()));
+            setup.place(node, |request| request.workload = Some("web".to_owned()));
         }
     },
     formula: "(most - here) / (most - fewest) replicas of this workload per zone; no zone: 1",
@@ -117,15 +117,15 @@ pub(super) static AFFINITY: Scorer = Scorer {
     about: "follows soft groups and soft affinity rules",
     notes: "1/2 where no neighbour matters, 3/4 with one to be with, 1/4 with one to avoid",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         let tagged = |request: &mut InstanceRequest, role: &str| {
             request.tags.insert("role".to_owned(), role.to_owned());
         };
-        stage.place("a", |request| tagged(request, "db"));
-        stage.place("b", |request| tagged(request, "web"));
-        stage.node("c", |_| {});
+        setup.place("a", |request| tagged(request, "db"));
+        setup.place("b", |request| tagged(request, "web"));
+        setup.node("c", |_| {});
         let rules = ["role==~db", "role!=~web"];
-        stage.request.affinity = rules.iter().filter_map(|rule| Rule::parse(rule).ok()).collect();
+        setup.request.affinity = rules.iter().filter_map(|rule| Rule::parse(rule).ok()).collect();
     },
     formula: "1/2 + sum / (2 + 2 |sum|), sum: +1 per member to be with, -1 per member to avoid, \
               over soft groups and soft rules",
@@ -193,12 +193,12 @@ pub(super) static LOCALITY: Scorer = Scorer {
     about: "follows locality hints that are not strict",
     notes: "1 without hints, unless `owner_spread` makes the owner's instances count as `far` hints",
     settings: &["options.owner_spread"],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.place("b", |_| {});
-        stage.node("c", |_| {});
-        stage.request.locality.near = vec![Hint::Instance(InstanceId::from_u128(2))];
-        stage.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(3))];
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.place("b", |_| {});
+        setup.node("c", |_| {});
+        setup.request.locality.near = vec![Hint::Instance(InstanceId::from_u128(2))];
+        setup.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(3))];
     },
     formula: "2/3 for being far from all `far` hints plus 1/3 for being near any `near` hint",
     kind: Kind::Sparse(Sparse { value: locality, rest: locality_of_others, exceptions: hinted }),
@@ -240,10 +240,10 @@ pub(super) static FEWEST_OF_OWNER: Scorer = Scorer {
     about: "spreads all instances of an owner, whatever their workload",
     notes: "",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.place("a", |_| {});
-        stage.place("b", |request| request.owner = "other".to_owned());
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.place("a", |_| {});
+        setup.place("b", |request| request.owner = "other".to_owned());
     },
     formula: "1 / (1 + instances of this owner on the node)",
     kind: Kind::Sparse(Sparse {
@@ -267,9 +267,9 @@ pub(super) static IMAGE_CACHED: Scorer = Scorer {
     about: "starts where the image is already",
     notes: "",
     settings: &[],
-    example: |stage| {
-        stage.node("a", |facts| facts.cached_images = vec!["alpine".to_owned()]);
-        stage.request.image = Some("alpine".to_owned());
+    example: |setup| {
+        setup.node("a", |facts| facts.cached_images = vec!["alpine".to_owned()]);
+        setup.request.image = Some("alpine".to_owned());
     },
     formula: "1 on nodes that already have the image, else 0; no image asked for: 1",
     kind: Kind::Sparse(Sparse {

@@ -6,17 +6,17 @@ use super::scale::linear;
 use super::{Kind, Scorer};
 use crate::fleet::{NodeRow, Slot};
 use crate::model::PPM;
-use crate::plan::Ask;
+use crate::prepared_request::Ask;
 
 pub(super) static MEMORY_PACK_RANK: Scorer = Scorer {
     name: "memory-pack-rank",
     about: "fills nodes by memory, by their order and not by how much",
     notes: "compares the survivors with each other, which takes the slower path",
     settings: &[],
-    example: |stage| {
-        stage.node("c", |_| {});
-        stage.place("a", |request| request.resources.memory_mib = 4096);
-        stage.place("b", |request| request.resources.memory_mib = 1024);
+    example: |setup| {
+        setup.node("c", |_| {});
+        setup.place("a", |request| request.resources.memory_mib = 4096);
+        setup.place("b", |request| request.resources.memory_mib = 1024);
     },
     formula: "rank by free memory among the nodes left: least free 1, most free 0",
     kind: Kind::Relative(|ask, nodes| {
@@ -29,10 +29,10 @@ pub(super) static DISK_PACK_RANK: Scorer = Scorer {
     about: "fills nodes by disk, by their order and not by how much",
     notes: "compares the survivors with each other, which takes the slower path",
     settings: &[],
-    example: |stage| {
-        stage.node("c", |_| {});
-        stage.place("a", |request| request.resources.disk_mib = 4096);
-        stage.place("b", |request| request.resources.disk_mib = 1024);
+    example: |setup| {
+        setup.node("c", |_| {});
+        setup.place("a", |request| request.resources.disk_mib = 4096);
+        setup.place("b", |request| request.resources.disk_mib = 1024);
     },
     formula: "rank by free disk among the nodes left: least free 1, most free 0",
     kind: Kind::Relative(|ask, nodes| {
@@ -58,12 +58,12 @@ pub(super) static SPARE_LARGEST: Scorer = Scorer {
     about: "keeps the emptiest nodes for large instances",
     notes: "compares the survivors with each other, which takes the slower path",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         for node in ["a", "b", "c", "d", "e", "f", "g"] {
-            stage.node(node, |_| {});
+            setup.node(node, |_| {});
         }
         for node in ["a", "b", "c", "e", "f", "g"] {
-            stage.place(node, |request| request.resources.memory_mib = 1024);
+            setup.place(node, |request| request.resources.memory_mib = 1024);
         }
     },
     formula: "0 on the 15 % of the nodes left with most free memory, from 7 nodes on, else 1",

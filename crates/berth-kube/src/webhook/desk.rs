@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_engine::policy::PolicyError;
+use berth_engine::PolicyError;
 use berth_engine::workload::{CapacityRule, lowest_free, on_demand_seats, seat_class};
 use berth_engine::{
     Amounts, BatchMode, CapacityType, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,

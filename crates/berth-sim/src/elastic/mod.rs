@@ -13,8 +13,8 @@ mod world;
 mod tests;
 
 use berth_engine::Policy;
+use berth_engine::PolicyError;
 use berth_engine::elastic::MigrationSettings;
-use berth_engine::policy::PolicyError;
 
 pub use report::{Migrations, NodeMinutes, Outcome, PerInstance};
 

@@ -11,7 +11,7 @@ mod steps;
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::engine::Engine;
+use crate::engine::Engine;
 use crate::explain::Refusal;
 use crate::fleet::Slot;
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, NodeState, Timestamp};

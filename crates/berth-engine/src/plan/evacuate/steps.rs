@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 
 use super::{Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove};
+use crate::engine::{Engine, Picked, Reuse};
 use crate::explain::{Fix, Refusal};
 use crate::fleet::{InstanceRow, Slot};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
-use crate::plan::engine::{Engine, Picked, Reuse};
 use crate::plan::search::{self, Budget};
 
 /// Rounds in which those left behind are tried again after others moved. A longer chain of

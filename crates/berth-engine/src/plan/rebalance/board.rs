@@ -9,12 +9,12 @@ use super::measure::{Load, PPM_OF_NODE, Scale, ppm};
 use super::{RebalanceGoal, RebalanceGuest, RebalanceMeasure, RebalanceMove};
 use crate::affinity::{Operator, Strength, Topology};
 use crate::elastic::{Free, Size};
+use crate::engine::Engine;
 use crate::filter::passes_neighbour_tests;
 use crate::fleet::{InstanceRow, NO_DOMAIN, NodeRow, Slot};
 use crate::model::{GroupKind, InstanceId, InstanceRequest, NodeId, PPM, Timestamp};
-use crate::plan::Ask;
-use crate::plan::engine::Engine;
 use crate::plan::evacuate::replacement;
+use crate::prepared_request::Ask;
 
 /// An instance that may move.
 pub(super) struct Mover {
@@ -69,7 +69,7 @@ impl<'e> Board<'e> {
         let mut seats: Vec<Seat> = Vec::new();
         let present = engine.fleet.columns().present.words().len() * crate::fleet::LANES;
         for slot in (0u32..).take(present).map(Slot) {
-            let row = engine.fleet.row(slot).filter(|_| engine.derived.eligible.get(slot));
+            let row = engine.fleet.row(slot).filter(|_| engine.is_eligible(slot));
             seats.push(Seat {
                 in_service: row.is_some(),
                 below_watermark: row

@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::engine::Engine;
 use crate::elastic::Free;
+use crate::engine::Engine;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
 use board::Board;
 

@@ -7,9 +7,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::engine::Engine;
 use super::evacuate::spare_id;
 use crate::elastic::{Account, Free, Leaver, ReliefGuest, ReliefMove, ReliefPlan, Size, cheapest};
+use crate::engine::Engine;
 use crate::fleet::Slot;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
 

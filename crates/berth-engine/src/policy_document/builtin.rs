@@ -1,12 +1,13 @@
 //! The policies that come with Berth, written as any other policy is.
 
-use super::{Policy, PolicyError};
+use super::PolicyError;
+use crate::policy::Policy;
 
 /// Names of the built-in policies.
-pub const BUILTIN_NAMES: [&str; 5] = ["balanced", "pack", "spread", "triton", "neon"];
+pub const BUILTIN_POLICIES: [&str; 5] = ["balanced", "pack", "spread", "triton", "neon"];
 
 /// What each is for, and its text.
-pub(super) const BUILTINS: [(&str, &str); 5] = [
+pub(crate) const BUILTINS: [(&str, &str); 5] = [
     (
         "The default: fills memory, evens out CPU, keeps replicas on nodes of their own. A second \
          replica joins a node only when every other node is out, or when the caller's own affinity \
@@ -111,12 +112,12 @@ impl Policy {
     /// # Errors
     /// Names the policies there are.
     pub fn builtin(name: &str) -> Result<Self, PolicyError> {
-        let named = BUILTIN_NAMES.iter().zip(BUILTINS).find(|(known, _)| **known == name);
+        let named = BUILTIN_POLICIES.iter().zip(BUILTINS).find(|(known, _)| **known == name);
         let Some((_, (_, text))) = named else {
             return Err(PolicyError::UnknownName {
                 key: "policy".to_owned(),
                 value: name.to_owned(),
-                accepted: BUILTIN_NAMES.join(", "),
+                accepted: BUILTIN_POLICIES.join(", "),
             });
         };
         Self::from_toml(text)
@@ -126,10 +127,11 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::score::WeightedScorers;
 
     #[test]
     fn every_builtin_policy_is_valid_and_named_after_itself() {
-        for name in BUILTIN_NAMES {
+        for name in BUILTIN_POLICIES {
             assert_eq!(Policy::builtin(name).unwrap().name, name);
         }
         let error = Policy::builtin("best").unwrap_err().to_string();
@@ -147,7 +149,8 @@ mod tests {
 
     #[test]
     fn all_but_triton_can_be_scanned_from_columns() {
-        let columnar = |name: &&str| Policy::builtin(name).unwrap().is_columnar();
+        let columnar =
+            |name: &&str| WeightedScorers::new(&Policy::builtin(name).unwrap()).is_columnar;
         assert!(["balanced", "pack", "spread", "neon"].iter().all(columnar));
         assert!(!columnar(&"triton"));
     }

@@ -1,6 +1,9 @@
 //! Policies as text: reading, checking, and the canonical form that is hashed.
 //!
-//! Every complaint names the key, the value and what would be accepted.
+//! Every error names the key, the value and what would be accepted.
+
+mod builtin;
+mod settings;
 
 use std::collections::BTreeMap;
 
@@ -8,11 +11,17 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use super::{Combine, Compiled, ExplainSettings, FilterSettings, Policy, PolicyHash, ScoreOptions};
 use crate::elastic::ElasticSettings;
-use crate::filter::{FILTERS, FilterId};
 use crate::model::{Amounts, PPM};
-use crate::score::{SCORERS, ScorerId};
+use crate::policy::{
+    Combine, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS, Policy, PolicyHash,
+    ScoreOptions, ScorerId,
+};
+use crate::score::SCORERS;
+
+pub use builtin::BUILTIN_POLICIES;
+pub(crate) use builtin::BUILTINS;
+pub(crate) use settings::settings;
 
 /// A policy that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -48,13 +57,13 @@ pub enum PolicyError {
 }
 
 /// Most recurring shapes; each is looked at for each node.
-pub(super) const MAX_SHAPES: usize = 32;
+const MAX_SHAPES: usize = 32;
 
 /// A policy as it is written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Policy))]
 #[serde(deny_unknown_fields)]
-pub(super) struct Document {
+struct Document {
     #[cfg_attr(feature = "schema", schema(min_length = 1))]
     name: String,
     #[serde(default)]
@@ -62,7 +71,7 @@ pub(super) struct Document {
     #[serde(default)]
     filters: FilterSettings,
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::weights))]
+    #[cfg_attr(feature = "schema", schema(schema_with = schema::weights))]
     scores: BTreeMap<String, f64>,
     #[serde(default)]
     options: ScoreOptions,
@@ -100,6 +109,13 @@ impl Policy {
         read.map_err(syntax).and_then(check)
     }
 
+    /// The weight of one scorer in thousandths; zero when it is not used.
+    #[must_use]
+    pub fn weight(&self, scorer: &str) -> u32 {
+        let used = self.weights.iter().find(|(id, _)| id.scorer().name == scorer);
+        used.map_or(0, |(_, weight)| *weight)
+    }
+
     /// The canonical text: the same policy always gives the same bytes.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -117,7 +133,6 @@ fn check(mut document: Document) -> Result<Policy, PolicyError> {
     let weights = check_weights(&document.scores)?;
     let off = check_off(&document.filters)?;
     check_numbers(&document)?;
-    let compiled = Compiled::new(&weights, document.combine);
     let mut policy = Policy {
         name: document.name,
         combine: document.combine,
@@ -127,7 +142,6 @@ fn check(mut document: Document) -> Result<Policy, PolicyError> {
         elastic: document.elastic,
         hash: PolicyHash([0; 32]),
         weights,
-        compiled,
         off,
     };
     policy.hash = PolicyHash(*blake3::hash(canonical(&policy).as_bytes()).as_bytes());
@@ -171,15 +185,13 @@ fn permille(weight: f64) -> Option<u32> {
 }
 
 fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
-    let optional = FILTERS.iter().filter(|filter| filter.optional).map(|filter| filter.name);
-    let accepted = || optional.clone().collect::<Vec<_>>().join(", ");
     let mut off = 0;
     for name in &filters.off {
-        let id = FilterId::named(name).filter(|id| id.filter().optional);
+        let id = FilterId::named(name).filter(|id| id.filter().is_optional());
         let unknown = || PolicyError::UnknownName {
             key: "filters.off".to_owned(),
             value: name.clone(),
-            accepted: accepted(),
+            accepted: OPTIONAL_FILTERS.join(", "),
         };
         off |= id.ok_or_else(unknown)?.bit();
     }
@@ -187,10 +199,7 @@ fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
 }
 
 /// Numbers with a range: key, value, least and most.
-pub(super) fn ranged(
-    filters: &FilterSettings,
-    options: &ScoreOptions,
-) -> [(&'static str, u32, u32, u32); 10] {
+fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u32, u32, u32); 10] {
     let tent = &options.tent;
     [
         ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
@@ -279,10 +288,11 @@ impl<'de> Deserialize<'de> for Policy {
 
 #[cfg(feature = "schema")]
 mod schema {
+    use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
     use utoipa::openapi::{RefOr, Schema};
     use utoipa::{PartialSchema, ToSchema};
 
-    use super::{Document, Policy};
+    use super::{Document, Policy, SCORERS};
 
     impl PartialSchema for Policy {
         fn schema() -> RefOr<Schema> {
@@ -294,6 +304,30 @@ mod schema {
         fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
             Document::schemas(schemas);
         }
+    }
+
+    /// The weights of a policy: every scorer by name, and no other key.
+    pub(super) fn weights() -> Object {
+        let weight = || {
+            ObjectBuilder::new()
+                .schema_type(Type::Number)
+                .minimum(Some(0))
+                .maximum(Some(Policy::MAX_WEIGHT))
+        };
+        let about = format!(
+            "Weights by scorer, with at most three decimals, at most {} in sum. A scorer that is not \
+             named has weight 0.",
+            Policy::MAX_WEIGHT_SUM
+        );
+        let with_scorer = |object: ObjectBuilder, name: &'static str, formula: &'static str| {
+            object.property(name, weight().description(Some(formula)))
+        };
+        let all = SCORERS.iter().fold(ObjectBuilder::new(), |object, scorer| {
+            with_scorer(object, scorer.name, scorer.formula)
+        });
+        all.additional_properties(Some(AdditionalProperties::FreeForm(false)))
+            .description(Some(about))
+            .build()
     }
 }
 

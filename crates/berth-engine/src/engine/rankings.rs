@@ -7,10 +7,10 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::Ask;
 use super::ranking::{Choice, Ranking};
 use super::scan::{Inputs, Totals};
 use crate::model::InstanceRequest;
+use crate::prepared_request::Ask;
 
 /// Rankings that are kept.
 const KEPT: usize = 64;

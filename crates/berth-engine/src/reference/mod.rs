@@ -3,19 +3,21 @@
 //! What it says of a filter, a scorer, a setting or a policy is data of that filter, scorer, setting
 //! or policy, and its examples are run; so it cannot say what is not so.
 
+mod example_run;
+
 use std::fmt::Write as _;
 
-use super::builtin::{BUILTIN_NAMES, BUILTINS};
-use super::example::{filter_example, plain_node, plain_request, scorer_example};
-use super::settings::settings;
-use super::{Policy, Stage};
+use crate::example::{ExampleSetup, plain_node, plain_request};
 use crate::filter::{FILTERS, Filter, Test};
 use crate::model::{Amounts, PPM};
+use crate::policy::Policy;
+use crate::policy_document::{BUILTIN_POLICIES, BUILTINS, settings};
 use crate::score::{Kind, SCORERS, Scorer};
+use example_run::{filter_example, scorer_example};
 
 /// Every filter, scorer, setting and built-in policy, as Markdown.
 #[must_use]
-pub fn reference() -> String {
+pub fn policy_reference() -> String {
     let mut page = String::from(
         "# Policy reference\n\n\
          Written by `cargo xtask docs` from the code; a test fails when it differs. \
@@ -57,7 +59,7 @@ fn examples(page: &mut String) {
          is {} (2026-01-01).",
         amounts(capacity),
         amounts(plain_request(1).resources),
-        Stage::NOW.0
+        ExampleSetup::NOW.0
     );
 }
 
@@ -95,7 +97,7 @@ fn describe_filter(page: &mut String, number: usize, filter: &Filter) {
         filter.means,
         filter.remedy,
         yes_or_no(filter.transient),
-        yes_or_no(filter.optional),
+        yes_or_no(filter.is_optional()),
     );
     list_settings(page, filter.settings);
     if let Some((given, evidence)) = filter_example(filter.example, filter.name) {
@@ -127,7 +129,7 @@ fn describe_scorer(page: &mut String, scorer: &Scorer) {
         let values = values.collect::<Vec<_>>().join(", ");
         let _ = writeln!(page, "- Example: {given} ⇒ {values}");
     }
-    let weights = BUILTIN_NAMES.iter().filter_map(|name| {
+    let weights = BUILTIN_POLICIES.iter().filter_map(|name| {
         let weight = Policy::builtin(name).ok()?.weight(scorer.name);
         (weight > 0).then(|| format!("{} in `{name}`", decimal(weight * 1000)))
     });
@@ -158,7 +160,7 @@ fn decimal(ppm: u32) -> String {
 
 fn builtin_policies(page: &mut String) {
     page.push_str("\n## Built-in policies\n");
-    for (name, (about, text)) in BUILTIN_NAMES.iter().zip(BUILTINS) {
+    for (name, (about, text)) in BUILTIN_POLICIES.iter().zip(BUILTINS) {
         let _ = write!(page, "\n### `{name}`\n\n{about}\n\n```toml{text}```\n");
     }
 }

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use super::document::{MAX_SHAPES, ranged};
-use super::{FilterSettings, Policy, ScoreOptions};
+use super::{MAX_SHAPES, ranged};
 use crate::elastic::ElasticSettings;
+use crate::policy::{FilterSettings, Policy, ScoreOptions};
 
 /// One key of a policy, for the reference.
-pub(super) struct Setting {
-    pub(super) key: &'static str,
+pub(crate) struct Setting {
+    pub(crate) key: &'static str,
     /// As it stands in TOML.
-    pub(super) default: String,
-    pub(super) accepted: String,
-    pub(super) about: &'static str,
+    pub(crate) default: String,
+    pub(crate) accepted: String,
+    pub(crate) about: &'static str,
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
@@ -88,7 +88,7 @@ const KEYS: [(&str, &str, &str); 36] = [
 ];
 
 /// Every setting, in the order in which a policy has them.
-pub(super) fn settings() -> Vec<Setting> {
+pub(crate) fn settings() -> Vec<Setting> {
     let defaults = defaults();
     let each = KEYS.iter().map(|(key, accepted, about)| {
         let default = defaults.iter().find(|(known, _)| known == key);

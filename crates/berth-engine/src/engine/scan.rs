@@ -8,11 +8,11 @@
 
 #![expect(clippy::needless_range_loop, reason = "lanes of several arrays go side by side")]
 
-use super::Ask;
 use super::derived::Derived;
 use crate::filter::{Gate, Needs};
 use crate::fleet::{Block, Columns, LANES, Lanes, Slot, lanes};
-use crate::score::{Exceptions, Kind, dense_points, term};
+use crate::prepared_request::Ask;
+use crate::score::{Exceptions, Kind, WeightedScorers, dense_points, term};
 
 /// The total of a node that is out.
 pub(crate) const NOT_HERE: i32 = i32::MIN;
@@ -76,9 +76,9 @@ impl Totals {
     }
 
     /// Adds what the sparse scorers give to the few nodes that differ from the rest.
-    pub(crate) fn add_exceptions(&mut self, ask: &Ask<'_>) {
+    pub(crate) fn add_exceptions(&mut self, scorers: &WeightedScorers, ask: &Ask<'_>) {
         self.changes.clear();
-        for (sparse, weight) in ask.policy.sparse_scorers() {
+        for (sparse, weight) in &scorers.sparse {
             (sparse.exceptions)(ask, &mut Exceptions::new(*weight, &mut self.changes));
         }
         if self.changes.is_empty() {
@@ -95,8 +95,8 @@ impl Totals {
     }
 
     /// Adds what only node and request together tell, node by node: no column has it.
-    pub(crate) fn add_dense(&mut self, ask: &Ask<'_>) {
-        if ask.policy.dense_scorers().is_empty() {
+    pub(crate) fn add_dense(&mut self, scorers: &WeightedScorers, ask: &Ask<'_>) {
+        if scorers.dense.is_empty() {
             return;
         }
         for (place, (block, best)) in self.blocks.iter_mut().zip(&mut self.best).enumerate() {
@@ -105,7 +105,7 @@ impl Totals {
             }
             for (lane, total) in block.0.iter_mut().enumerate().filter(|(_, t)| **t != NOT_HERE) {
                 let row = ask.fleet.row(Slot::at(place, lane));
-                *total += row.map_or(0, |row| dense_points(ask, row));
+                *total += row.map_or(0, |row| dense_points(scorers, ask, row));
             }
             *best = greatest(block);
         }
@@ -287,6 +287,7 @@ pub(crate) fn zone_points(ask: &Ask<'_>) -> Vec<i32> {
 /// What a request needs to be repaired or scanned.
 pub(crate) struct Inputs<'a> {
     pub(crate) ask: &'a Ask<'a>,
+    pub(crate) scorers: &'a WeightedScorers,
     pub(crate) derived: &'a Derived,
     pub(crate) mask: &'a [u64],
     pub(crate) needs: &'a Needs<'a>,
@@ -304,6 +305,6 @@ pub(crate) fn scan_all(totals: &mut Totals, words: &[u64], inputs: &Inputs<'_>) 
         offsets: &offsets,
         zone_of_block: &inputs.ask.fleet.columns().zone_of_block,
     });
-    totals.add_exceptions(inputs.ask);
-    totals.add_dense(inputs.ask);
+    totals.add_exceptions(inputs.scorers, inputs.ask);
+    totals.add_dense(inputs.scorers, inputs.ask);
 }

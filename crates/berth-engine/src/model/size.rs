@@ -2,13 +2,15 @@
 //!
 //! There is no subtraction: what is less than nothing is nothing, or is asked for as such. Sums stop
 //! at [`Amounts::MAX`]. Unsigned underflow was the commonest fault of the systems this follows.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::model::{Amounts, Room};
+use super::amounts::Amounts;
+use super::room::Room;
 
 /// CPU and memory: what an instance may grow and shrink in.
 #[derive(

@@ -6,8 +6,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::amounts::Unit;
+use super::node::NodeState;
 use crate::affinity::Topology;
-use crate::model::{NodeState, Unit};
 
 /// What was wanted and what was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,13 +7,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Ask;
-use super::neighbours::Origin;
 use super::scan::{Inputs, NOT_HERE, Totals, add_to_lanes, greatest, zone_points};
 use crate::affinity::Topology;
 use crate::filter::{CPU_CAP_MIXING, Gate, passes_neighbour_tests};
 use crate::fleet::{Block, Change, Fleet, LANES, NO_DOMAIN, Slot, Standing, What, Whose, lanes};
 use crate::model::{InstanceRequest, PPM};
+use crate::prepared_request::{Ask, Origin};
 use crate::score::{dense_points, rack_value, sparse_points, term};
 
 /// A ranking is repaired while fewer than one in this many nodes changed; a scan is cheaper then.
@@ -171,7 +170,7 @@ impl Ranking {
         self.recomputed.clear();
         self.changed.clear();
         self.changed.extend(changes);
-        let weight = inputs.ask.policy.weight_of_spread_racks();
+        let weight = inputs.scorers.spread_racks;
         for place in 0..self.changed.len() {
             let change = self.changed[place];
             if weight != 0 && change.what == What::Claim(self.whose) {
@@ -209,11 +208,17 @@ impl Ranking {
         let old = *total;
         let new = if !stands(inputs, &after, slot) {
             NOT_HERE
-        } else if old == NOT_HERE || concerns(inputs.ask, self.whose, what) {
+        } else if old == NOT_HERE || concerns(inputs, self.whose, what) {
             // Everything up to now is in it: later changes of this node must not be added again.
             self.recomputed.push(slot);
-            let dense = inputs.ask.fleet.row(slot).map_or(0, |row| dense_points(inputs.ask, row));
-            inputs.derived.points.get(slot) + sparse_points(inputs.ask, slot) + dense
+            let dense = inputs
+                .ask
+                .fleet
+                .row(slot)
+                .map_or(0, |row| dense_points(inputs.scorers, inputs.ask, row));
+            inputs.derived.points.get(slot)
+                + sparse_points(inputs.scorers, inputs.ask, slot)
+                + dense
         } else if self.recomputed.contains(&slot) {
             old
         } else {
@@ -279,10 +284,11 @@ impl Ranking {
 
 /// Whether a change can have changed more than its own worth in points, as far as the request can
 /// see: what other workloads do on a node changes its points by load and nothing else.
-fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
+fn concerns(inputs: &Inputs<'_>, whose: Whose, what: What) -> bool {
+    let (ask, scorers) = (inputs.ask, inputs.scorers);
     match what {
         What::Facts | What::Eligibility => true,
-        What::Claim(_) if !ask.policy.dense_scorers().is_empty() => true,
+        What::Claim(_) if !scorers.dense.is_empty() => true,
         What::Claim(by) if by == whose => true,
         // Soft rules and hints see all of the owner's instances, groups have members of any owner.
         // Of hints the request is asked and not what it resolved to: one whose last instance has
@@ -291,7 +297,7 @@ fn concerns(ask: &Ask<'_>, whose: Whose, what: What) -> bool {
             let sees_owner = !ask.soft.is_empty()
                 || !ask.request.locality.is_empty()
                 || ask.policy.options.owner_spread
-                || ask.policy.counts_owners();
+                || scorers.counts_owners;
             let grouped = || ask.soft.iter().any(|rule| rule.origin == Origin::Group);
             (by.owner == whose.owner && sees_owner) || grouped()
         }

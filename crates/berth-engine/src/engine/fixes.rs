@@ -2,21 +2,39 @@
 //! request is decided again, the released instances are taken off a copy of the node, the new node
 //! stands in a fleet of its own.
 
-use super::Fix;
-use super::refusal::Diagnosis;
+use super::release::smallest_release;
+use super::{Engine, Reuse};
 use crate::affinity::{Strength, Topology};
+use crate::explain::{Diagnosis, Fix, Refusal, describe, diagnose};
 use crate::filter::{FILTERS, FilterId, Test, first_failure, judge};
 use crate::fleet::{Fleet, NodeRow, Slot};
 use crate::model::{
     Amounts, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform, Timestamp,
 };
-use crate::plan::{Ask, DomainRule, Engine, Reuse, smallest_release};
+use crate::prepared_request::{Ask, DomainRule};
 
 /// Nodes that are searched for instances to release; the closest come first.
 const NODES_SEARCHED: usize = 64;
 
 impl Engine {
-    pub(super) fn fixes(
+    /// Explains why no node can take a request.
+    pub(crate) fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+        let (mut refusal, diagnosis) = {
+            let ask = Ask::new(request, self.policy(), self.fleet(), now);
+            let diagnosis = diagnose(&ask);
+            (describe(&ask, &diagnosis), diagnosis)
+        };
+        refusal.fixes = self.fixes(request, &diagnosis, now);
+        refusal
+    }
+
+    /// The same without fixes, which cost the most to find.
+    pub(crate) fn diagnosis(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+        let ask = Ask::new(request, self.policy(), self.fleet(), now);
+        describe(&ask, &diagnose(&ask))
+    }
+
+    fn fixes(
         &mut self,
         request: &InstanceRequest,
         diagnosis: &Diagnosis,

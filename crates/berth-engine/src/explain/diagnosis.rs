@@ -1,48 +1,30 @@
 //! Diagnosis of a refusal: who removed whom, who came closest, and which single rule matters most.
 
 use super::{FilterCount, NearestMiss, Refusal};
-use crate::filter::{Evidence, FILTERS, FilterId, Test, all_failures};
+use crate::filter::{FILTERS, FilterId, Test, all_failures};
 use crate::fleet::Slot;
-use crate::model::{InstanceRequest, NodeId, Timestamp};
-use crate::plan::{Ask, Engine};
+use crate::model::{Evidence, NodeId};
+use crate::prepared_request::Ask;
 
 /// What the pass over all nodes found.
-pub(super) struct Diagnosis {
+pub(crate) struct Diagnosis {
     /// Nodes removed first by each filter.
     removed: Vec<usize>,
     /// The closest node of each filter.
     nearest: Vec<Option<(Closeness, NodeId, Evidence)>>,
     /// Nodes that only this filter keeps out.
-    pub(super) only: Vec<usize>,
+    pub(crate) only: Vec<usize>,
     /// The first node, by id, that only this filter keeps out.
-    pub(super) only_node: Vec<Option<Slot>>,
+    pub(crate) only_node: Vec<Option<Slot>>,
     /// Nodes that only filters of room keep out.
-    pub(super) lack_only_room: Vec<Slot>,
+    pub(crate) lack_only_room: Vec<Slot>,
 }
 
 /// Smaller is closer: a shortfall in numbers first, else the order of ids decides.
 type Closeness = i64;
 
-impl Engine {
-    /// Explains why no node can take a request.
-    pub(crate) fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
-        let (mut refusal, diagnosis) = {
-            let ask = Ask::new(request, self.policy(), self.fleet(), now);
-            let diagnosis = diagnose(&ask);
-            (describe(&ask, &diagnosis), diagnosis)
-        };
-        refusal.fixes = self.fixes(request, &diagnosis, now);
-        refusal
-    }
-
-    /// The same without fixes, which cost the most to find.
-    pub(crate) fn diagnosis(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
-        let ask = Ask::new(request, self.policy(), self.fleet(), now);
-        describe(&ask, &diagnose(&ask))
-    }
-}
-
-fn diagnose(ask: &Ask<'_>) -> Diagnosis {
+/// Judges every node and notes which filters keep it out.
+pub(crate) fn diagnose(ask: &Ask<'_>) -> Diagnosis {
     let filters = FILTERS.len();
     let mut diagnosis = Diagnosis {
         removed: vec![0; filters],
@@ -85,7 +67,8 @@ impl Diagnosis {
     }
 }
 
-fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
+/// The refusal that a diagnosis amounts to, without fixes.
+pub(crate) fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
     let removing = || FilterId::all().filter(|id| diagnosis.removed[usize::from(id.0)] > 0);
     // The last filter to remove a node emptied the list, as in a chain of filters.
     let last = removing().next_back();

@@ -11,10 +11,17 @@ use crate::filter::passes_node_tests;
 use crate::fleet::{Bits, Change, Column, Fleet, LANES, NodeRow, Slot, Standing, What};
 use crate::model::Timestamp;
 use crate::policy::Policy;
-use crate::score::{Scale, fact_points, load_points, next_failure_step};
+use crate::score::{Scale, WeightedScorers, fact_points, load_points, next_failure_step};
 
 /// Nothing will change by itself.
 const NEVER: i64 = i64::MAX;
+
+/// The policy and its scorers by kind.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    policy: &'a Policy,
+    scorers: &'a WeightedScorers,
+}
 
 /// Per-node answers under one policy.
 #[derive(Clone, Debug)]
@@ -56,7 +63,14 @@ impl Derived {
     }
 
     /// Brings everything up to date with the fleet and the time.
-    pub(crate) fn catch_up(&mut self, fleet: &mut Fleet, policy: &Policy, now: Timestamp) {
+    pub(crate) fn catch_up(
+        &mut self,
+        fleet: &mut Fleet,
+        policy: &Policy,
+        scorers: &WeightedScorers,
+        now: Timestamp,
+    ) {
+        let rules = Rules { policy, scorers };
         fleet.settle_ranks();
         self.grow(fleet.columns().zone_of_block.len());
         let went_back = now < self.now;
@@ -66,17 +80,17 @@ impl Derived {
         self.now = now;
         // Always asked: it also takes in what the fleet's spans have become.
         let rescaled = self.scale_changed(fleet, policy);
-        if went_back || rescaled || !self.follow(fleet, policy) {
-            self.rebuild(fleet, policy);
+        if went_back || rescaled || !self.follow(fleet, rules) {
+            self.rebuild(fleet, rules);
             return;
         }
         for slot in fleet.take_pulses() {
             // A fresh node's later staleness is found when its old flip comes up.
             if !self.eligible.get(slot) {
-                self.refresh_and_tell(fleet, policy, slot);
+                self.refresh_and_tell(fleet, rules, slot);
             }
         }
-        self.pass_time(fleet, policy);
+        self.pass_time(fleet, rules);
         self.cursor = fleet.changes_end();
     }
 
@@ -97,7 +111,7 @@ impl Derived {
     }
 
     /// Applies the logged changes; false when some of them are gone.
-    fn follow(&mut self, fleet: &mut Fleet, policy: &Policy) -> bool {
+    fn follow(&mut self, fleet: &mut Fleet, rules: Rules<'_>) -> bool {
         let Some(changes) = fleet.changes_since(self.cursor) else { return false };
         self.pending.clear();
         self.pending.extend(changes);
@@ -106,12 +120,12 @@ impl Derived {
             let before = self.points.get(slot);
             match (what, fleet.row(slot)) {
                 (What::Claim(_), Some(row)) => {
-                    let load = load_points(row, &self.scale, policy);
+                    let load = load_points(rules.scorers, row, &self.scale, rules.policy);
                     self.points.set(slot, self.fact_points.get(slot) + load);
                 }
                 // Told by this follower itself, after it had looked.
                 (What::Eligibility, _) => {}
-                (What::Facts, _) | (What::Claim(_), None) => self.refresh(fleet, slot, policy),
+                (What::Facts, _) | (What::Claim(_), None) => self.refresh(fleet, slot, rules),
             }
             let points = self.points.get(slot);
             let eligible = self.eligible.get(slot);
@@ -122,20 +136,20 @@ impl Derived {
         true
     }
 
-    fn rebuild(&mut self, fleet: &mut Fleet, policy: &Policy) {
+    fn rebuild(&mut self, fleet: &mut Fleet, rules: Rules<'_>) {
         fleet.take_pulses();
         self.flips.clear();
         self.flip_at.iter_mut().for_each(|at| *at = NEVER);
         self.eligible.words_mut().iter_mut().for_each(|word| *word = 0);
         let slots: Vec<Slot> = fleet.columns().present.slots().collect();
         for slot in slots {
-            self.refresh(fleet, slot, policy);
+            self.refresh(fleet, slot, rules);
         }
         self.epoch += 1;
         self.cursor = fleet.changes_end();
     }
 
-    fn pass_time(&mut self, fleet: &mut Fleet, policy: &Policy) {
+    fn pass_time(&mut self, fleet: &mut Fleet, rules: Rules<'_>) {
         while let Some(&Reverse((at, slot))) = self.flips.peek() {
             if at > self.now.0 {
                 return;
@@ -143,14 +157,14 @@ impl Derived {
             self.flips.pop();
             if self.flip_at[slot.index()] == at {
                 self.flip_at[slot.index()] = NEVER;
-                self.refresh_and_tell(fleet, policy, slot);
+                self.refresh_and_tell(fleet, rules, slot);
             }
         }
     }
 
-    fn refresh_and_tell(&mut self, fleet: &mut Fleet, policy: &Policy, slot: Slot) {
+    fn refresh_and_tell(&mut self, fleet: &mut Fleet, rules: Rules<'_>, slot: Slot) {
         let before = (self.eligible.get(slot), self.points.get(slot));
-        self.refresh(fleet, slot, policy);
+        self.refresh(fleet, slot, rules);
         if before != (self.eligible.get(slot), self.points.get(slot)) {
             let points = self.points.get(slot);
             let after = Standing::new(fleet.columns(), slot, self.eligible.get(slot), points);
@@ -158,16 +172,17 @@ impl Derived {
         }
     }
 
-    fn refresh(&mut self, fleet: &Fleet, slot: Slot, policy: &Policy) {
+    fn refresh(&mut self, fleet: &Fleet, slot: Slot, rules: Rules<'_>) {
         let Some(row) = fleet.row(slot) else {
             self.eligible.set(slot, false);
             return;
         };
+        let Rules { policy, scorers } = rules;
         let eligible = passes_node_tests(row, policy, self.now);
         self.eligible.set(slot, eligible);
         let facts = fact_points(row, &self.scale, policy, self.now);
         self.fact_points.set(slot, facts);
-        let points = facts + load_points(row, &self.scale, policy);
+        let points = facts + load_points(scorers, row, &self.scale, policy);
         self.points.set(slot, points);
         let flip = next_flip(row, policy, self.now);
         if flip < self.flip_at[slot.index()] {

@@ -3,10 +3,9 @@
 //! Rules about neighbours concern few domains, so they are applied domain by domain: the verdict
 //! on a domain is [`DomainRule::admits_count`], the same as on a single node.
 
-use super::Ask;
-use super::neighbours::DomainRule;
 use crate::affinity::Topology;
 use crate::fleet::{Lanes, NO_DOMAIN, Slot};
+use crate::prepared_request::{Ask, DomainRule};
 
 /// Fills `words` with the nodes that pass every filter but those of capacity.
 pub(crate) fn allowed(ask: &Ask<'_>, eligible: &[u64], mask: &[u64], words: &mut Vec<u64>) {

@@ -1,11 +1,16 @@
 //! A request made ready: names resolved, others' places looked up, once for all nodes.
 
+mod domain_rules;
+
 use crate::affinity::Topology;
 use crate::fleet::{Fleet, Posting, Presence, Slot, Symbol};
 use crate::model::{InstanceRequest, Timestamp};
 use crate::policy::Policy;
 
-use super::neighbours::{self, DomainRule, Hints, Notice};
+pub use domain_rules::Notice;
+pub(crate) use domain_rules::{DomainRule, Origin};
+
+use domain_rules::Hints;
 
 /// What all filters and scorers are asked about.
 pub(crate) struct Ask<'a> {
@@ -64,7 +69,7 @@ impl<'a> Ask<'a> {
             is_known_by_name: false,
             notices: Vec::new(),
         };
-        neighbours::resolve(&mut ask);
+        domain_rules::resolve(&mut ask);
         ask
     }
 

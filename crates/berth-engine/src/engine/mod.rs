@@ -1,4 +1,18 @@
-//! The door: a fleet, a policy, and the questions one can ask of them.
+//! The engine: a fleet, a policy, and the choice of one node.
+//!
+//! `derived` keeps per-node answers that no request changes, `masks` those that depend on the
+//! static part of a request, `scan` reads the columns, and `rankings` keeps the result of a scan and
+//! repairs it where nodes changed. All of them follow the fleet's change log.
+
+mod candidates;
+mod derived;
+mod eligibility_bits;
+mod fixes;
+mod masks;
+mod ranking;
+mod rankings;
+mod release;
+mod scan;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,18 +20,19 @@ use std::collections::BinaryHeap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::derived::Derived;
-use super::masks::Masks;
-use super::neighbours::Notice;
-use super::rankings::{Found, Rankings};
-use super::scan::{Inputs, Totals, scan_all};
-use super::{Ask, words};
-use crate::explain::Refusal;
-use crate::filter::{Evidence, Needs, first_failure, passes_request_tests};
+use crate::explain::{Explanation, Refusal, explain_choice};
+use crate::filter::{Needs, first_failure, passes_request_tests};
 use crate::fleet::{Fleet, Identity, NodeRow, Slot};
-use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
+use crate::model::{Evidence, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
-use crate::score::{Scale, all_totals, all_values, combine};
+use crate::prepared_request::{Ask, Notice};
+use crate::score::{WeightedScorers, all_totals, all_values, combine};
+use derived::Derived;
+use masks::Masks;
+use rankings::{Found, Rankings};
+use scan::{Inputs, Totals, scan_all};
+
+pub(crate) use release::smallest_release;
 
 /// Where an instance should go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,15 +104,16 @@ pub(crate) struct Picked {
 /// A fleet under a policy.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    pub(super) fleet: Fleet,
+    pub(crate) fleet: Fleet,
     /// The fleet that everything below was derived from.
     follows: Identity,
-    pub(super) policy: Policy,
-    pub(super) derived: Derived,
-    pub(super) masks: Masks,
+    pub(crate) policy: Policy,
+    scorers: WeightedScorers,
+    derived: Derived,
+    masks: Masks,
     rankings: Rankings,
-    pub(super) words: Vec<u64>,
-    pub(super) totals: Totals,
+    words: Vec<u64>,
+    totals: Totals,
 }
 
 impl Engine {
@@ -113,6 +129,7 @@ impl Engine {
         Self {
             follows: fleet.identity().same(),
             fleet,
+            scorers: WeightedScorers::new(&policy),
             policy,
             derived: Derived::new(),
             masks: Masks::default(),
@@ -141,6 +158,7 @@ impl Engine {
 
     /// Changes the policy. The fleet stays.
     pub fn set_policy(&mut self, policy: Policy) {
+        self.scorers = WeightedScorers::new(&policy);
         self.policy = policy;
         self.forget();
     }
@@ -212,8 +230,23 @@ impl Engine {
         }
     }
 
+    /// Explains what [`Engine::place`] would answer now: winner, runner-up, every node and term.
+    ///
+    /// # Errors
+    /// When the request means nothing.
+    pub fn explain(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+    ) -> Result<Explanation, PlaceError> {
+        self.validate(request)?;
+        self.catch_up(now);
+        let ask = Ask::new(request, &self.policy, &self.fleet, now);
+        Ok(explain_choice(&ask, &self.derived.scale))
+    }
+
     /// The total of one node for a request.
-    pub(super) fn total_at(
+    pub(crate) fn total_at(
         &mut self,
         request: &InstanceRequest,
         slot: Slot,
@@ -251,7 +284,13 @@ impl Engine {
         if !self.follows.is(self.fleet.identity()) {
             self.forget();
         }
-        self.derived.catch_up(&mut self.fleet, &self.policy, now);
+        self.derived.catch_up(&mut self.fleet, &self.policy, &self.scorers, now);
+    }
+
+    /// Whether a node passed every filter on its own facts and the time when the engine last caught
+    /// up.
+    pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
+        self.derived.eligible.get(slot)
     }
 
     /// Drops everything derived: another policy, or another fleet than the one it followed.
@@ -262,12 +301,7 @@ impl Engine {
         self.rankings.clear();
     }
 
-    /// The spans that fact scores are measured against.
-    pub(crate) const fn scale(&self) -> &Scale {
-        &self.derived.scale
-    }
-
-    pub(super) fn placement(
+    pub(crate) fn placement(
         &self,
         request: &InstanceRequest,
         picked: Picked,
@@ -306,8 +340,14 @@ impl Engine {
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
         let needs = Needs::new(&self.fleet, request, &self.policy);
-        let inputs = Inputs { ask: &ask, derived: &self.derived, mask, needs: &needs };
-        let columnar = self.policy.is_columnar();
+        let inputs = Inputs {
+            ask: &ask,
+            scorers: &self.scorers,
+            derived: &self.derived,
+            mask,
+            needs: &needs,
+        };
+        let columnar = self.scorers.is_columnar;
         let found =
             if columnar && reuse == Reuse::Ranking { self.rankings.find(&ask) } else { Found::No };
         if let Found::Kept(place) = found
@@ -315,7 +355,7 @@ impl Engine {
         {
             return choice.map(|(slot, total)| Picked { slot, total });
         }
-        words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        eligibility_bits::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
         scan_all(&mut self.totals, &self.words, &inputs);
         if !columnar {
             return pick_slowly(&ask, &self.derived, &self.totals.survivors());
@@ -334,8 +374,14 @@ impl Engine {
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
         let needs = Needs::new(&self.fleet, request, &self.policy);
-        let inputs = Inputs { ask: &ask, derived: &self.derived, mask, needs: &needs };
-        words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        let inputs = Inputs {
+            ask: &ask,
+            scorers: &self.scorers,
+            derived: &self.derived,
+            mask,
+            needs: &needs,
+        };
+        eligibility_bits::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
         scan_all(&mut self.totals, &self.words, &inputs);
         let mut slots = self.totals.survivors();
         slots.sort_unstable_by_key(|slot| self.fleet.columns().rank.get(*slot));
@@ -351,7 +397,7 @@ impl Engine {
         admits: &mut dyn FnMut(Slot, &NodeRow) -> bool,
     ) -> Option<Slot> {
         let slots = self.candidates(request, now);
-        let totals = if self.policy.is_columnar() {
+        let totals = if self.scorers.is_columnar {
             slots.iter().map(|slot| self.totals.of(*slot)).collect()
         } else {
             let ask = Ask::new(request, &self.policy, &self.fleet, now);

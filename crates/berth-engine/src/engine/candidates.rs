@@ -3,28 +3,12 @@
 //! The engine filters by what it knows and totals by its policy; the caller keeps columns beside
 //! the engine's, by the same places, and makes the choice. Nothing is claimed here.
 
-use super::Ask;
-use super::engine::Engine;
 use super::scan::{Inputs, scan_all};
-use super::words;
+use super::{Engine, eligibility_bits};
 use crate::filter::{Needs, passes_request_tests};
-use crate::fleet::{Fleet, LANES, Slot};
-use crate::model::{InstanceRequest, InvalidRequest, NodeId, Timestamp};
+use crate::model::{InstanceRequest, InvalidRequest, Timestamp};
+use crate::prepared_request::Ask;
 use crate::score::all_totals;
-
-impl Fleet {
-    /// A node's place: a small number that stays its own until it is removed or changes its zone.
-    #[must_use]
-    pub fn place_of(&self, node: &NodeId) -> Option<usize> {
-        self.slot_of(node).map(Slot::index)
-    }
-
-    /// How many places there are, those that are empty included: a multiple of 64.
-    #[must_use]
-    pub fn place_count(&self) -> usize {
-        self.columns().zone_of_block.len() * LANES
-    }
-}
 
 impl Engine {
     /// Shows every node that could take the instance, with its total, to `see`. Bit `p % 64` of
@@ -49,13 +33,19 @@ impl Engine {
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
         let needs = Needs::new(&self.fleet, request, &self.policy);
-        let inputs = Inputs { ask: &ask, derived: &self.derived, mask, needs: &needs };
-        words::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        let inputs = Inputs {
+            ask: &ask,
+            scorers: &self.scorers,
+            derived: &self.derived,
+            mask,
+            needs: &needs,
+        };
+        eligibility_bits::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
         for (place, word) in self.words.iter_mut().enumerate() {
             *word &= admitted.get(place).copied().unwrap_or(0);
         }
         scan_all(&mut self.totals, &self.words, &inputs);
-        if self.policy.is_columnar() {
+        if self.scorers.is_columnar {
             self.totals.each(self.fleet.columns(), &mut see);
         } else {
             let slots = self.totals.survivors();
@@ -72,9 +62,9 @@ impl Engine {
 mod tests {
     use std::cmp::Reverse;
 
-    use crate::{
-        Amounts, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
-    };
+    use crate::engine::Engine;
+    use crate::model::{Amounts, InstanceId, InstanceRequest, NodeFacts, NodeId, Timestamp};
+    use crate::policy::Policy;
 
     #[test]
     fn the_best_candidate_shown_is_the_one_the_engine_would_choose()

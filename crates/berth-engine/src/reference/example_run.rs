@@ -1,89 +1,20 @@
-//! A small fleet in which one filter or scorer shows what it does.
+//! Runs the examples of the reference through the engine.
 //!
-//! The reference prints what went in and what came out of the real code, so neither can drift. An
+//! The reference prints the inputs and the results of the real code, so neither can drift. An
 //! example must never be used to decide anything.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Policy, PolicyError};
+use crate::engine::Engine;
+use crate::example::{Example, ExampleSetup, plain_node, plain_request, small_request};
 use crate::explain::{Explanation, NodeVerdict};
 use crate::fleet::Fleet;
-use crate::model::{
-    Amounts, Group, InstanceId, InstanceRequest, NodeFacts, NodeId, Timestamp, Volume,
-};
-use crate::plan::Engine;
+use crate::model::NodeId;
+use crate::policy::Policy;
+use crate::policy_document::PolicyError;
 
-/// Sets an example up.
-pub(crate) type Example = fn(&mut Stage);
-
-/// What an example consists of: nodes `a` and `b`, alike and empty, and a small request, unless it
-/// says otherwise.
-pub(crate) struct Stage {
-    /// Settings of the policy, as TOML.
-    pub(crate) settings: &'static str,
-    /// What is asked for.
-    pub(crate) request: InstanceRequest,
-    /// Addresses that are left, if they are counted.
-    pub(crate) free_addresses: Option<u64>,
-    nodes: Vec<NodeFacts>,
-    placed: Vec<(InstanceRequest, NodeId)>,
-    groups: Vec<Group>,
-    volumes: Vec<Volume>,
-}
-
-impl Stage {
-    /// When examples happen: the first of January 2026.
-    pub(crate) const NOW: Timestamp = Timestamp(1_767_225_600);
-
-    fn new(example: Example) -> Self {
-        let mut stage = Self {
-            settings: "",
-            request: plain_request(1),
-            free_addresses: None,
-            nodes: Vec::new(),
-            placed: Vec::new(),
-            groups: Vec::new(),
-            volumes: Vec::new(),
-        };
-        stage.node("a", |_| {});
-        stage.node("b", |_| {});
-        example(&mut stage);
-        stage
-    }
-
-    /// Adds a node, or changes one that is there.
-    pub(crate) fn node(&mut self, id: &str, change: impl FnOnce(&mut NodeFacts)) {
-        let mut facts = plain_node(id);
-        change(&mut facts);
-        match self.nodes.iter_mut().find(|node| node.id == facts.id) {
-            Some(node) => *node = facts,
-            None => self.nodes.push(facts),
-        }
-    }
-
-    /// Places another instance, numbered from 2 on, which needs next to nothing unless it says so.
-    pub(crate) fn place(&mut self, on: &str, change: impl FnOnce(&mut InstanceRequest)) {
-        let mut request = small_request(2 + self.placed.len() as u128);
-        change(&mut request);
-        self.placed.push((request, NodeId::new(on)));
-    }
-
-    /// Makes a group.
-    pub(crate) fn group(&mut self, group: Group) {
-        self.groups.push(group);
-    }
-
-    /// Makes a volume.
-    pub(crate) fn volume(&mut self, id: &str, home: &str, attached_to: Option<InstanceId>) {
-        self.volumes.push(Volume {
-            id: id.to_owned(),
-            owner: None,
-            home: NodeId::new(home),
-            attached_to,
-        });
-    }
-
+impl ExampleSetup {
     /// Asks the engine for every node and every term.
     fn run(&self, weights: &str) -> Option<Explanation> {
         let policy = self.policy(weights).ok()?;
@@ -147,34 +78,14 @@ impl Stage {
     }
 }
 
-/// What a node of an example is, unless the example says otherwise.
-pub(super) fn plain_node(id: &str) -> NodeFacts {
-    let capacity = Amounts::new(8000, 16_384).with_disk(65_536).with_bandwidth(1000);
-    let mut facts = NodeFacts::new(id, capacity);
-    facts.heartbeat_at = Stage::NOW;
-    facts
-}
-
-/// What an example asks for, unless it says otherwise.
-pub(super) fn plain_request(number: u128) -> InstanceRequest {
-    let resources = Amounts::new(1000, 2048).with_disk(4096);
-    InstanceRequest::new(InstanceId::from_u128(number), "acme", resources)
-}
-
-/// An instance that hardly weighs on its node.
-fn small_request(number: u128) -> InstanceRequest {
-    let resources = Amounts { cpu_milli: 0, memory_mib: 1, disk_mib: 1, bandwidth_mbps: 0 };
-    InstanceRequest::new(InstanceId::from_u128(number), "acme", resources)
-}
-
 /// What went into an example, and what the filter says of node `a`.
 pub(super) fn filter_example(example: Example, filter: &str) -> Option<(Vec<String>, String)> {
-    let stage = Stage::new(example);
-    let table = stage.run("")?.table;
+    let setup = ExampleSetup::new(example);
+    let table = setup.run("")?.table;
     let verdict = table.into_iter().find(|verdict| verdict.node().as_str() == "a")?;
     match verdict {
         NodeVerdict::Removed { filter: by, evidence, .. } if by == filter => {
-            Some((stage.given(), evidence.to_string()))
+            Some((setup.given(), evidence.to_string()))
         }
         NodeVerdict::Removed { .. } | NodeVerdict::Scored { .. } => None,
     }
@@ -185,14 +96,14 @@ pub(super) type Values = Vec<(NodeId, u32)>;
 
 /// What went into an example, and the value of each node.
 pub(super) fn scorer_example(example: Example, scorer: &str) -> Option<(Vec<String>, Values)> {
-    let stage = Stage::new(example);
-    let table = stage.run(&format!("{scorer} = 1"))?.table;
+    let setup = ExampleSetup::new(example);
+    let table = setup.run(&format!("{scorer} = 1"))?.table;
     let values = table.into_iter().filter_map(|verdict| match verdict {
         NodeVerdict::Scored { node, terms, .. } => Some((node, terms.first()?.value)),
         NodeVerdict::Removed { .. } => None,
     });
     let values: Vec<_> = values.collect();
-    (values.len() == stage.nodes.len()).then(|| (stage.given(), values))
+    (values.len() == setup.nodes.len()).then(|| (setup.given(), values))
 }
 
 /// The fields that differ from what is usual, as they stand in JSON.
