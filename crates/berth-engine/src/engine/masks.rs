@@ -85,7 +85,7 @@ impl Mask {
         self.bits.grow(blocks);
         match fleet.fact_changes_since(self.cursor) {
             Some(changes) => {
-                let slots: Vec<_> = changes.map(|change| change.slot).collect();
+                let slots: Vec<_> = changes.collect();
                 slots.into_iter().for_each(|slot| self.look_at(fleet, policy, slot));
             }
             None => {

@@ -103,18 +103,28 @@ impl Whose {
     }
 }
 
-/// The last changes.
+/// The newest entries of a log.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes {
-    ring: Vec<Change>,
-    /// How many changes there ever were; the next one's number.
+pub(crate) struct Log<T> {
+    ring: Vec<T>,
+    /// How many entries there ever were; the next one's number.
     next: u64,
 }
+
+/// The last changes.
+pub(crate) type Changes = Log<Change>;
+
+/// The nodes of the last changes of facts.
+pub(crate) type FactChanges = Log<Slot>;
 
 /// A power of two, so that a number's place in the ring is a mask.
 const REACH: usize = 8192;
 
-impl Changes {
+/// A ring that outgrows this gets its full length at once: doubling would leave as much freed memory
+/// behind as the ring holds.
+const SMALL: usize = 256;
+
+impl<T: Copy> Log<T> {
     pub(crate) const fn new() -> Self {
         Self { ring: Vec::new(), next: 0 }
     }
@@ -124,9 +134,12 @@ impl Changes {
         self.next
     }
 
-    pub(crate) fn push(&mut self, change: Change) {
+    pub(crate) fn push(&mut self, change: T) {
         let place = usize::try_from(self.next).unwrap_or(0) & (REACH - 1);
         if place == self.ring.len() {
+            if place >= SMALL {
+                self.ring.reserve_exact(REACH - place);
+            }
             self.ring.push(change);
         } else {
             self.ring[place] = change;
@@ -134,14 +147,8 @@ impl Changes {
         self.next += 1;
     }
 
-    /// Notes how a node stood after a logged change.
-    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
-        let place = usize::try_from(number).unwrap_or(0) & (REACH - 1);
-        self.ring[place].after = after;
-    }
-
     /// The changes since a place, or nothing when some of them are gone.
-    pub(crate) fn since(&self, place: u64) -> Option<impl Iterator<Item = Change> + '_> {
+    pub(crate) fn since(&self, place: u64) -> Option<impl Iterator<Item = T> + '_> {
         let behind = self.next.checked_sub(place)?;
         if behind > REACH as u64 {
             return None;
@@ -150,6 +157,14 @@ impl Changes {
             (place..self.next)
                 .map(|number| self.ring[usize::try_from(number).unwrap_or(0) & (REACH - 1)]),
         )
+    }
+}
+
+impl Changes {
+    /// Notes how a node stood after a logged change.
+    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
+        let place = usize::try_from(number).unwrap_or(0) & (REACH - 1);
+        self.ring[place].after = after;
     }
 }
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::changes::{Change, What, Whose};
 use super::columns::Slot;
 use super::index::Place;
-use super::rows::{ExtraClass, InstanceRow, NodeRow, Rare};
+use super::rows::{ExtraClass, Host, InstanceRow, NodeRow, Rare};
 use super::{Fleet, Symbol};
 use crate::affinity::{Operator, Strength};
 use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId};
@@ -66,7 +66,7 @@ impl Fleet {
         let number = match self.free_instances.pop() {
             Some(number) => number,
             None => {
-                self.instances.push(None);
+                self.instances.push_empty();
                 u32::try_from(self.instances.len() - 1).unwrap_or(u32::MAX)
             }
         };
@@ -88,12 +88,12 @@ impl Fleet {
     pub fn resize(&mut self, id: InstanceId, resources: Amounts) -> bool {
         let Some(number) = self.instances_by_id.find(id, &self.instances) else { return false };
         let Some(instance) = self.instances[number as usize].as_mut() else { return false };
-        let (slot, old) = (Slot(instance.node), instance.clone());
+        let (slot, old) = (instance.host.slot(), instance.clone());
         instance.resources = resources;
         let whose = (instance.owner, instance.workload);
         if let Some(row) = self.rows[slot.index()].as_mut() {
-            row.used.charge(&old.resources, old.cpu_capped, -1);
-            row.used.charge(&resources, old.cpu_capped, 1);
+            row.used.charge(&old.resources, old.host.is_cpu_capped(), -1);
+            row.used.charge(&resources, old.host.is_cpu_capped(), 1);
         }
         self.refresh(slot);
         let workload = whose.1.map(|workload| self.texts.text(workload));
@@ -107,14 +107,14 @@ impl Fleet {
         let instance = self.pick_up(id)?;
         self.detach_volumes(&instance);
         self.free_texts(&instance);
-        self.row(Slot(instance.node)).map(|row| row.id.clone())
+        self.row(instance.host.slot()).map(|row| row.id.clone())
     }
 
     /// Takes a row off its node, everywhere but in its volumes and texts.
     fn pick_up(&mut self, id: InstanceId) -> Option<InstanceRow> {
         let number = self.instances_by_id.remove(id, &self.instances)?;
         let instance = self.instances[number as usize].take()?;
-        let slot = Slot(instance.node);
+        let slot = instance.host.slot();
         let place = self.place(slot)?;
         self.free_addresses = self.free_addresses.map(|free| free.saturating_add(1));
         self.index.remove(&instance, self.tag_sets.tags(instance.tags), place);
@@ -143,7 +143,7 @@ impl Fleet {
     /// Puts a lifted instance on a node.
     pub(crate) fn set_down(&mut self, lifted: Lifted, slot: Slot) {
         let Lifted(mut instance) = lifted;
-        instance.node = slot.0;
+        instance.host.set_slot(slot);
         if let Some(rare) = &instance.rare {
             self.hold_extra_classes(rare, slot);
         }
@@ -187,12 +187,11 @@ impl Fleet {
             owner: self.texts.acquire(&request.owner),
             workload: request.workload.as_deref().map(|name| self.texts.acquire(name)),
             image: request.image.as_deref().map(|name| self.texts.acquire(name)),
-            node: slot.0,
+            host: Host::new(slot, request.cpu_capped),
             priority: request.priority,
             resources: request.resources,
             tags: tag_set,
             rare: (rare != Rare::default()).then(|| Box::new(rare)),
-            cpu_capped: request.cpu_capped,
         }
     }
 
@@ -295,7 +294,7 @@ impl NodeRow {
 
 /// Adds (`sign` 1) or takes off (`sign` -1) what an instance uses.
 fn charge(row: &mut NodeRow, instance: &InstanceRow, sign: i64) {
-    row.used.charge(&instance.resources, instance.cpu_capped, sign);
+    row.used.charge(&instance.resources, instance.host.is_cpu_capped(), sign);
     for &(name, amount) in instance.rare.iter().flat_map(|rare| &rare.extra) {
         if let Some(class) = row.extra.iter_mut().find(|class| class.name == name) {
             class.used += sign * i64::from(amount);

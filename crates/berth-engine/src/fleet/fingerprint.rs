@@ -18,8 +18,7 @@ impl Fleet {
         let mut instances: Vec<String> = self
             .instances
             .iter()
-            .flatten()
-            .map(|row| format!("instance {} on {}", row.id, self.name_of(row.node)))
+            .map(|row| format!("instance {} on {}", row.id, self.name_of(row.host.slot().0)))
             .collect();
         instances.sort_unstable();
         parts.extend(instances);

@@ -4,6 +4,7 @@
 //! node. Nothing here decides: see `filter` and `score`.
 
 mod changes;
+mod chunks;
 mod claims;
 mod columns;
 mod domains;
@@ -34,9 +35,13 @@ pub use nodes::{NodeUsage, UsedOf};
 
 use crate::affinity::Topology;
 use crate::model::{Group, InstanceId, NodeId, Volume};
-use changes::Changes;
+use changes::{Changes, FactChanges};
+use chunks::Chunks;
 use ids::IdTable;
 pub(crate) use ranges::Ranges;
+
+/// Placed instances by row number.
+type InstanceRows = Chunks<InstanceRow, 512>;
 
 /// A group and where its members are.
 #[derive(Clone, Debug)]
@@ -71,7 +76,7 @@ impl Identity {
 #[derive(Clone, Debug)]
 pub struct Fleet {
     identity: Identity,
-    rows: Vec<Option<NodeRow>>,
+    rows: Chunks<NodeRow, LANES>,
     columns: Columns,
     extra: BTreeMap<String, Column<i32>>,
     slots_by_id: BTreeMap<NodeId, Slot>,
@@ -81,7 +86,7 @@ pub struct Fleet {
     generation: u64,
     texts: Interner,
     tag_sets: TagSets,
-    instances: Vec<Option<InstanceRow>>,
+    instances: InstanceRows,
     free_instances: Vec<u32>,
     instances_by_id: IdTable,
     index: Index,
@@ -91,7 +96,7 @@ pub struct Fleet {
     free_addresses: Option<u64>,
     ranges: Ranges,
     changes: Changes,
-    fact_changes: Changes,
+    fact_changes: FactChanges,
     pulses: Vec<Slot>,
     rules_gen: u64,
     rank_gen: u64,
@@ -109,7 +114,7 @@ impl Fleet {
     pub fn new() -> Self {
         Self {
             identity: Identity::default(),
-            rows: Vec::new(),
+            rows: Chunks::new(),
             columns: Columns::new(),
             extra: BTreeMap::new(),
             slots_by_id: BTreeMap::new(),
@@ -119,7 +124,7 @@ impl Fleet {
             generation: 0,
             texts: Interner::default(),
             tag_sets: TagSets::default(),
-            instances: Vec::new(),
+            instances: InstanceRows::new(),
             free_instances: Vec::new(),
             instances_by_id: IdTable::default(),
             index: Index::default(),
@@ -129,7 +134,7 @@ impl Fleet {
             free_addresses: None,
             ranges: Ranges::default(),
             changes: Changes::new(),
-            fact_changes: Changes::new(),
+            fact_changes: FactChanges::new(),
             pulses: Vec::new(),
             rules_gen: 0,
             rank_gen: 0,
@@ -152,7 +157,7 @@ impl Fleet {
     #[must_use]
     pub fn node_of(&self, instance: InstanceId) -> Option<&NodeId> {
         let row = self.instance(instance)?;
-        self.rows[row.node as usize].as_ref().map(|node| &node.id)
+        self.row(row.host.slot()).map(|node| &node.id)
     }
 
     /// A group as it was defined.
@@ -177,11 +182,11 @@ impl Fleet {
     fn presence_of(&self, group: &str) -> Presence {
         let mut presence = Presence::default();
         let Some(group) = self.texts.find(group) else { return presence };
-        for instance in self.instances.iter().flatten() {
+        for instance in self.instances.iter() {
             let member = |rare: &rows::Rare| rare.groups.contains(&group);
-            let node = self.row(Slot(instance.node));
+            let node = self.row(instance.host.slot());
             if let (Some(true), Some(node)) = (instance.rare.as_deref().map(member), node) {
-                presence.add(instance.node, node.rack, node.zone);
+                presence.add(instance.host.slot().0, node.rack, node.zone);
             }
         }
         presence
@@ -269,7 +274,7 @@ impl Fleet {
     }
 
     pub(crate) fn row(&self, slot: Slot) -> Option<&NodeRow> {
-        self.rows.get(slot.index()).and_then(Option::as_ref)
+        self.rows.get(slot.index())
     }
 
     pub(crate) fn slot_of(&self, node: &NodeId) -> Option<Slot> {
@@ -290,7 +295,7 @@ impl Fleet {
 
     /// The most that any node's hypervisor takes per instance, and no less than the default.
     pub(crate) fn largest_overhead(&self) -> u32 {
-        self.rows.iter().flatten().map(|row| row.vmm_overhead_mib).fold(64, u32::max)
+        self.rows.iter().map(|row| row.vmm_overhead_mib).fold(64, u32::max)
     }
 
     /// All nodes in order of id.
@@ -304,7 +309,7 @@ impl Fleet {
     }
 
     pub(crate) fn instance_at(&self, row: u32) -> Option<&InstanceRow> {
-        self.instances.get(row as usize).and_then(Option::as_ref)
+        self.instances.get(row as usize)
     }
 
     pub(crate) fn group_row(&self, id: &str) -> Option<&GroupRow> {
@@ -338,10 +343,7 @@ impl Fleet {
         self.fact_changes.end()
     }
 
-    pub(crate) fn fact_changes_since(
-        &self,
-        place: u64,
-    ) -> Option<impl Iterator<Item = Change> + '_> {
+    pub(crate) fn fact_changes_since(&self, place: u64) -> Option<impl Iterator<Item = Slot> + '_> {
         self.fact_changes.since(place)
     }
 
@@ -367,8 +369,7 @@ impl Fleet {
     }
 
     fn note_facts(&mut self, slot: Slot) {
-        let change = Change::new(slot, What::Facts);
-        self.changes.push(change);
-        self.fact_changes.push(change);
+        self.changes.push(Change::new(slot, What::Facts));
+        self.fact_changes.push(slot);
     }
 }

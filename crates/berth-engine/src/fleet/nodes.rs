@@ -234,7 +234,7 @@ impl Fleet {
 
     /// Closes a node to newcomers for a plan, or opens it again with what the first call returned.
     pub(crate) fn swap_state(&mut self, slot: Slot, to: (NodeState, u64)) -> (NodeState, u64) {
-        let Some(row) = self.rows.get_mut(slot.index()).and_then(Option::as_mut) else { return to };
+        let Some(row) = self.rows.get_mut(slot.index()) else { return to };
         let was = (row.state, row.constraint_gen);
         (row.state, row.constraint_gen) = to;
         self.note_facts(slot);
@@ -415,7 +415,7 @@ impl Fleet {
         }
         self.columns.add_block(zone);
         let blocks = self.columns.zone_of_block.len();
-        self.rows.resize(blocks * LANES, None);
+        (0..LANES).for_each(|_| self.rows.push_empty());
         for column in self.extra.values_mut() {
             column.grow(blocks);
         }
@@ -433,7 +433,7 @@ impl Fleet {
         let instances = self.row(slot).map(|row| row.instances.clone()).unwrap_or_default();
         for number in instances {
             let Some(instance) = self.instances[number as usize].as_mut() else { continue };
-            instance.node = to.slot;
+            instance.host.set_slot(Slot(to.slot));
             let instance = instance.clone();
             let tags = self.tag_sets.tags(instance.tags);
             self.index.remove(&instance, tags, from);

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::columns::Slot;
 use super::interner::Symbol;
 use crate::affinity::Rule;
 use crate::model::{
@@ -134,6 +135,35 @@ pub(crate) struct Rare {
     pub(crate) volumes: Vec<Symbol>,
 }
 
+/// Where an instance is and whether its CPU is capped, in one word: a row has 64 bytes, and there
+/// are millions of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host(u32);
+
+impl Host {
+    const CAPPED: u32 = 1 << 31;
+
+    pub(crate) const fn new(slot: Slot, cpu_capped: bool) -> Self {
+        Self(if cpu_capped { slot.0 | Self::CAPPED } else { slot.0 })
+    }
+
+    /// The node.
+    pub(crate) const fn slot(self) -> Slot {
+        Slot(self.0 & !Self::CAPPED)
+    }
+
+    pub(crate) const fn is_cpu_capped(self) -> bool {
+        self.0 & Self::CAPPED != 0
+    }
+
+    /// Moves the instance to another node.
+    pub(crate) const fn set_slot(&mut self, slot: Slot) {
+        *self = Self::new(slot, self.is_cpu_capped());
+    }
+}
+
+const _: () = assert!(size_of::<Option<InstanceRow>>() == 64);
+
 /// One placed instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InstanceRow {
@@ -141,13 +171,12 @@ pub(crate) struct InstanceRow {
     pub(crate) owner: Symbol,
     pub(crate) workload: Option<Symbol>,
     pub(crate) image: Option<Symbol>,
-    pub(crate) node: u32,
+    pub(crate) host: Host,
     pub(crate) priority: i32,
     pub(crate) resources: Amounts,
     /// A set of tags, see `TagSets`.
     pub(crate) tags: Symbol,
     pub(crate) rare: Option<Box<Rare>>,
-    pub(crate) cpu_capped: bool,
 }
 
 #[cfg(test)]

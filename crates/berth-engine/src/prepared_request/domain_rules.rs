@@ -362,7 +362,7 @@ fn hinted_nodes<'a>(ask: &Ask<'a>, hint: &Hint) -> Cow<'a, Posting> {
 
 fn own_instance(ask: &Ask<'_>, id: InstanceId) -> Posting {
     let own = ask.fleet.instance(id).filter(|row| Some(row.owner) == ask.owner);
-    own.map_or(Posting::Empty, |row| Posting::One(row.node, 1))
+    own.map_or(Posting::Empty, |row| Posting::One(row.host.slot().0, 1))
 }
 
 /// Counts by the rule's own scope instead of by node.

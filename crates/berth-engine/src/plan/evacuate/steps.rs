@@ -338,7 +338,7 @@ fn outcome(
 
 /// An instance as it stands, and what would be asked for in its place.
 fn mover(engine: &Engine, row: &InstanceRow, guest: Guest) -> Option<Mover> {
-    let (id, from) = (row.id, Slot(row.node));
+    let (id, from) = (row.id, row.host.slot());
     let (request, is_known) = match guest {
         Guest::Asks(request) => (InstanceRequest::clone(&request), true),
         Guest::Unknown => (InstanceRequest::new(id, "", row.resources), false),

@@ -278,7 +278,7 @@ impl<'e> Board<'e> {
         let fleet = &self.engine.fleet;
         let sees = |keeper: &Keeper| {
             let at =
-                fleet.instance(keeper.id).map(|row| fleet.domain(Slot(row.node), keeper.scope));
+                fleet.instance(keeper.id).map(|row| fleet.domain(row.host.slot(), keeper.scope));
             [from, to].iter().any(|slot| at == Some(fleet.domain(*slot, keeper.scope)))
         };
         let near = keepers.iter().enumerate().filter(|(_, keeper)| sees(keeper));
@@ -291,7 +291,7 @@ impl<'e> Board<'e> {
         let Some(keeper) = self.keepers.get(owner).and_then(|of| of.get(keeper)) else {
             return true;
         };
-        let Some(at) = self.engine.fleet.instance(keeper.id).map(|row| Slot(row.node)) else {
+        let Some(at) = self.engine.fleet.instance(keeper.id).map(|row| row.host.slot()) else {
             return true;
         };
         let Some(lifted) = self.engine.fleet.lift(keeper.id) else { return true };
@@ -353,8 +353,8 @@ fn mover(engine: &Engine, row: &InstanceRow, guest: &RebalanceGuest) -> Option<M
     engine.validate(&replacement).ok()?;
     Some(Mover {
         id: row.id,
-        home: Slot(row.node),
-        at: Slot(row.node),
+        home: row.host.slot(),
+        at: row.host.slot(),
         replacement,
         size: Size::of(&row.resources),
         cost: guest.cost(),

@@ -83,7 +83,7 @@ impl Engine {
     fn leavers(&self, terms: &Terms<'_>) -> Vec<Leaver> {
         let here = |guest: &&ReliefGuest| {
             let row = self.fleet.instance(guest.id);
-            guest.movable && row.is_some_and(|row| row.node == terms.from.0)
+            guest.movable && row.is_some_and(|row| row.host.slot() == terms.from)
         };
         let leaver =
             |guest: &ReliefGuest| Leaver { id: guest.id, frees: guest.frees(), cost: guest.cost() };
