@@ -31,7 +31,7 @@ mod reference;
 pub mod score;
 pub mod workload;
 
-pub use engine::{Engine, NotHere, PlaceError, Placement, Reuse};
+pub use engine::{CheckError, Engine, PlaceError, Placement, Reuse};
 pub use explain::{
     Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal,
     SearchEnd, Term,
@@ -39,9 +39,9 @@ pub use explain::{
 pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
-    Batch, BatchMode, BatchOutcome, Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove,
-    Preemption, RebalanceGoal, RebalanceGuest, RebalanceMeasure, RebalanceMove, RebalancePlan,
-    RebalanceTerms, StopReason,
+    Batch, BatchMode, BatchOutcome, Effort, EvacuationInstance, EvacuationPlan, MoveOutcome,
+    PlannedMove, Preemption, RebalanceGoal, RebalanceInstance, RebalanceMeasure, RebalanceMove,
+    RebalancePlan, RebalanceTerms, StopReason,
 };
 pub use policy::Policy;
 pub use policy_document::{BUILTIN_POLICIES, PolicyError};

@@ -243,7 +243,7 @@ fn furnished(policy: Policy, rng: &mut Rng) -> Engine {
 /// A refusal in every form that anybody can read.
 fn read(refusal: &Refusal, engine: &Engine) {
     for audience in [Audience::Operator, Audience::Tenant("a"), Audience::Tenant("")] {
-        let seen = refusal.seen_by(audience, engine.policy());
+        let seen = refusal.redacted_for(audience, engine.policy());
         let text = format!("{seen}{}{seen:?}", seen.headline());
         assert!(!text.is_empty());
         assert!(serde_json::to_string(&seen).is_ok());
@@ -290,7 +290,7 @@ fn place_batch(engine: &mut Engine, rng: &mut Rng, class: &InstanceRequest, now:
 fn explain(engine: &mut Engine, request: &InstanceRequest, now: Timestamp) {
     if let Ok(explanation) = engine.explain(request, now) {
         for audience in [Audience::Operator, Audience::Tenant("a")] {
-            let seen = explanation.seen_by(audience, engine.policy());
+            let seen = explanation.redacted_for(audience, engine.policy());
             assert!(serde_json::to_string(&seen).is_ok());
         }
     }

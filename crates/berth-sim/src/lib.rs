@@ -11,5 +11,5 @@ pub mod elastic;
 mod fleet;
 
 pub use fleet::{
-    NOW, Numbers, SimulationError, add_groups, add_nodes, fill_half, node_id, nodes_at, shapes,
+    NOW, SeededRng, SimulationError, add_groups, add_nodes, fill_half, node_id, nodes_at, shapes,
 };

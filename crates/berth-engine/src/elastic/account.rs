@@ -129,7 +129,7 @@ impl Account {
     /// The account of a node with these facts, of which so much is used.
     #[must_use]
     pub fn of(facts: &NodeFacts, used: &Used, watermark: WatermarkRule, sums: &Sums) -> Self {
-        let frame = Frame::of(facts);
+        let frame = NodeLimits::of(facts);
         let room = Room { used: *used, ..Room::of(facts) };
         let unit = |unit: u32| i64::from(unit.max(1));
         Self {
@@ -183,18 +183,18 @@ pub fn watermark_free(facts: &NodeFacts, used: &Used, watermark: WatermarkRule) 
 }
 
 /// What is given by a node's facts alone.
-struct Frame {
-    cpu: Given,
-    memory: Given,
+struct NodeLimits {
+    cpu: ResourceLimits,
+    memory: ResourceLimits,
 }
 
-struct Given {
+struct ResourceLimits {
     total: i64,
     system: i64,
     other: i64,
 }
 
-impl Frame {
+impl NodeLimits {
     fn of(facts: &NodeFacts) -> Self {
         let capacity = facts.capacity.unwrap_or_default();
         let none = OtherUsage { cpu_milli: 0, memory_kib: 0, ..facts.other };
@@ -202,7 +202,7 @@ impl Frame {
         let total = Limits::of(capacity, Amounts::default(), facts.ratios, none);
         let reservable = Limits::of(capacity, reserve, facts.ratios, none);
         let limits = Limits::of(capacity, reserve, facts.ratios, facts.other);
-        let given = |total: i64, reservable: i64, limit: i64| Given {
+        let given = |total: i64, reservable: i64, limit: i64| ResourceLimits {
             total,
             system: total.saturating_sub(reservable),
             other: reservable.saturating_sub(limit),
@@ -214,7 +214,7 @@ impl Frame {
     }
 }
 
-impl Given {
+impl ResourceLimits {
     fn account(&self, used: i64, permille: u16, unit: i64, sum: Sum) -> ResourceAccount {
         let reservable = self.total.saturating_sub(self.system).max(0);
         // Whole units, rounded down, like all capacity.

@@ -14,9 +14,12 @@ mod tests;
 
 pub use crate::model::size::{Free, InvalidOvercommit, Overcommit, Size};
 pub use account::{Account, Holding, ResourceAccount, Sums, watermark_free};
-pub use permit::{Decided, Grants, InvalidWish, Limit, Permit, Terms, Wish, decide};
-pub(crate) use relief::{Leaver, cheapest};
-pub use relief::{ReliefGuest, ReliefMove, ReliefPlan};
+pub use permit::{
+    Grants, InvalidPermitRequest, Limit, Permit, PermitContext, PermitDecision, PermitRequest,
+    decide_permit,
+};
+pub(crate) use relief::{ReliefCandidate, cheapest_set};
+pub use relief::{ReliefInstance, ReliefMove, ReliefPlan};
 pub use settings::{
     ElasticSettings, InstanceClass, MigrationSettings, NodeElastic, NodeRule, WatermarkRule,
 };

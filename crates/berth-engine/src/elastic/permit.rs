@@ -172,7 +172,7 @@ fn faded(amount: u32, age_s: i64, half_life_s: u32) -> u32 {
 
 /// One request for a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PermitRequest {
     /// Its number among those of the instance; absent: the next.
     pub seq: Option<u64>,
     /// How large the instance wants to be.
@@ -187,7 +187,7 @@ pub struct Wish {
     pub load_milli: Option<u32>,
 }
 
-impl Wish {
+impl PermitRequest {
     /// The wish for a size, and nothing else.
     #[must_use]
     pub const fn new(size: Size) -> Self {
@@ -204,7 +204,7 @@ impl Wish {
 
 /// What holds for an instance at the moment of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct PermitContext {
     /// What grants are multiples of; nothing of it is zero.
     pub unit: Size,
     /// How wishes that do not fit are granted.
@@ -229,7 +229,7 @@ pub struct Terms {
 
 /// A wish that means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum InvalidWish {
+pub enum InvalidPermitRequest {
     /// Smaller or larger than it may ever be.
     #[error("resources.{field} is {value}; accepted is {min} to {max}, the instance's bounds")]
     OutsideBounds {
@@ -267,7 +267,7 @@ pub enum InvalidWish {
 
 /// What became of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct PermitDecision {
     /// The permit from now on.
     pub permit: Permit,
     /// The request was answered before, or a later one was: nothing has changed.
@@ -280,59 +280,63 @@ pub struct Decided {
 ///
 /// # Errors
 /// When the wish means nothing; nothing has changed then.
-pub fn decide(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<Decided, InvalidWish> {
-    let seq = wish.seq.unwrap_or_else(|| permit.seq.saturating_add(1));
+pub fn decide_permit(
+    permit: &Permit,
+    request: &PermitRequest,
+    context: &PermitContext,
+) -> Result<PermitDecision, InvalidPermitRequest> {
+    let seq = request.seq.unwrap_or_else(|| permit.seq.saturating_add(1));
     if seq <= permit.seq {
-        return Ok(Decided { permit: *permit, repeated: true, found_larger: false });
+        return Ok(PermitDecision { permit: *permit, repeated: true, found_larger: false });
     }
-    check(permit, wish, terms)?;
-    let start = start(permit, wish, terms);
+    check(permit, request, context)?;
+    let start = start(permit, request, context);
     let found_larger = !permit.reserved().covers(start);
     // What it was charged so far is replaced by what it starts from.
     let (before, charged) = (permit.charge(), permit.overcommit.charge(start));
     let recharged = |free: Free| free.recharged(before, charged);
-    let (node, quota) = (recharged(terms.node), recharged(terms.quota));
-    let shrunk = start.least(wish.size);
-    let more = wish.size.less(start);
-    let growth = |free: Free| match terms.frozen {
+    let (node, quota) = (recharged(context.node), recharged(context.quota));
+    let shrunk = start.least(request.size);
+    let more = request.size.less(start);
+    let growth = |free: Free| match context.frozen {
         true => Size::ZERO,
-        false => grown(start, more, terms, permit.overcommit, free),
+        false => grown(start, more, context, permit.overcommit, free),
     };
     let (by_node, by_both) = (growth(node), growth(node.least(quota)));
     let granted = shrunk.plus(by_both);
     let limited_by = match () {
-        () if granted == wish.size => None,
-        () if terms.frozen => Some(Limit::Migration),
+        () if granted == request.size => None,
+        () if context.frozen => Some(Limit::Migration),
         () if by_node == by_both => Some(Limit::Node),
         () => Some(Limit::Quota),
     };
     // What the tenant may not have would not come with more room.
     let pressure = more.less(by_node);
     let headroom = match limited_by {
-        None => headroom(granted, wish, terms, permit, &recharged),
+        None => headroom(granted, request, context, permit, &recharged),
         Some(_) => Size::ZERO,
     };
     let permit = Permit {
         seq,
         granted,
-        wanted: wish.size,
-        buffer: headroom.most(outstanding(permit, wish).less(granted)),
+        wanted: request.size,
+        buffer: headroom.most(outstanding(permit, request).less(granted)),
         headroom,
         uncertain: false,
         pressure,
-        pressure_at: if pressure.is_zero() { 0 } else { terms.now },
-        unit: Some(terms.unit),
+        pressure_at: if pressure.is_zero() { 0 } else { context.now },
+        unit: Some(context.unit),
         overcommit: permit.overcommit,
-        load_milli: wish.load_milli.or(permit.load_milli),
+        load_milli: request.load_milli.or(permit.load_milli),
         limited_by,
     };
-    Ok(Decided { permit, repeated: false, found_larger })
+    Ok(PermitDecision { permit, repeated: false, found_larger })
 }
 
 /// What its agent may still grow to unasked, by an answer that it may have got: the answer to this
 /// request may never reach it. It counts until the agent says that it heard a later one.
-fn outstanding(permit: &Permit, wish: &Wish) -> Size {
-    let heard = wish.heard.is_some_and(|heard| heard >= permit.seq);
+fn outstanding(permit: &Permit, request: &PermitRequest) -> Size {
+    let heard = request.heard.is_some_and(|heard| heard >= permit.seq);
     match () {
         () if permit.uncertain || permit.buffer.is_zero() => Size::ZERO,
         () if heard && permit.headroom.is_zero() => Size::ZERO,
@@ -342,30 +346,34 @@ fn outstanding(permit: &Permit, wish: &Wish) -> Size {
 }
 
 /// The size that a wish grows or shrinks from.
-fn start(permit: &Permit, wish: &Wish, terms: &Terms) -> Size {
-    let Some(held) = wish.last_permit else { return permit.reserved() };
+fn start(permit: &Permit, request: &PermitRequest, context: &PermitContext) -> Size {
+    let Some(held) = request.last_permit else { return permit.reserved() };
     // Never above its maximum or what was set aside for it before that was lowered, and never below
     // what it was granted while that is certain: an answer may have been lost on its way.
-    let held = held.least(terms.max.most(permit.reserved()));
+    let held = held.least(context.max.most(permit.reserved()));
     if permit.uncertain {
-        return held.most(terms.min);
+        return held.most(context.min);
     }
     // What is set aside for it is its own, however little it says that it holds.
-    held.most(permit.granted).most(wish.size.least(permit.reserved()))
+    held.most(permit.granted).most(request.size.least(permit.reserved()))
 }
 
-fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish> {
-    for (field, unit) in terms.unit.named() {
+fn check(
+    permit: &Permit,
+    request: &PermitRequest,
+    context: &PermitContext,
+) -> Result<(), InvalidPermitRequest> {
+    for (field, unit) in context.unit.named() {
         if unit == 0 {
-            return Err(InvalidWish::ZeroUnit { field });
+            return Err(InvalidPermitRequest::ZeroUnit { field });
         }
     }
-    let (granted, held) = (permit.granted.named(), start(permit, wish, terms).named());
+    let (granted, held) = (permit.granted.named(), start(permit, request, context).named());
     let has = granted.into_iter().zip(held);
-    let bounds = terms.min.named().into_iter().zip(terms.max.named());
-    let told = permit.unit.filter(|_| terms.whole_units).map(Size::named);
+    let bounds = context.min.named().into_iter().zip(context.max.named());
+    let told = permit.unit.filter(|_| context.whole_units).map(Size::named);
     for (place, (((field, value), ((_, min), (_, max))), ((_, has), (_, held)))) in
-        wish.size.named().into_iter().zip(bounds).zip(has).enumerate()
+        request.size.named().into_iter().zip(bounds).zip(has).enumerate()
     {
         // What was granted before its bounds changed is not taken away, nor what it grew into; and
         // whoever says that it is smaller, is.
@@ -373,19 +381,25 @@ fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish>
             continue;
         }
         if !(min..=max).contains(&value) {
-            return Err(InvalidWish::OutsideBounds { field, value, min, max });
+            return Err(InvalidPermitRequest::OutsideBounds { field, value, min, max });
         }
         let Some((_, unit)) = told.and_then(|told| told.get(place).copied()) else { continue };
         let is_whole = value.checked_rem(unit) == Some(0);
         if !is_whole && value != min && value != max {
-            return Err(InvalidWish::NotWholeUnits { field, value, has, unit });
+            return Err(InvalidPermitRequest::NotWholeUnits { field, value, has, unit });
         }
     }
     Ok(())
 }
 
 /// How much of `more` can be granted on top of `start`.
-fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: Free) -> Size {
+fn grown(
+    start: Size,
+    more: Size,
+    context: &PermitContext,
+    overcommit: Overcommit,
+    free: Free,
+) -> Size {
     let charged = overcommit.charge(start);
     let most = |start: u32, charged: u32, free: i64| {
         // An over-full node lets nothing grow, not even what costs nothing by rounding.
@@ -396,8 +410,8 @@ fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: F
         most(start.cpu_milli, charged.cpu_milli, free.cpu),
         most(start.memory_mib, charged.memory_mib, free.memory),
     );
-    let unit = terms.unit;
-    match terms.grants {
+    let unit = context.unit;
+    match context.grants {
         Grants::PerResource => {
             let whole = most
                 .each(unit, |most, unit| most.checked_div(unit).unwrap_or(0).saturating_mul(unit));
@@ -423,17 +437,17 @@ fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: F
 /// What is set aside for it to grow into unasked: never what would put its node under pressure.
 fn headroom(
     granted: Size,
-    wish: &Wish,
-    terms: &Terms,
+    request: &PermitRequest,
+    context: &PermitContext,
     permit: &Permit,
     recharged: &dyn Fn(Free) -> Free,
 ) -> Size {
-    let wanted = wish.headroom.least(terms.max.less(granted));
-    if wanted.is_zero() || terms.frozen {
+    let wanted = request.headroom.least(context.max.less(granted));
+    if wanted.is_zero() || context.frozen {
         return Size::ZERO;
     }
-    let start = start(permit, wish, terms);
+    let start = start(permit, request, context);
     let (from, to) = (permit.overcommit.charge(start), permit.overcommit.charge(granted));
-    let free = terms.below_watermark.least(terms.node).least(terms.quota);
-    grown(granted, wanted, terms, permit.overcommit, recharged(free).recharged(from, to))
+    let free = context.below_watermark.least(context.node).least(context.quota);
+    grown(granted, wanted, context, permit.overcommit, recharged(free).recharged(from, to))
 }

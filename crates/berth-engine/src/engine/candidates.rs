@@ -7,13 +7,13 @@ use super::scan::{Inputs, scan_all};
 use super::{Engine, eligibility_bits};
 use crate::filter::{Needs, passes_request_tests};
 use crate::model::{InstanceRequest, InvalidRequest, Timestamp};
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 use crate::score::all_totals;
 
 impl Engine {
-    /// Shows every node that could take the instance, with its total, to `see`. Bit `p % 64` of
+    /// Shows every node that could take the instance, with its total, to `visit`. Bit `p % 64` of
     /// word `p / 64` of `admitted` says whether the caller's own rules let the node at place `p`
-    /// stand; others are neither totalled nor shown. Missing words admit nobody. `see` is told the
+    /// stand; others are neither totalled nor shown. Missing words admit nobody. `visit` is told the
     /// place, the total and where the node comes in the order of ids.
     ///
     /// # Errors
@@ -23,35 +23,40 @@ impl Engine {
         request: &InstanceRequest,
         now: Timestamp,
         admitted: &[u64],
-        mut see: impl FnMut(usize, i32, u32),
+        mut visit: impl FnMut(usize, i32, u32),
     ) -> Result<(), InvalidRequest> {
         self.validate(request)?;
         self.catch_up(now);
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        if !passes_request_tests(&ask) {
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        if !passes_request_tests(&prepared) {
             return Ok(());
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
         let needs = Needs::new(&self.fleet, request, &self.policy);
         let inputs = Inputs {
-            ask: &ask,
+            prepared: &prepared,
             scorers: &self.scorers,
             derived: &self.derived,
             mask,
             needs: &needs,
         };
-        eligibility_bits::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        eligibility_bits::fill_eligible(
+            &prepared,
+            self.derived.eligible.words(),
+            mask,
+            &mut self.words,
+        );
         for (place, word) in self.words.iter_mut().enumerate() {
             *word &= admitted.get(place).copied().unwrap_or(0);
         }
         scan_all(&mut self.totals, &self.words, &inputs);
         if self.scorers.is_columnar {
-            self.totals.each(self.fleet.columns(), &mut see);
+            self.totals.for_each(self.fleet.columns(), &mut visit);
         } else {
-            let slots = self.totals.survivors();
-            let totals = all_totals(&ask, &self.derived.scale, &slots);
-            for (slot, total) in slots.into_iter().zip(totals) {
-                see(slot.index(), total, self.fleet.columns().rank.get(slot));
+            let indexes = self.totals.survivors();
+            let totals = all_totals(&prepared, &self.derived.scale, &indexes);
+            for (index, total) in indexes.into_iter().zip(totals) {
+                visit(index.as_usize(), total, self.fleet.columns().rank.get(index));
             }
         }
         Ok(())

@@ -6,12 +6,12 @@ use super::release::smallest_release;
 use super::{Engine, Reuse};
 use crate::affinity::{Strength, Topology};
 use crate::explain::{Diagnosis, Fix, Refusal, describe, diagnose};
-use crate::filter::{FILTERS, FilterId, Test, first_failure, judge};
-use crate::fleet::{Fleet, NodeRow, Slot};
+use crate::filter::{FILTERS, FilterId, FilterTest, first_failure, run_filter};
+use crate::fleet::{Fleet, NodeIndex, NodeRow};
 use crate::model::{
     Amounts, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform, Timestamp,
 };
-use crate::prepared_request::{Ask, DomainRule};
+use crate::prepared_request::{DomainRule, PreparedRequest};
 
 /// Nodes that are searched for instances to release; the closest come first.
 const NODES_SEARCHED: usize = 64;
@@ -20,9 +20,9 @@ impl Engine {
     /// Explains why no node can take a request.
     pub(crate) fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
         let (mut refusal, diagnosis) = {
-            let ask = Ask::new(request, self.policy(), self.fleet(), now);
-            let diagnosis = diagnose(&ask);
-            (describe(&ask, &diagnosis), diagnosis)
+            let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
+            let diagnosis = diagnose(&prepared);
+            (describe(&prepared, &diagnosis), diagnosis)
         };
         refusal.fixes = self.fixes(request, &diagnosis, now);
         refusal
@@ -30,8 +30,8 @@ impl Engine {
 
     /// The same without fixes, which cost the most to find.
     pub(crate) fn diagnosis(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
-        let ask = Ask::new(request, self.policy(), self.fleet(), now);
-        describe(&ask, &diagnose(&ask))
+        let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
+        describe(&prepared, &diagnose(&prepared))
     }
 
     fn fixes(
@@ -41,52 +41,52 @@ impl Engine {
         now: Timestamp,
     ) -> Vec<Fix> {
         let mut fixes = Vec::new();
-        fixes.extend(self.shrink(request, diagnosis, now));
-        fixes.extend(self.relax(request, now));
-        fixes.extend(self.free(request, diagnosis, now));
-        fixes.extend(self.mend(request, diagnosis, now));
-        fixes.extend(self.add_node(request, now));
+        fixes.extend(self.propose_shrink(request, diagnosis, now));
+        fixes.extend(self.propose_relaxations(request, now));
+        fixes.extend(self.propose_release(request, diagnosis, now));
+        fixes.extend(self.propose_repair(request, diagnosis, now));
+        fixes.extend(self.propose_node(request, now));
         fixes
     }
 
-    fn node_id(&self, slot: Slot) -> Option<NodeId> {
-        self.fleet().row(slot).map(|row| row.id.clone())
+    fn node_id(&self, index: NodeIndex) -> Option<NodeId> {
+        self.fleet().row(index).map(|row| row.id.clone())
     }
 
     /// The largest request of the same kind that fits: on the node where least must be given up.
-    fn shrink(
+    fn propose_shrink(
         &mut self,
         request: &InstanceRequest,
         diagnosis: &Diagnosis,
         now: Timestamp,
     ) -> Option<Fix> {
-        let fitted = |slot: &Slot| {
-            let row = self.fleet().row(*slot)?;
-            let resources = fitted_to(row, request, self)?;
-            Some((given_up(request.resources, resources), *slot, resources))
+        let fitted = |index: &NodeIndex| {
+            let row = self.fleet().row(*index)?;
+            let resources = fit_to_node(row, request, self)?;
+            Some((lost_share(request.resources, resources), *index, resources))
         };
         // Stable, and the nodes come in order of id: of equals the smallest id is tried first.
         let mut by_loss: Vec<_> = diagnosis.lack_only_room.iter().filter_map(fitted).collect();
         by_loss.sort_by_key(|(lost, ..)| *lost);
         let smaller =
-            by_loss.into_iter().take(NODES_SEARCHED).find_map(|(_, slot, resources)| {
+            by_loss.into_iter().take(NODES_SEARCHED).find_map(|(_, index, resources)| {
                 let smaller = InstanceRequest { resources, ..request.clone() };
                 smaller.validate().ok()?;
-                let ask = Ask::new(&smaller, self.policy(), self.fleet(), now);
-                let fits = first_failure(&ask, slot, self.fleet().row(slot)?).is_none();
-                drop(ask);
+                let prepared = PreparedRequest::new(&smaller, self.policy(), self.fleet(), now);
+                let fits = first_failure(&prepared, index, self.fleet().row(index)?).is_none();
+                drop(prepared);
                 fits.then_some(smaller)
             })?;
         let picked = self.pick(&smaller, now, Reuse::Mask)?;
-        Some(Fix::Shrink { resources: smaller.resources, node: self.node_id(picked.slot) })
+        Some(Fix::Shrink { resources: smaller.resources, node: self.node_id(picked.index) })
     }
 
     /// Each of the request's own rules, dropped one at a time.
-    fn relax(&mut self, request: &InstanceRequest, now: Timestamp) -> Vec<Fix> {
+    fn propose_relaxations(&mut self, request: &InstanceRequest, now: Timestamp) -> Vec<Fix> {
         let mut fixes = Vec::new();
         for (filter, change, relaxed) in relaxations(request) {
             if let Some(picked) = self.pick(&relaxed, now, Reuse::Mask) {
-                let node = self.node_id(picked.slot);
+                let node = self.node_id(picked.index);
                 fixes.push(Fix::Relax { filter: filter.into(), change, node });
             }
         }
@@ -94,21 +94,21 @@ impl Engine {
     }
 
     /// The fewest instances on one node whose release makes room; the owner's own first.
-    fn free(
+    fn propose_release(
         &self,
         request: &InstanceRequest,
         diagnosis: &Diagnosis,
         now: Timestamp,
     ) -> Option<Fix> {
-        let ask = Ask::new(request, self.policy(), self.fleet(), now);
-        let mut slots = diagnosis.lack_only_room.clone();
-        slots.sort_by_key(|slot| shortfall(&ask, *slot));
-        let own = |row: &crate::fleet::InstanceRow| Some(row.owner) == ask.owner;
+        let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
+        let mut indexes = diagnosis.lack_only_room.clone();
+        indexes.sort_by_key(|index| shortfall(&prepared, *index));
+        let own = |row: &crate::fleet::InstanceRow| Some(row.owner) == prepared.owner;
         let any = |row: &crate::fleet::InstanceRow| row.priority <= request.priority;
         let search = |may_go: &dyn Fn(&crate::fleet::InstanceRow) -> bool| {
-            let nodes = slots.iter().take(NODES_SEARCHED).filter_map(|&slot| {
-                let row = ask.fleet.row(slot)?;
-                let released = smallest_release(&ask, slot, row, may_go)?;
+            let nodes = indexes.iter().take(NODES_SEARCHED).filter_map(|&index| {
+                let row = prepared.fleet.row(index)?;
+                let released = smallest_release(&prepared, index, row, may_go)?;
                 let memory: u64 = released.iter().map(|r| u64::from(r.resources.memory_mib)).sum();
                 Some(((released.len(), memory, row.id.clone()), released))
             });
@@ -124,22 +124,23 @@ impl Engine {
     }
 
     /// A node that one filter about the node itself keeps out.
-    fn mend(
+    fn propose_repair(
         &self,
         request: &InstanceRequest,
         diagnosis: &Diagnosis,
         now: Timestamp,
     ) -> Option<Fix> {
-        let ask = Ask::new(request, self.policy(), self.fleet(), now);
-        let about_node = |id: &FilterId| matches!(id.filter().test, Test::Node(_));
+        let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
+        let about_node = |id: &FilterId| matches!(id.filter().test, FilterTest::Node(_));
         let mendable = FilterId::all().filter(about_node);
-        let (id, slot) = mendable
-            .filter_map(|id| diagnosis.only_node[usize::from(id.0)].map(|slot| (id, slot)))
+        let (id, index) = mendable
+            .filter_map(|id| diagnosis.only_node[usize::from(id.0)].map(|index| (id, index)))
             .max_by_key(|(id, _)| (diagnosis.only[usize::from(id.0)], std::cmp::Reverse(*id)))?;
-        let row = ask.fleet.row(slot)?;
+        let row = prepared.fleet.row(index)?;
         // Every other filter is asked again: this one alone stands in the way.
         let others = FilterId::all().filter(|other| *other != id);
-        let works = others.into_iter().all(|other| judge(other, &ask, slot, row).is_ok());
+        let works =
+            others.into_iter().all(|other| run_filter(other, &prepared, index, row).is_ok());
         works.then(|| Fix::Mend {
             filter: id.filter().name.into(),
             remedy: id.filter().remedy.into(),
@@ -148,36 +149,40 @@ impl Engine {
     }
 
     /// A new node that could take the request, if a new node can help at all.
-    fn add_node(&self, request: &InstanceRequest, now: Timestamp) -> Option<Fix> {
-        let ask = Ask::new(request, self.policy(), self.fleet(), now);
+    fn propose_node(&self, request: &InstanceRequest, now: Timestamp) -> Option<Fix> {
+        let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
         // A new node has no one on it, and is in no rack or zone that one could name.
         let alone = |rule: &DomainRule<'_>| rule.admits_count(0, rule.topology == Topology::Node);
-        let tied = !ask.hard.iter().all(alone);
+        let tied = !prepared.hard_rules.iter().all(alone);
         let request_fails = FilterId::all().any(|id| match id.filter().test {
-            Test::Request(test) => test(&ask).is_err(),
-            Test::Node(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => false,
+            FilterTest::Request(test) => test(&prepared).is_err(),
+            FilterTest::Node(_)
+            | FilterTest::Static(_)
+            | FilterTest::Neighbour(_)
+            | FilterTest::Load(_) => false,
         });
         if tied || request_fails || !request.volumes.is_empty() {
             return None;
         }
-        let facts = node_for(request, self, now);
+        let facts = smallest_node_for(request, self, now);
         let mut alone = Fleet::new();
-        let slot = alone.put_node(&facts).ok()?;
+        let index = alone.put_node(&facts).ok()?;
         if let Some(env) = &request.env {
             alone.set_secrets(env, true);
         }
-        let ask = Ask::new(request, self.policy(), &alone, now);
-        let row = alone.row(slot)?;
-        let failure = first_failure(&ask, slot, row);
+        let prepared = PreparedRequest::new(request, self.policy(), &alone, now);
+        let row = alone.row(index)?;
+        let failure = first_failure(&prepared, index, row);
         // Rules about others were looked at in the real fleet; alone there are no others.
-        let works = failure.is_none_or(|(id, _)| matches!(id.filter().test, Test::Neighbour(_)));
+        let works =
+            failure.is_none_or(|(id, _)| matches!(id.filter().test, FilterTest::Neighbour(_)));
         let shape = facts.capacity.unwrap_or_default();
         works.then(|| Fix::AddNode { shape, facts: Box::new(facts) })
     }
 }
 
 /// What is left of a request when it is cut down to a node's room; nothing if that is too little.
-fn fitted_to(row: &NodeRow, request: &InstanceRequest, engine: &Engine) -> Option<Amounts> {
+fn fit_to_node(row: &NodeRow, request: &InstanceRequest, engine: &Engine) -> Option<Amounts> {
     let wanted = request.resources;
     let cut = |wanted: u32, room: i64| {
         let room = u32::try_from(room.clamp(0, i64::from(Amounts::MAX))).unwrap_or(0);
@@ -199,7 +204,7 @@ fn fitted_to(row: &NodeRow, request: &InstanceRequest, engine: &Engine) -> Optio
 }
 
 /// How much of a request is lost, summed over resources in parts per million of each.
-fn given_up(wanted: Amounts, fitted: Amounts) -> u64 {
+fn lost_share(wanted: Amounts, fitted: Amounts) -> u64 {
     let pairs = wanted.named().into_iter().zip(fitted.named());
     let lost = pairs.map(|((_, asked, _), (_, left, _))| {
         u64::from(asked - left) * 1_000_000 / u64::from(asked.max(1))
@@ -207,9 +212,9 @@ fn given_up(wanted: Amounts, fitted: Amounts) -> u64 {
     lost.sum()
 }
 
-fn shortfall(ask: &Ask<'_>, slot: Slot) -> i64 {
-    let row = ask.fleet.row(slot);
-    let failure = row.and_then(|row| first_failure(ask, slot, row));
+fn shortfall(prepared: &PreparedRequest<'_>, index: NodeIndex) -> i64 {
+    let row = prepared.fleet.row(index);
+    let failure = row.and_then(|row| first_failure(prepared, index, row));
     failure.and_then(|(_, evidence)| evidence.shortfall()).unwrap_or(i64::MAX)
 }
 
@@ -272,7 +277,7 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
 }
 
 /// The least node that could take a request: its size, and the facts it asks for.
-fn node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp) -> NodeFacts {
+fn smallest_node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp) -> NodeFacts {
     let wanted = request.resources;
     let filters = &engine.policy().filters;
     let mut shape = wanted;

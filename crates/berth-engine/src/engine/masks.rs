@@ -13,7 +13,7 @@ use crate::model::InstanceRequest;
 use crate::policy::Policy;
 
 /// Masks that are kept; requests beyond the most recent kinds are looked at afresh.
-const KEPT: usize = 128;
+const MAX_MASKS: usize = 128;
 
 #[derive(Clone, Debug)]
 struct Mask {
@@ -60,7 +60,7 @@ impl Masks {
             cursor: u64::MAX,
             last_used: self.uses,
         };
-        if self.masks.len() < KEPT {
+        if self.masks.len() < MAX_MASKS {
             self.masks.push(mask);
             return self.masks.len() - 1;
         }
@@ -85,22 +85,22 @@ impl Mask {
         self.bits.grow(blocks);
         match fleet.fact_changes_since(self.cursor) {
             Some(changes) => {
-                let slots: Vec<_> = changes.collect();
-                slots.into_iter().for_each(|slot| self.look_at(fleet, policy, slot));
+                let indexes: Vec<_> = changes.collect();
+                indexes.into_iter().for_each(|index| self.update_node(fleet, policy, index));
             }
             None => {
                 self.bits.words_mut().iter_mut().for_each(|word| *word = 0);
-                let slots: Vec<_> = fleet.columns().present.slots().collect();
-                slots.into_iter().for_each(|slot| self.look_at(fleet, policy, slot));
+                let indexes: Vec<_> = fleet.columns().present.indexes().collect();
+                indexes.into_iter().for_each(|index| self.update_node(fleet, policy, index));
             }
         }
         self.cursor = end;
     }
 
-    fn look_at(&mut self, fleet: &Fleet, policy: &Policy, slot: crate::fleet::Slot) {
+    fn update_node(&mut self, fleet: &Fleet, policy: &Policy, index: crate::fleet::NodeIndex) {
         let passes =
-            fleet.row(slot).is_some_and(|row| passes_static_tests(row, &self.sample, policy));
-        self.bits.set(slot, passes);
+            fleet.row(index).is_some_and(|row| passes_static_tests(row, &self.sample, policy));
+        self.bits.set(index, passes);
     }
 }
 

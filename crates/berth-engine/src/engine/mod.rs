@@ -5,7 +5,7 @@
 //! repairs it where nodes changed. All of them follow the fleet's change log.
 
 mod candidates;
-mod derived;
+mod derived_state;
 mod eligibility_bits;
 mod fixes;
 mod masks;
@@ -22,14 +22,14 @@ use thiserror::Error;
 
 use crate::explain::{Explanation, Refusal, explain_choice};
 use crate::filter::{Needs, first_failure, passes_request_tests};
-use crate::fleet::{Fleet, Identity, NodeRow, Slot};
+use crate::fleet::{Fleet, FleetIdentity, NodeIndex, NodeRow};
 use crate::model::{Evidence, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
-use crate::prepared_request::{Ask, Notice};
+use crate::prepared_request::{Notice, PreparedRequest};
 use crate::score::{WeightedScorers, all_totals, all_values, combine};
-use derived::Derived;
+use derived_state::DerivedState;
 use masks::Masks;
-use rankings::{Found, Rankings};
+use rankings::{RankingLookup, Rankings};
 use scan::{Inputs, Totals, scan_all};
 
 pub(crate) use release::smallest_release;
@@ -63,7 +63,7 @@ pub enum PlaceError {
 
 /// Why one node cannot take an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotHere {
+pub enum CheckError {
     /// The request means nothing.
     #[error("the request is not valid")]
     Invalid(#[from] InvalidRequest),
@@ -96,8 +96,8 @@ pub enum Reuse {
 
 /// A decision before it is dressed for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Picked {
-    pub(crate) slot: Slot,
+pub(crate) struct NodeChoice {
+    pub(crate) index: NodeIndex,
     pub(crate) total: i32,
 }
 
@@ -106,10 +106,10 @@ pub(crate) struct Picked {
 pub struct Engine {
     pub(crate) fleet: Fleet,
     /// The fleet that everything below was derived from.
-    follows: Identity,
+    fleet_identity: FleetIdentity,
     pub(crate) policy: Policy,
     scorers: WeightedScorers,
-    derived: Derived,
+    derived: DerivedState,
     masks: Masks,
     rankings: Rankings,
     words: Vec<u64>,
@@ -127,11 +127,11 @@ impl Engine {
     #[must_use]
     pub fn with_fleet(fleet: Fleet, policy: Policy) -> Self {
         Self {
-            follows: fleet.identity().same(),
+            fleet_identity: fleet.identity().share(),
             fleet,
             scorers: WeightedScorers::new(&policy),
             policy,
-            derived: Derived::new(),
+            derived: DerivedState::new(),
             masks: Masks::default(),
             rankings: Rankings::default(),
             words: Vec::new(),
@@ -160,7 +160,7 @@ impl Engine {
     pub fn set_policy(&mut self, policy: Policy) {
         self.scorers = WeightedScorers::new(&policy);
         self.policy = policy;
-        self.forget();
+        self.drop_derived();
     }
 
     /// Chooses a node for one instance. Nothing is claimed.
@@ -216,17 +216,19 @@ impl Engine {
         request: &InstanceRequest,
         node: &NodeId,
         now: Timestamp,
-    ) -> Result<(), NotHere> {
+    ) -> Result<(), CheckError> {
         self.validate(request)?;
-        let unknown = || NotHere::UnknownNode(node.clone());
-        let slot = self.fleet.slot_of(node).ok_or_else(unknown)?;
-        let row = self.fleet.row(slot).ok_or_else(unknown)?;
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        match first_failure(&ask, slot, row) {
+        let unknown = || CheckError::UnknownNode(node.clone());
+        let index = self.fleet.index_of(node).ok_or_else(unknown)?;
+        let row = self.fleet.row(index).ok_or_else(unknown)?;
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        match first_failure(&prepared, index, row) {
             None => Ok(()),
-            Some((id, evidence)) => {
-                Err(NotHere::Removed { filter: id.filter().name, code: id.filter().code, evidence })
-            }
+            Some((id, evidence)) => Err(CheckError::Removed {
+                filter: id.filter().name,
+                code: id.filter().code,
+                evidence,
+            }),
         }
     }
 
@@ -241,20 +243,20 @@ impl Engine {
     ) -> Result<Explanation, PlaceError> {
         self.validate(request)?;
         self.catch_up(now);
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        Ok(explain_choice(&ask, &self.derived.scale))
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        Ok(explain_choice(&prepared, &self.derived.scale))
     }
 
     /// The total of one node for a request.
     pub(crate) fn total_at(
         &mut self,
         request: &InstanceRequest,
-        slot: Slot,
+        index: NodeIndex,
         now: Timestamp,
     ) -> i32 {
         self.catch_up(now);
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        let values = all_values(&ask, &self.derived.scale, &[slot]);
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        let values = all_values(&prepared, &self.derived.scale, &[index]);
         values.first().map_or(0, |values| combine(&self.policy, values))
     }
 
@@ -281,22 +283,22 @@ impl Engine {
 
     /// Brings what is derived up to date without deciding anything.
     pub(crate) fn catch_up(&mut self, now: Timestamp) {
-        if !self.follows.is(self.fleet.identity()) {
-            self.forget();
+        if !self.fleet_identity.is_same_as(self.fleet.identity()) {
+            self.drop_derived();
         }
         self.derived.catch_up(&mut self.fleet, &self.policy, &self.scorers, now);
     }
 
     /// Whether a node passed every filter on its own facts and the time when the engine last caught
     /// up.
-    pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
-        self.derived.eligible.get(slot)
+    pub(crate) fn is_eligible(&self, index: NodeIndex) -> bool {
+        self.derived.eligible.get(index)
     }
 
     /// Drops everything derived: another policy, or another fleet than the one it followed.
-    fn forget(&mut self) {
-        self.follows = self.fleet.identity().same();
-        self.derived = Derived::new();
+    fn drop_derived(&mut self) {
+        self.fleet_identity = self.fleet.identity().share();
+        self.derived = DerivedState::new();
         self.masks.clear();
         self.rankings.clear();
     }
@@ -304,13 +306,13 @@ impl Engine {
     pub(crate) fn placement(
         &self,
         request: &InstanceRequest,
-        picked: Picked,
+        picked: NodeChoice,
         now: Timestamp,
     ) -> Placement {
-        let row = self.fleet.row(picked.slot);
+        let row = self.fleet.row(picked.index);
         let has_rules = !request.affinity.is_empty() || !request.locality.is_empty();
         let notices = if has_rules {
-            Ask::new(request, &self.policy, &self.fleet, now).notices
+            PreparedRequest::new(request, &self.policy, &self.fleet, now).notices
         } else {
             Vec::new()
         };
@@ -329,63 +331,80 @@ impl Engine {
         request: &InstanceRequest,
         now: Timestamp,
         reuse: Reuse,
-    ) -> Option<Picked> {
+    ) -> Option<NodeChoice> {
         self.catch_up(now);
         if reuse == Reuse::Nothing {
             self.masks.clear();
         }
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        if !passes_request_tests(&ask) {
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        if !passes_request_tests(&prepared) {
             return None;
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
         let needs = Needs::new(&self.fleet, request, &self.policy);
         let inputs = Inputs {
-            ask: &ask,
+            prepared: &prepared,
             scorers: &self.scorers,
             derived: &self.derived,
             mask,
             needs: &needs,
         };
         let columnar = self.scorers.is_columnar;
-        let found =
-            if columnar && reuse == Reuse::Ranking { self.rankings.find(&ask) } else { Found::No };
-        if let Found::Kept(place) = found
+        let found = if columnar && reuse == Reuse::Ranking {
+            self.rankings.find(&prepared)
+        } else {
+            RankingLookup::Miss
+        };
+        if let RankingLookup::Hit(place) = found
             && let Some(choice) = self.rankings.choose(place, &inputs)
         {
-            return choice.map(|(slot, total)| Picked { slot, total });
+            return choice.map(|(index, total)| NodeChoice { index, total });
         }
-        eligibility_bits::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        eligibility_bits::fill_eligible(
+            &prepared,
+            self.derived.eligible.words(),
+            mask,
+            &mut self.words,
+        );
         scan_all(&mut self.totals, &self.words, &inputs);
         if !columnar {
-            return pick_slowly(&ask, &self.derived, &self.totals.survivors());
+            return pick_without_columns(&prepared, &self.derived, &self.totals.survivors());
         }
         self.rankings.keep(&found, &self.totals, &inputs);
         let winner = self.totals.winner(self.fleet.columns());
-        winner.map(|(slot, total)| Picked { slot, total })
+        winner.map(|(index, total)| NodeChoice { index, total })
     }
 
     /// Every node that could take a valid request, in order of id.
-    pub(crate) fn candidates(&mut self, request: &InstanceRequest, now: Timestamp) -> Vec<Slot> {
+    pub(crate) fn candidates(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+    ) -> Vec<NodeIndex> {
         self.catch_up(now);
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        if !passes_request_tests(&ask) {
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        if !passes_request_tests(&prepared) {
             return Vec::new();
         }
         let mask = self.masks.get(&self.fleet, &self.policy, request);
         let needs = Needs::new(&self.fleet, request, &self.policy);
         let inputs = Inputs {
-            ask: &ask,
+            prepared: &prepared,
             scorers: &self.scorers,
             derived: &self.derived,
             mask,
             needs: &needs,
         };
-        eligibility_bits::allowed(&ask, self.derived.eligible.words(), mask, &mut self.words);
+        eligibility_bits::fill_eligible(
+            &prepared,
+            self.derived.eligible.words(),
+            mask,
+            &mut self.words,
+        );
         scan_all(&mut self.totals, &self.words, &inputs);
-        let mut slots = self.totals.survivors();
-        slots.sort_unstable_by_key(|slot| self.fleet.columns().rank.get(*slot));
-        slots
+        let mut indexes = self.totals.survivors();
+        indexes.sort_unstable_by_key(|index| self.fleet.columns().rank.get(*index));
+        indexes
     }
 
     /// Chooses a node for a valid request among those that the caller admits as well. They are
@@ -394,21 +413,21 @@ impl Engine {
         &mut self,
         request: &InstanceRequest,
         now: Timestamp,
-        admits: &mut dyn FnMut(Slot, &NodeRow) -> bool,
-    ) -> Option<Slot> {
-        let slots = self.candidates(request, now);
+        admits: &mut dyn FnMut(NodeIndex, &NodeRow) -> bool,
+    ) -> Option<NodeIndex> {
+        let indexes = self.candidates(request, now);
         let totals = if self.scorers.is_columnar {
-            slots.iter().map(|slot| self.totals.of(*slot)).collect()
+            indexes.iter().map(|index| self.totals.get(*index)).collect()
         } else {
-            let ask = Ask::new(request, &self.policy, &self.fleet, now);
-            all_totals(&ask, &self.derived.scale, &slots)
+            let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+            all_totals(&prepared, &self.derived.scale, &indexes)
         };
         // In the order of ids, so that of equals the first comes first.
-        let ranked = totals.into_iter().zip((0..slots.len()).map(Reverse));
+        let ranked = totals.into_iter().zip((0..indexes.len()).map(Reverse));
         let mut ranked: BinaryHeap<(i32, Reverse<usize>)> = ranked.collect();
         while let Some((_, Reverse(place))) = ranked.pop() {
-            if self.fleet.row(slots[place]).is_some_and(|row| admits(slots[place], row)) {
-                return Some(slots[place]);
+            if self.fleet.row(indexes[place]).is_some_and(|row| admits(indexes[place], row)) {
+                return Some(indexes[place]);
             }
         }
         None
@@ -416,10 +435,14 @@ impl Engine {
 }
 
 /// The choice under a policy whose totals no column holds.
-fn pick_slowly(ask: &Ask<'_>, derived: &Derived, survivors: &[Slot]) -> Option<Picked> {
-    let totals = all_totals(ask, &derived.scale, survivors);
-    let rank = |slot: Slot| ask.fleet.columns().rank.get(slot);
+fn pick_without_columns(
+    prepared: &PreparedRequest<'_>,
+    derived: &DerivedState,
+    survivors: &[NodeIndex],
+) -> Option<NodeChoice> {
+    let totals = all_totals(prepared, &derived.scale, survivors);
+    let rank = |index: NodeIndex| prepared.fleet.columns().rank.get(index);
     let scored = survivors.iter().zip(totals);
-    let best = scored.map(|(&slot, total)| (Reverse(total), rank(slot), slot)).min();
-    best.map(|(total, _, slot)| Picked { slot, total: total.0 })
+    let best = scored.map(|(&index, total)| (Reverse(total), rank(index), index)).min();
+    best.map(|(total, _, index)| NodeChoice { index, total: total.0 })
 }

@@ -1,7 +1,7 @@
 //! The rankings that an engine keeps, by class of request.
 //!
 //! A class is worth a ranking when it comes a second time. Requests whose answer reaches further
-//! than a ranking can follow (see [`Ask::is_local`]) are scanned each time.
+//! than a ranking can follow (see [`PreparedRequest::is_local`]) are scanned each time.
 
 use std::hash::{Hash, Hasher};
 
@@ -10,13 +10,13 @@ use rustc_hash::FxHasher;
 use super::ranking::{Choice, Ranking};
 use super::scan::{Inputs, Totals};
 use crate::model::InstanceRequest;
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 
 /// Rankings that are kept.
-const KEPT: usize = 64;
+const MAX_RANKINGS: usize = 64;
 
 /// Classes seen once are remembered by hash alone, in this many places.
-const SEEN: usize = 256;
+const MAX_SEEN: usize = 256;
 
 /// All rankings of an engine.
 #[derive(Clone, Debug, Default)]
@@ -29,13 +29,13 @@ pub(crate) struct Rankings {
 }
 
 /// What came of looking for a ranking.
-pub(crate) enum Found {
+pub(crate) enum RankingLookup {
     /// There is one at this place, to be repaired.
-    Kept(usize),
+    Hit(usize),
     /// The class came before: keep the next scan.
-    Again(u64),
+    SecondUse(u64),
     /// The class is new, or cannot have a ranking.
-    No,
+    Miss,
 }
 
 impl Rankings {
@@ -46,27 +46,27 @@ impl Rankings {
     }
 
     /// Looks for the ranking of a request.
-    pub(crate) fn find(&mut self, ask: &Ask<'_>) -> Found {
-        if !ask.is_local() || !ask.request.volumes.is_empty() {
-            return Found::No;
+    pub(crate) fn find(&mut self, prepared: &PreparedRequest<'_>) -> RankingLookup {
+        if !prepared.is_local() || !prepared.request.volumes.is_empty() {
+            return RankingLookup::Miss;
         }
         self.uses += 1;
-        let hash = class_hash(ask.request);
+        let hash = class_hash(prepared.request);
         let same = |place: &usize| {
-            self.hashes[*place] == hash && self.rankings[*place].sample.same_class(ask.request)
+            self.hashes[*place] == hash && self.rankings[*place].sample.same_class(prepared.request)
         };
         if let Some(place) = (0..self.hashes.len()).find(same) {
             self.rankings[place].last_used = self.uses;
-            return Found::Kept(place);
+            return RankingLookup::Hit(place);
         }
         if self.seen.contains(&hash) {
-            return Found::Again(hash);
+            return RankingLookup::SecondUse(hash);
         }
-        if self.seen.len() >= SEEN {
+        if self.seen.len() >= MAX_SEEN {
             self.seen.remove(0);
         }
         self.seen.push(hash);
-        Found::No
+        RankingLookup::Miss
     }
 
     /// Chooses from a ranking after repairing it; nothing when it must be scanned anew.
@@ -75,25 +75,25 @@ impl Rankings {
         if !ranking.repair(inputs) {
             return None;
         }
-        Some(ranking.winner(inputs.ask))
+        Some(ranking.winner(inputs.prepared))
     }
 
     /// Keeps the totals of a scan as a ranking.
-    pub(crate) fn keep(&mut self, found: &Found, totals: &Totals, inputs: &Inputs<'_>) {
+    pub(crate) fn keep(&mut self, found: &RankingLookup, totals: &Totals, inputs: &Inputs<'_>) {
         let ranking = match found {
-            Found::No => return,
-            Found::Kept(place) => &mut self.rankings[*place],
-            Found::Again(hash) => {
-                let place = self.place_for(*hash, inputs.ask.request);
+            RankingLookup::Miss => return,
+            RankingLookup::Hit(place) => &mut self.rankings[*place],
+            RankingLookup::SecondUse(hash) => {
+                let place = self.place_for(*hash, inputs.prepared.request);
                 &mut self.rankings[place]
             }
         };
-        ranking.take(totals, inputs);
+        ranking.rebuild_from_scan(totals, inputs);
     }
 
     fn place_for(&mut self, hash: u64, request: &InstanceRequest) -> usize {
         let ranking = Ranking::new(request, self.uses);
-        if self.rankings.len() < KEPT {
+        if self.rankings.len() < MAX_RANKINGS {
             self.rankings.push(ranking);
             self.hashes.push(hash);
             return self.rankings.len() - 1;

@@ -1,24 +1,25 @@
 //! The smallest set of instances on one node whose release makes room for a request.
 
-use crate::filter::{FilterId, Test, judge};
-use crate::fleet::{InstanceRow, NodeRow, Slot};
-use crate::prepared_request::Ask;
+use crate::filter::{FilterId, FilterTest, run_filter};
+use crate::fleet::{InstanceRow, NodeIndex, NodeRow};
+use crate::prepared_request::PreparedRequest;
 
 /// A small set of instances on one node whose release lets the request in; nothing when the node
 /// needs no release, or none helps.
 pub(crate) fn smallest_release<'a>(
-    ask: &Ask<'a>,
-    slot: Slot,
+    prepared: &PreparedRequest<'a>,
+    index: NodeIndex,
     row: &NodeRow,
     may_go: impl Fn(&InstanceRow) -> bool,
 ) -> Option<Vec<&'a InstanceRow>> {
-    let lacks_room = |row: &NodeRow| fails(ask, slot, row, true);
-    if fails(ask, slot, row, false) || !lacks_room(row) {
+    let lacks_room = |row: &NodeRow| fails(prepared, index, row, true);
+    if fails(prepared, index, row, false) || !lacks_room(row) {
         return None;
     }
-    let here = row.instances.iter().filter_map(|&number| ask.fleet.instance_at(number));
+    let here = row.instances.iter().filter_map(|&number| prepared.fleet.instance_at(number));
     // Whom the request must be with stays, or the room would be of no use to it.
-    let may_go = |instance: &&InstanceRow| may_go(instance) && !is_company(ask, instance);
+    let may_go =
+        |instance: &&InstanceRow| may_go(instance) && !is_required_neighbour(prepared, instance);
     let mut victims: Vec<&InstanceRow> = here.filter(may_go).collect();
     victims.sort_by_key(|v| (v.priority, std::cmp::Reverse(v.resources.memory_mib), v.id));
     let mut hypothetical = row.clone();
@@ -27,20 +28,20 @@ pub(crate) fn smallest_release<'a>(
         hypothetical.uncharge(victim);
         released.push(victim);
         if !lacks_room(&hypothetical) {
-            return Some(without_spares(row, released, &lacks_room));
+            return Some(drop_unneeded(row, released, &lacks_room));
         }
     }
     None
 }
 
 /// Whether an instance is one that the request must be with.
-fn is_company(ask: &Ask<'_>, instance: &InstanceRow) -> bool {
-    let mut rules = ask.hard.iter().filter(|rule| rule.wants_company());
-    rules.any(|rule| rule.may_count(ask.fleet, ask.owner, instance))
+fn is_required_neighbour(prepared: &PreparedRequest<'_>, instance: &InstanceRow) -> bool {
+    let mut rules = prepared.hard_rules.iter().filter(|rule| rule.wants_members());
+    rules.any(|rule| rule.may_count(prepared.fleet, prepared.owner, instance))
 }
 
 /// Drops every instance whose release turns out not to be needed, the most important first.
-fn without_spares<'a>(
+fn drop_unneeded<'a>(
     row: &NodeRow,
     mut released: Vec<&'a InstanceRow>,
     lacks_room: &dyn Fn(&NodeRow) -> bool,
@@ -57,8 +58,9 @@ fn without_spares<'a>(
 }
 
 /// Whether any filter of room, or any other filter, keeps the request off the node.
-fn fails(ask: &Ask<'_>, slot: Slot, row: &NodeRow, of_room: bool) -> bool {
+fn fails(prepared: &PreparedRequest<'_>, index: NodeIndex, row: &NodeRow, of_room: bool) -> bool {
     FilterId::all().any(|id| {
-        matches!(id.filter().test, Test::Load(_)) == of_room && judge(id, ask, slot, row).is_err()
+        matches!(id.filter().test, FilterTest::Load(_)) == of_room
+            && run_filter(id, prepared, index, row).is_err()
     })
 }

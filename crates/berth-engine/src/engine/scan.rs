@@ -2,20 +2,20 @@
 //!
 //! The comparisons are those of the capacity filters (`filter::Needs` hands them over), the points
 //! those of the scorers. Nothing is skipped and nothing is sampled: a node that cannot take the
-//! instance gets [`NOT_HERE`], every other gets its total. Plain loops over arrays of 64 that the
+//! instance gets [`INELIGIBLE`], every other gets its total. Plain loops over arrays of 64 that the
 //! compiler turns into vector code; `pulp` picks the widest vectors the machine has, and since all
 //! of it is integers, the answer is the same on every machine.
 
 #![expect(clippy::needless_range_loop, reason = "lanes of several arrays go side by side")]
 
-use super::derived::Derived;
+use super::derived_state::DerivedState;
 use crate::filter::{Gate, Needs};
-use crate::fleet::{Block, Columns, LANES, Lanes, Slot, lanes};
-use crate::prepared_request::Ask;
-use crate::score::{Exceptions, Kind, WeightedScorers, dense_points, term};
+use crate::fleet::{Block, Columns, LANES, Lanes, NodeIndex, lanes};
+use crate::prepared_request::PreparedRequest;
+use crate::score::{Exceptions, ScorerKind, WeightedScorers, dense_points, term};
 
 /// The total of a node that is out.
-pub(crate) const NOT_HERE: i32 = i32::MIN;
+pub(crate) const INELIGIBLE: i32 = i32::MIN;
 
 /// Bit `i` of a half-word, for turning bits into lanes without a variable shift.
 const BIT: [u32; 32] = {
@@ -41,7 +41,7 @@ pub(crate) struct Totals {
 }
 
 /// A column's blocks and what they must at least hold.
-type Compared<'a> = (&'a [Block<i32>], i32);
+type GateColumn<'a> = (&'a [Block<i32>], i32);
 
 /// What a scan reads.
 pub(crate) struct Scan<'a> {
@@ -57,36 +57,40 @@ impl Totals {
     /// Filters by capacity and scores, in one pass over the columns.
     pub(crate) fn fill(&mut self, scan: &Scan<'_>) {
         let blocks = scan.words.len();
-        self.blocks.resize(blocks, Block([NOT_HERE; LANES]));
-        self.best.resize(blocks, NOT_HERE);
+        self.blocks.resize(blocks, Block([INELIGIBLE; LANES]));
+        self.best.resize(blocks, INELIGIBLE);
         // A class that no node ever stated has no column: nothing passes.
         let compared = |gate: &Gate<'_>| gate.column.is_some();
-        let columns: Vec<Compared<'_>> = scan
+        let columns: Vec<GateColumn<'_>> = scan
             .gates
             .iter()
             .filter_map(|gate| gate.column.map(|column| (column.blocks(), gate.need)))
             .collect();
         if !scan.gates.iter().all(compared) {
-            self.blocks.fill(Block([NOT_HERE; LANES]));
-            self.best.fill(NOT_HERE);
+            self.blocks.fill(Block([INELIGIBLE; LANES]));
+            self.best.fill(INELIGIBLE);
             return;
         };
         let (blocks, best) = (&mut self.blocks[..], &mut self.best[..]);
-        pulp::Arch::new().dispatch(Fill { blocks, best, scan, gates: &columns });
+        pulp::Arch::new().dispatch(FillTotals { blocks, best, scan, gates: &columns });
     }
 
     /// Adds what the sparse scorers give to the few nodes that differ from the rest.
-    pub(crate) fn add_exceptions(&mut self, scorers: &WeightedScorers, ask: &Ask<'_>) {
+    pub(crate) fn add_exceptions(
+        &mut self,
+        scorers: &WeightedScorers,
+        prepared: &PreparedRequest<'_>,
+    ) {
         self.changes.clear();
         for (sparse, weight) in &scorers.sparse {
-            (sparse.exceptions)(ask, &mut Exceptions::new(*weight, &mut self.changes));
+            (sparse.exceptions)(prepared, &mut Exceptions::new(*weight, &mut self.changes));
         }
         if self.changes.is_empty() {
             return;
         }
         self.touched.clear();
         self.touched.resize(self.best.len().div_ceil(LANES), 0);
-        pulp::Arch::new().dispatch(Apply {
+        pulp::Arch::new().dispatch(ApplyExceptions {
             blocks: &mut self.blocks,
             best: &mut self.best,
             changes: &self.changes,
@@ -95,77 +99,77 @@ impl Totals {
     }
 
     /// Adds what only node and request together tell, node by node: no column has it.
-    pub(crate) fn add_dense(&mut self, scorers: &WeightedScorers, ask: &Ask<'_>) {
+    pub(crate) fn add_dense(&mut self, scorers: &WeightedScorers, prepared: &PreparedRequest<'_>) {
         if scorers.dense.is_empty() {
             return;
         }
         for (place, (block, best)) in self.blocks.iter_mut().zip(&mut self.best).enumerate() {
-            if *best == NOT_HERE {
+            if *best == INELIGIBLE {
                 continue;
             }
-            for (lane, total) in block.0.iter_mut().enumerate().filter(|(_, t)| **t != NOT_HERE) {
-                let row = ask.fleet.row(Slot::at(place, lane));
-                *total += row.map_or(0, |row| dense_points(scorers, ask, row));
+            for (lane, total) in block.0.iter_mut().enumerate().filter(|(_, t)| **t != INELIGIBLE) {
+                let row = prepared.fleet.row(NodeIndex::at(place, lane));
+                *total += row.map_or(0, |row| dense_points(scorers, prepared, row));
             }
             *best = greatest(block);
         }
     }
 
     /// The node with the highest total; of equals, the one whose id comes first.
-    pub(crate) fn winner(&self, columns: &Columns) -> Option<(Slot, i32)> {
-        let top = self.best.iter().copied().max().filter(|&top| top != NOT_HERE)?;
+    pub(crate) fn winner(&self, columns: &Columns) -> Option<(NodeIndex, i32)> {
+        let top = self.best.iter().copied().max().filter(|&top| top != INELIGIBLE)?;
         let blocks = self.best.iter().enumerate().filter(|(_, best)| **best == top);
         let firsts = blocks.filter_map(|(block, _)| {
             let ranks = &columns.rank.blocks()[block].0;
             let equals = (0..LANES).filter(|&lane| self.blocks[block].0[lane] == top);
-            equals.map(|lane| (ranks[lane], Slot::at(block, lane))).min()
+            equals.map(|lane| (ranks[lane], NodeIndex::at(block, lane))).min()
         });
-        firsts.min().map(|(_, slot)| (slot, top))
+        firsts.min().map(|(_, index)| (index, top))
     }
 
     /// The total of one node.
-    pub(crate) fn of(&self, slot: Slot) -> i32 {
-        self.blocks[slot.block()].0[slot.lane()]
+    pub(crate) fn get(&self, index: NodeIndex) -> i32 {
+        self.blocks[index.block()].0[index.lane()]
     }
 
     /// Shows every node that is not out, with its total and where it comes in the order of ids.
-    pub(crate) fn each(&self, columns: &Columns, see: &mut impl FnMut(usize, i32, u32)) {
+    pub(crate) fn for_each(&self, columns: &Columns, visit: &mut impl FnMut(usize, i32, u32)) {
         for (block, totals) in self.blocks.iter().enumerate() {
-            if self.best[block] == NOT_HERE {
+            if self.best[block] == INELIGIBLE {
                 continue;
             }
             let ranks = &columns.rank.blocks()[block].0;
             for (lane, (&total, &rank)) in totals.0.iter().zip(ranks).enumerate() {
-                if total != NOT_HERE {
-                    see(block * LANES + lane, total, rank);
+                if total != INELIGIBLE {
+                    visit(block * LANES + lane, total, rank);
                 }
             }
         }
     }
 
     /// Every node that is not out.
-    pub(crate) fn survivors(&self) -> Vec<Slot> {
-        let mut slots = Vec::new();
+    pub(crate) fn survivors(&self) -> Vec<NodeIndex> {
+        let mut indexes = Vec::new();
         for (block, totals) in self.blocks.iter().enumerate() {
-            if self.best[block] != NOT_HERE {
-                let here = (0..LANES).filter(|&lane| totals.0[lane] != NOT_HERE);
-                slots.extend(here.map(|lane| Slot::at(block, lane)));
+            if self.best[block] != INELIGIBLE {
+                let here = (0..LANES).filter(|&lane| totals.0[lane] != INELIGIBLE);
+                indexes.extend(here.map(|lane| NodeIndex::at(block, lane)));
             }
         }
-        slots
+        indexes
     }
 }
 
 /// The pass over all blocks. A type and not a closure: only so is it inlined into the code that
 /// may use wide instructions, and a call would lose them.
-struct Fill<'a> {
+struct FillTotals<'a> {
     blocks: &'a mut [Block<i32>],
     best: &'a mut [i32],
     scan: &'a Scan<'a>,
-    gates: &'a [Compared<'a>],
+    gates: &'a [GateColumn<'a>],
 }
 
-impl pulp::WithSimd for Fill<'_> {
+impl pulp::WithSimd for FillTotals<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -175,8 +179,8 @@ impl pulp::WithSimd for Fill<'_> {
         let inputs = scan.words.iter().zip(scan.points).zip(scan.zone_of_block);
         for (place, ((total, best), ((&word, points), &zone))) in totals.zip(inputs).enumerate() {
             if word == 0 {
-                total.0 = [NOT_HERE; LANES];
-                *best = NOT_HERE;
+                total.0 = [INELIGIBLE; LANES];
+                *best = INELIGIBLE;
                 continue;
             }
             let mut open = lanes_of(word);
@@ -187,10 +191,10 @@ impl pulp::WithSimd for Fill<'_> {
                 }
             }
             let offset = scan.offsets[zone as usize];
-            let mut greatest = NOT_HERE;
+            let mut greatest = INELIGIBLE;
             for lane in 0..LANES {
                 let here = points.0[lane].wrapping_add(offset);
-                let value = if open[lane] != 0 { here } else { NOT_HERE };
+                let value = if open[lane] != 0 { here } else { INELIGIBLE };
                 total.0[lane] = value;
                 greatest = greatest.max(value);
             }
@@ -200,14 +204,14 @@ impl pulp::WithSimd for Fill<'_> {
 }
 
 /// The pass over what sparse scorers listed.
-struct Apply<'a> {
+struct ApplyExceptions<'a> {
     blocks: &'a mut [Block<i32>],
     best: &'a mut [i32],
     changes: &'a [(Lanes, i32)],
     touched: &'a mut [u64],
 }
 
-impl pulp::WithSimd for Apply<'_> {
+impl pulp::WithSimd for ApplyExceptions<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -219,7 +223,7 @@ impl pulp::WithSimd for Apply<'_> {
         }
         for (word, &blocks) in self.touched.iter().enumerate() {
             for block in lanes(blocks, word) {
-                self.best[block.index()] = greatest(&self.blocks[block.index()]);
+                self.best[block.as_usize()] = greatest(&self.blocks[block.as_usize()]);
             }
         }
     }
@@ -230,13 +234,13 @@ impl pulp::WithSimd for Apply<'_> {
 pub(crate) fn add_to_lanes(block: &mut Block<i32>, mask: u64, delta: i32) {
     if mask.is_power_of_two() {
         let total = &mut block.0[mask.trailing_zeros() as usize];
-        *total += if *total == NOT_HERE { 0 } else { delta };
+        *total += if *total == INELIGIBLE { 0 } else { delta };
         return;
     }
     let open = lanes_of(mask);
     for lane in 0..LANES {
         let total = block.0[lane];
-        let here = open[lane] & -i32::from(total != NOT_HERE);
+        let here = open[lane] & -i32::from(total != INELIGIBLE);
         block.0[lane] = total.wrapping_add(delta & here);
     }
 }
@@ -244,7 +248,7 @@ pub(crate) fn add_to_lanes(block: &mut Block<i32>, mask: u64, delta: i32) {
 /// The greatest of a block.
 #[inline(always)]
 pub(crate) fn greatest(block: &Block<i32>) -> i32 {
-    block.0.iter().copied().fold(NOT_HERE, i32::max)
+    block.0.iter().copied().fold(INELIGIBLE, i32::max)
 }
 
 #[inline(always)]
@@ -261,23 +265,23 @@ fn lanes_of(word: u64) -> [i32; LANES] {
 }
 
 /// The points of a node that no sparse scorer lists.
-pub(crate) fn rest_points(ask: &Ask<'_>) -> i32 {
+pub(crate) fn default_points(prepared: &PreparedRequest<'_>) -> i32 {
     let mut rest = 0;
-    for (id, weight) in ask.policy.weights() {
-        if let Kind::Sparse(sparse) = id.scorer().kind {
-            rest += term((sparse.rest)(ask), weight);
+    for (id, weight) in prepared.policy.weights() {
+        if let ScorerKind::Sparse(sparse) = id.scorer().kind {
+            rest += term((sparse.default)(prepared), weight);
         }
     }
     rest
 }
 
 /// The points of each zone.
-pub(crate) fn zone_points(ask: &Ask<'_>) -> Vec<i32> {
-    let mut points = vec![0; ask.fleet.domains().zone_count()];
-    for (id, weight) in ask.policy.weights() {
-        if let Kind::Zone(value) = id.scorer().kind {
+pub(crate) fn zone_points(prepared: &PreparedRequest<'_>) -> Vec<i32> {
+    let mut points = vec![0; prepared.fleet.domains().zone_count()];
+    for (id, weight) in prepared.policy.weights() {
+        if let ScorerKind::Zone(value) = id.scorer().kind {
             for (zone, points) in points.iter_mut().enumerate() {
-                *points += term(value(ask, u32::try_from(zone).unwrap_or(0)), weight);
+                *points += term(value(prepared, u32::try_from(zone).unwrap_or(0)), weight);
             }
         }
     }
@@ -286,25 +290,25 @@ pub(crate) fn zone_points(ask: &Ask<'_>) -> Vec<i32> {
 
 /// What a request needs to be repaired or scanned.
 pub(crate) struct Inputs<'a> {
-    pub(crate) ask: &'a Ask<'a>,
+    pub(crate) prepared: &'a PreparedRequest<'a>,
     pub(crate) scorers: &'a WeightedScorers,
-    pub(crate) derived: &'a Derived,
+    pub(crate) derived: &'a DerivedState,
     pub(crate) mask: &'a [u64],
     pub(crate) needs: &'a Needs<'a>,
 }
 
 /// Scans everything, exceptions included.
 pub(crate) fn scan_all(totals: &mut Totals, words: &[u64], inputs: &Inputs<'_>) {
-    let zones = zone_points(inputs.ask);
-    let rest = rest_points(inputs.ask);
+    let zones = zone_points(inputs.prepared);
+    let rest = default_points(inputs.prepared);
     let offsets: Vec<i32> = zones.into_iter().map(|zone| zone + rest).collect();
     totals.fill(&Scan {
         words,
-        gates: &inputs.needs.gates(inputs.ask.fleet.columns()),
+        gates: &inputs.needs.gates(inputs.prepared.fleet.columns()),
         points: inputs.derived.points.blocks(),
         offsets: &offsets,
-        zone_of_block: &inputs.ask.fleet.columns().zone_of_block,
+        zone_of_block: &inputs.prepared.fleet.columns().zone_of_block,
     });
-    totals.add_exceptions(inputs.scorers, inputs.ask);
-    totals.add_dense(inputs.scorers, inputs.ask);
+    totals.add_exceptions(inputs.scorers, inputs.prepared);
+    totals.add_dense(inputs.scorers, inputs.prepared);
 }

@@ -1,10 +1,10 @@
 //! Diagnosis of a refusal: who removed whom, who came closest, and which single rule matters most.
 
 use super::{FilterCount, NearestMiss, Refusal};
-use crate::filter::{FILTERS, FilterId, Test, all_failures};
-use crate::fleet::Slot;
+use crate::filter::{FILTERS, FilterId, FilterTest, all_failures};
+use crate::fleet::NodeIndex;
 use crate::model::{Evidence, NodeId};
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 
 /// What the pass over all nodes found.
 pub(crate) struct Diagnosis {
@@ -15,16 +15,16 @@ pub(crate) struct Diagnosis {
     /// Nodes that only this filter keeps out.
     pub(crate) only: Vec<usize>,
     /// The first node, by id, that only this filter keeps out.
-    pub(crate) only_node: Vec<Option<Slot>>,
+    pub(crate) only_node: Vec<Option<NodeIndex>>,
     /// Nodes that only filters of room keep out.
-    pub(crate) lack_only_room: Vec<Slot>,
+    pub(crate) lack_only_room: Vec<NodeIndex>,
 }
 
 /// Smaller is closer: a shortfall in numbers first, else the order of ids decides.
 type Closeness = i64;
 
 /// Judges every node and notes which filters keep it out.
-pub(crate) fn diagnose(ask: &Ask<'_>) -> Diagnosis {
+pub(crate) fn diagnose(prepared: &PreparedRequest<'_>) -> Diagnosis {
     let filters = FILTERS.len();
     let mut diagnosis = Diagnosis {
         removed: vec![0; filters],
@@ -33,27 +33,28 @@ pub(crate) fn diagnose(ask: &Ask<'_>) -> Diagnosis {
         only_node: vec![None; filters],
         lack_only_room: Vec::new(),
     };
-    for (id, slot) in ask.fleet.slots_in_order() {
-        diagnosis.look_at(ask, id, slot);
+    for (id, index) in prepared.fleet.nodes_in_order() {
+        diagnosis.inspect_node(prepared, id, index);
     }
     diagnosis
 }
 
 impl Diagnosis {
-    fn look_at(&mut self, ask: &Ask<'_>, id: &NodeId, slot: Slot) {
-        let Some(row) = ask.fleet.row(slot) else {
+    fn inspect_node(&mut self, prepared: &PreparedRequest<'_>, id: &NodeId, index: NodeIndex) {
+        let Some(row) = prepared.fleet.row(index) else {
             return;
         };
-        let failures = all_failures(ask, slot, row);
-        let of_room =
-            |(filter, _): &(FilterId, Evidence)| matches!(filter.filter().test, Test::Load(_));
+        let failures = all_failures(prepared, index, row);
+        let of_room = |(filter, _): &(FilterId, Evidence)| {
+            matches!(filter.filter().test, FilterTest::Load(_))
+        };
         if !failures.is_empty() && failures.iter().all(of_room) {
-            self.lack_only_room.push(slot);
+            self.lack_only_room.push(index);
         }
         if let [(single, _)] = failures.as_slice() {
             let place = usize::from(single.0);
             self.only[place] += 1;
-            self.only_node[place].get_or_insert(slot);
+            self.only_node[place].get_or_insert(index);
         }
         if let Some((first, evidence)) = failures.into_iter().next() {
             let place = usize::from(first.0);
@@ -68,7 +69,7 @@ impl Diagnosis {
 }
 
 /// The refusal that a diagnosis amounts to, without fixes.
-pub(crate) fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
+pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Refusal {
     let removing = || FilterId::all().filter(|id| diagnosis.removed[usize::from(id.0)] > 0);
     // The last filter to remove a node emptied the list, as in a chain of filters.
     let last = removing().next_back();
@@ -85,19 +86,19 @@ pub(crate) fn describe(ask: &Ask<'_>, diagnosis: &Diagnosis) -> Refusal {
         .max()
         .filter(|(admits, _)| *admits > 0);
     Refusal {
-        instance: ask.request.id,
-        owner: ask.request.owner.clone(),
+        instance: prepared.request.id,
+        owner: prepared.request.owner.clone(),
         // A fleet without nodes has, above all, no active ones.
         code: last.map_or("no_nodes_active", |id| id.filter().code).into(),
         filter: last.map(|id| id.filter().name.into()),
         remedy: last.map_or("add a node", |id| id.filter().remedy).into(),
-        nodes: ask.fleet.node_count(),
+        nodes: prepared.fleet.node_count(),
         counts: counts.collect(),
         nearest: nearest.collect(),
         best_relaxation: most.map(|(admits, id)| (id.0.filter().name.into(), admits)),
         fixes: Vec::new(),
         waiting_may_help: removing().any(|id| id.filter().transient),
-        notices: ask.notices.clone(),
+        notices: prepared.notices.clone(),
         search: None,
     }
 }

@@ -29,7 +29,7 @@ pub enum Audience<'a> {
 
 /// A stable name or code. The engine lends its own, which costs nothing; a client that reads an
 /// answer owns what it read, and so may meet names that are newer than itself.
-pub(crate) type Name = Cow<'static, str>;
+pub(crate) type StableName = Cow<'static, str>;
 
 /// How many nodes one filter removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub(crate) type Name = Cow<'static, str>;
 pub struct FilterCount {
     /// The filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub filter: Name,
+    pub filter: StableName,
     /// Nodes for which it was the first to say no.
     pub removed: usize,
 }
@@ -48,7 +48,7 @@ pub struct FilterCount {
 pub struct NearestMiss {
     /// The filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub filter: Name,
+    pub filter: StableName,
     /// The node; hidden from tenants if the policy says so.
     pub node: Option<NodeId>,
     /// Wanted and found.
@@ -71,7 +71,7 @@ pub enum Fix {
     Relax {
         /// The filter it concerns.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        filter: Name,
+        filter: StableName,
         /// What to change, in words.
         change: String,
         /// Where the instance would go then.
@@ -90,10 +90,10 @@ pub enum Fix {
     Mend {
         /// The filter that keeps it out.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        filter: Name,
+        filter: StableName,
         /// What the operator can do.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        remedy: Name,
+        remedy: StableName,
         /// Which node.
         node: Option<NodeId>,
     },
@@ -133,13 +133,13 @@ pub struct Refusal {
     pub owner: String,
     /// The stable reason code.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub code: Name,
+    pub code: StableName,
     /// The filter that removed the last nodes.
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
-    pub filter: Option<Name>,
+    pub filter: Option<StableName>,
     /// What can be done about that filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub remedy: Name,
+    pub remedy: StableName,
     /// How many nodes there are.
     pub nodes: usize,
     /// Nodes removed by each filter, in the order of filters; adds up to the number of nodes.
@@ -148,7 +148,7 @@ pub struct Refusal {
     pub nearest: Vec<NearestMiss>,
     /// The single filter whose relaxation would admit most nodes, and how many.
     #[cfg_attr(feature = "schema", schema(value_type = Option<(String, usize)>))]
-    pub best_relaxation: Option<(Name, usize)>,
+    pub best_relaxation: Option<(StableName, usize)>,
     /// Changes that were tried and found to work: to the request first, then to the fleet.
     pub fixes: Vec<Fix>,
     /// Whether waiting may help.
@@ -165,7 +165,7 @@ pub struct Refusal {
 pub struct Term {
     /// The scorer.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub scorer: Name,
+    pub scorer: StableName,
     /// Its value, `0..=1_000_000`.
     #[cfg_attr(feature = "schema", schema(maximum = 1000000))]
     pub value: u32,
@@ -187,12 +187,12 @@ pub enum NodeVerdict {
         node: NodeId,
         /// The first filter that said no.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        filter: Name,
+        filter: StableName,
         /// Why.
         evidence: Evidence,
         /// Filters further down that say no as well; all that are not named said yes.
         #[cfg_attr(feature = "schema", schema(value_type = Vec<(String, Evidence)>))]
-        others: Vec<(Name, Evidence)>,
+        others: Vec<(StableName, Evidence)>,
     },
     /// It could take the instance.
     Scored {

@@ -13,7 +13,7 @@ impl Refusal {
     /// are gone, as is who else uses a volume and what others run on a node; node names go if
     /// the policy says so. Racks never appear in a refusal at all.
     #[must_use]
-    pub fn seen_by(&self, audience: Audience<'_>, policy: &Policy) -> Self {
+    pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
         let Audience::Tenant(owner) = audience else {
             return seen;
@@ -55,7 +55,7 @@ impl Explanation {
     /// The same explanation as its audience may see it. For a tenant, what others run is hidden,
     /// and nodes have numbers instead of names if the policy says so.
     #[must_use]
-    pub fn seen_by(&self, audience: Audience<'_>, policy: &Policy) -> Self {
+    pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
         let Audience::Tenant(_) = audience else { return seen };
         for verdict in &mut seen.table {

@@ -2,26 +2,26 @@
 
 use super::{Decision, Explanation, NodeVerdict, Term};
 use crate::filter::all_failures;
-use crate::fleet::Slot;
+use crate::fleet::NodeIndex;
 use crate::model::NodeId;
 use crate::policy::{Combine, Policy};
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 use crate::score::{Scale, all_values, combine, term};
 
 /// Every node with its verdict and every term, for the request as it stands.
-pub(crate) fn explain_choice(ask: &Ask<'_>, scale: &Scale) -> Explanation {
-    let policy = ask.policy;
+pub(crate) fn explain_choice(prepared: &PreparedRequest<'_>, scale: &Scale) -> Explanation {
+    let policy = prepared.policy;
     let mut table = Vec::new();
-    let mut survivors: Vec<(NodeId, Slot)> = Vec::new();
-    for (id, slot) in ask.fleet.slots_in_order() {
-        let Some(row) = ask.fleet.row(slot) else {
+    let mut survivors: Vec<(NodeId, NodeIndex)> = Vec::new();
+    for (id, index) in prepared.fleet.nodes_in_order() {
+        let Some(row) = prepared.fleet.row(index) else {
             continue;
         };
-        let mut failures = all_failures(ask, slot, row)
+        let mut failures = all_failures(prepared, index, row)
             .into_iter()
             .map(|(id, evidence)| (id.filter().name.into(), evidence));
         match failures.next() {
-            None => survivors.push((id.clone(), slot)),
+            None => survivors.push((id.clone(), index)),
             Some((filter, evidence)) => table.push(NodeVerdict::Removed {
                 node: id.clone(),
                 filter,
@@ -30,8 +30,8 @@ pub(crate) fn explain_choice(ask: &Ask<'_>, scale: &Scale) -> Explanation {
             }),
         }
     }
-    let slots: Vec<Slot> = survivors.iter().map(|(_, slot)| *slot).collect();
-    let values = all_values(ask, scale, &slots);
+    let indexes: Vec<NodeIndex> = survivors.iter().map(|(_, index)| *index).collect();
+    let values = all_values(prepared, scale, &indexes);
     let mut scored: Vec<Decision> = survivors
         .iter()
         .zip(&values)
@@ -55,7 +55,7 @@ pub(crate) fn explain_choice(ask: &Ask<'_>, scale: &Scale) -> Explanation {
         winner: best.next(),
         runner_up: best.next(),
         table,
-        notices: ask.notices.clone(),
+        notices: prepared.notices.clone(),
     }
 }
 

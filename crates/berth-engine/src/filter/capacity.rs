@@ -4,11 +4,11 @@
 //! column is at least a need", and [`Needs`] hands exactly these pairs to the scan. A
 //! need of zero passes everywhere, over-full nodes included.
 
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::fleet::{Column, Columns, Fleet, NodeRow};
 use crate::model::{Amounts, Demand, InstanceRequest, Unit, enough};
 use crate::policy::{CpuRule, Policy};
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 
 pub(super) static INSTANCE_COUNT: Filter = Filter {
     name: "instance-count",
@@ -22,10 +22,10 @@ pub(super) static INSTANCE_COUNT: Filter = Filter {
     code: "no_capacity_instances",
     remedy: "release instances, raise the nodes' instance_limit, or add a node",
     transient: true,
-    test: Test::Load(instance_count),
+    test: FilterTest::Load(instance_count),
 };
 
-fn instance_count(_: &Ask<'_>, row: &NodeRow) -> Verdict {
+fn instance_count(_: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
     row.room().admits_one_more()
 }
 
@@ -41,11 +41,11 @@ pub(super) static CPU_CAP_MIXING: Filter = Filter {
     code: "cpu_cap_no_node",
     remedy: "cap the instance like its would-be neighbours, or let nodes mix (cpu_cap_mode)",
     transient: true,
-    test: Test::Load(cpu_cap_mixing),
+    test: FilterTest::Load(cpu_cap_mixing),
 };
 
-fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_cap(&demand(ask))
+fn cpu_cap_mixing(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_cap(&demand(prepared))
 }
 
 pub(super) static MEMORY: Filter = Filter {
@@ -57,11 +57,11 @@ pub(super) static MEMORY: Filter = Filter {
     code: "no_capacity_memory",
     remedy: "ask for less memory, release instances, or add a node",
     transient: true,
-    test: Test::Load(memory),
+    test: FilterTest::Load(memory),
 };
 
-fn memory(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_memory(&demand(ask))
+fn memory(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_memory(&demand(prepared))
 }
 
 pub(super) static CPU: Filter = Filter {
@@ -76,11 +76,11 @@ pub(super) static CPU: Filter = Filter {
     code: "no_capacity_cpu",
     remedy: "ask for less CPU, release instances, add a node, or let the policy treat CPU as soft",
     transient: true,
-    test: Test::Load(cpu),
+    test: FilterTest::Load(cpu),
 };
 
-fn cpu(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_cpu(&demand(ask))
+fn cpu(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_cpu(&demand(prepared))
 }
 
 pub(super) static DISK: Filter = Filter {
@@ -95,11 +95,11 @@ pub(super) static DISK: Filter = Filter {
     code: "no_capacity_disk",
     remedy: "ask for less disk, release instances, or add a node",
     transient: true,
-    test: Test::Load(disk),
+    test: FilterTest::Load(disk),
 };
 
-fn disk(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_disk(&demand(ask))
+fn disk(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_disk(&demand(prepared))
 }
 
 pub(super) static BANDWIDTH: Filter = Filter {
@@ -114,11 +114,11 @@ pub(super) static BANDWIDTH: Filter = Filter {
     code: "no_capacity_bandwidth",
     remedy: "ask for less bandwidth, release instances, or add a node",
     transient: true,
-    test: Test::Load(bandwidth),
+    test: FilterTest::Load(bandwidth),
 };
 
-fn bandwidth(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_bandwidth(&demand(ask))
+fn bandwidth(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_bandwidth(&demand(prepared))
 }
 
 pub(super) static EXTRA_CLASSES: Filter = Filter {
@@ -133,12 +133,12 @@ pub(super) static EXTRA_CLASSES: Filter = Filter {
     code: "no_capacity_class",
     remedy: "ask for less of it, release instances, or add a node that has it",
     transient: true,
-    test: Test::Load(extra_classes),
+    test: FilterTest::Load(extra_classes),
 };
 
-fn extra_classes(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    for (name, &wanted) in &ask.request.extra {
-        enough(name, wanted, class_room(ask.fleet, row, name), Unit::Count)?;
+fn extra_classes(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    for (name, &wanted) in &prepared.request.extra {
+        enough(name, wanted, class_room(prepared.fleet, row, name), Unit::Count)?;
     }
     Ok(())
 }
@@ -171,8 +171,8 @@ impl Demand {
     }
 }
 
-fn demand(ask: &Ask<'_>) -> Demand {
-    Demand::new(ask.request, ask.policy)
+fn demand(prepared: &PreparedRequest<'_>) -> Demand {
+    Demand::new(prepared.request, prepared.policy)
 }
 
 /// A column and what it must at least hold.

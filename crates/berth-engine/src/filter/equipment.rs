@@ -1,6 +1,6 @@
 //! Rules about what a node is and has, whatever is asked of it.
 
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::fleet::NodeRow;
 use crate::model::{Amounts, Evidence, PPM, Timestamp, Unit};
 use crate::policy::Policy;
@@ -14,7 +14,7 @@ pub(super) static FACTS_VALID: Filter = Filter {
     code: "no_nodes_valid",
     remedy: "correct the node's facts; the evidence names the field",
     transient: false,
-    test: Test::Node(facts_valid),
+    test: FilterTest::Node(facts_valid),
 };
 
 fn facts_valid(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
@@ -65,7 +65,7 @@ pub(super) static CAPACITY_KNOWN: Filter = Filter {
     code: "no_nodes_sized",
     remedy: "let the agents report CPU and memory; an unsized node is never chosen",
     transient: true,
-    test: Test::Node(capacity_known),
+    test: FilterTest::Node(capacity_known),
 };
 
 fn capacity_known(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
@@ -87,7 +87,7 @@ pub(super) static KVM: Filter = Filter {
     code: "no_nodes_kvm",
     remedy: "enable KVM on the nodes",
     transient: false,
-    test: Test::Node(|row, _, _| flag("kvm", row.kvm, true)),
+    test: FilterTest::Node(|row, _, _| flag("kvm", row.kvm, true)),
 };
 
 pub(super) static SCRATCH_DISK: Filter = Filter {
@@ -102,7 +102,7 @@ pub(super) static SCRATCH_DISK: Filter = Filter {
     code: "no_nodes_scratch",
     remedy: "free scratch disk on the nodes, or lower min_scratch_mib",
     transient: true,
-    test: Test::Node(scratch_disk),
+    test: FilterTest::Node(scratch_disk),
 };
 
 fn scratch_disk(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
@@ -128,7 +128,7 @@ pub(super) static OVERLAY_HEALTHY: Filter = Filter {
     code: "no_nodes_overlay",
     remedy: "mend the overlay network, or raise max_overlay_loss_ppm",
     transient: true,
-    test: Test::Node(overlay_healthy),
+    test: FilterTest::Node(overlay_healthy),
 };
 
 fn overlay_healthy(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
@@ -149,7 +149,7 @@ pub(super) static NOT_RESERVED: Filter = Filter {
     code: "no_nodes_unreserved",
     remedy: "take the reservation off a node",
     transient: false,
-    test: Test::Node(|row, _, _| flag("reserved", row.reserved, false)),
+    test: FilterTest::Node(|row, _, _| flag("reserved", row.reserved, false)),
 };
 
 pub(super) static NOT_HEADNODE: Filter = Filter {
@@ -161,7 +161,7 @@ pub(super) static NOT_HEADNODE: Filter = Filter {
     code: "no_nodes_beside_headnode",
     remedy: "add a node that does not run the control plane, or switch the filter off",
     transient: false,
-    test: Test::Node(|row, _, _| flag("headnode", row.headnode, false)),
+    test: FilterTest::Node(|row, _, _| flag("headnode", row.headnode, false)),
 };
 
 pub(super) fn flag(name: &str, found: bool, wanted: bool) -> Verdict {

@@ -1,6 +1,6 @@
 //! Rules about where a node stands in its life: its state, its pulse, its health, its calendar.
 
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
 use crate::model::{BootOutcome, Evidence, NodeState, Timestamp};
@@ -15,7 +15,7 @@ pub(super) static NODE_ACTIVE: Filter = Filter {
     code: "no_nodes_active",
     remedy: "activate or uncordon a node, or add one",
     transient: true,
-    test: Test::Node(node_active),
+    test: FilterTest::Node(node_active),
 };
 
 fn node_active(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
@@ -36,7 +36,7 @@ pub(super) static HEARTBEAT_FRESH: Filter = Filter {
     code: "no_nodes_fresh",
     remedy: "see why the agents are silent, or raise heartbeat_grace_s",
     transient: true,
-    test: Test::Node(heartbeat_fresh),
+    test: FilterTest::Node(heartbeat_fresh),
 };
 
 fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
@@ -60,7 +60,7 @@ pub(super) static NOT_SICK: Filter = Filter {
     code: "no_nodes_healthy",
     remedy: "look at the node's boot failures; it is taken back when they have aged",
     transient: true,
-    test: Test::Node(not_sick),
+    test: FilterTest::Node(not_sick),
 };
 
 fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
@@ -88,7 +88,7 @@ pub(super) static NO_REBOOT_SOON: Filter = Filter {
     code: "no_nodes_before_reboot",
     remedy: "move the planned reboots, or lower no_reboot_within_days",
     transient: true,
-    test: Test::Node(no_reboot_soon),
+    test: FilterTest::Node(no_reboot_soon),
 };
 
 fn no_reboot_soon(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {

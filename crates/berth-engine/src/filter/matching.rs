@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::equipment::flag;
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
 use crate::model::{
@@ -26,7 +26,7 @@ pub(super) static NOT_VIRTUAL: Filter = Filter {
     code: "no_nodes_physical",
     remedy: "add a physical node, or drop exclude_virtual",
     transient: false,
-    test: Test::Static(|row, request, _| {
+    test: FilterTest::Static(|row, request, _| {
         if request.exclude_virtual { flag("virtual", row.is_virtual, false) } else { Ok(()) }
     }),
 };
@@ -43,7 +43,7 @@ pub(super) static CAPACITY_TYPE: Filter = Filter {
     code: "capacity_type_no_node",
     remedy: "add nodes of that type, or drop capacity_type",
     transient: true,
-    test: Test::Static(capacity_type),
+    test: FilterTest::Static(capacity_type),
 };
 
 fn capacity_type(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
@@ -68,7 +68,7 @@ pub(super) static PLATFORM: Filter = Filter {
     code: "platform_no_node",
     remedy: "update a node's platform, or widen the platform bounds",
     transient: false,
-    test: Test::Static(platform),
+    test: FilterTest::Static(platform),
 };
 
 /// Triton took a node without a version to be this old.
@@ -142,7 +142,7 @@ pub(super) static TRAITS: Filter = Filter {
     code: "traits_no_node",
     remedy: "add a node with these traits, or change the request's traits",
     transient: false,
-    test: Test::Static(traits),
+    test: FilterTest::Static(traits),
 };
 
 fn traits(row: &NodeRow, request: &InstanceRequest, policy: &Policy) -> Verdict {
@@ -183,7 +183,7 @@ pub(super) static NETWORKS: Filter = Filter {
     code: "network_no_node",
     remedy: "bring the link up, plug the network in, or drop it from the request",
     transient: true,
-    test: Test::Static(networks),
+    test: FilterTest::Static(networks),
 };
 
 fn networks(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
@@ -216,7 +216,7 @@ pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
     code: "ratios_no_node",
     remedy: "add a node with these ratios, or drop them from the request",
     transient: false,
-    test: Test::Static(overprovision_ratios),
+    test: FilterTest::Static(overprovision_ratios),
 };
 
 fn overprovision_ratios(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {

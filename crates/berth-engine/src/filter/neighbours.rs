@@ -3,11 +3,11 @@
 //! What "others" means was resolved when the request was prepared (see `plan::neighbours`); here
 //! only the node's own domain is looked up.
 
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::affinity::{Rule, Strength, Topology};
-use crate::fleet::Slot;
+use crate::fleet::NodeIndex;
 use crate::model::{Evidence, Group, GroupKind, Hint, InstanceId, NodeId};
-use crate::prepared_request::{Ask, Origin};
+use crate::prepared_request::{Origin, PreparedRequest};
 
 pub(super) static NOT_EXCLUDED: Filter = Filter {
     name: "not-excluded",
@@ -18,11 +18,11 @@ pub(super) static NOT_EXCLUDED: Filter = Filter {
     code: "excluded_no_node",
     remedy: "wait for the nodes that denied this request, or send it as a new request",
     transient: true,
-    test: Test::Neighbour(not_excluded),
+    test: FilterTest::Neighbour(not_excluded),
 };
 
-fn not_excluded(ask: &Ask<'_>, slot: Slot) -> Verdict {
-    if !ask.excluded.contains(&slot) {
+fn not_excluded(prepared: &PreparedRequest<'_>, index: NodeIndex) -> Verdict {
+    if !prepared.excluded.contains(&index) {
         return Ok(());
     }
     Err(Evidence::fact("this request", "denied here before", "not denied"))
@@ -40,12 +40,12 @@ pub(super) static VOLUME_HOME: Filter = Filter {
     code: "volume_locality_no_node",
     remedy: "make the volume's home node fit for this instance, or move the volume",
     transient: true,
-    test: Test::Neighbour(volume_home),
+    test: FilterTest::Neighbour(volume_home),
 };
 
-fn volume_home(ask: &Ask<'_>, slot: Slot) -> Verdict {
-    for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
-        if ask.fleet.slot_of(&volume.home) != Some(slot) {
+fn volume_home(prepared: &PreparedRequest<'_>, index: NodeIndex) -> Verdict {
+    for volume in prepared.request.volumes.iter().filter_map(|id| prepared.fleet.volume(id)) {
+        if prepared.fleet.index_of(&volume.home) != Some(index) {
             let fact = format!("home of volume {}", volume.id);
             return Err(Evidence::about_others(&fact, &volume.home, "this node"));
         }
@@ -73,7 +73,7 @@ pub(super) static GROUPS: Filter = Filter {
     code: "group_no_node",
     remedy: "raise max_per_domain, make the group soft, or add nodes in further domains",
     transient: true,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Group)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Group)),
 };
 
 pub(super) static RESIDENT_RULES: Filter = Filter {
@@ -88,7 +88,7 @@ pub(super) static RESIDENT_RULES: Filter = Filter {
     code: "resident_rule_no_node",
     remedy: "change the hard != rule of the instances that are already there, or this one's tags",
     transient: true,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Resident)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Resident)),
 };
 
 pub(super) static AFFINITY: Filter = Filter {
@@ -105,7 +105,7 @@ pub(super) static AFFINITY: Filter = Filter {
     code: "affinity_no_node",
     remedy: "make the rule soft with ~, or correct what it should match",
     transient: true,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Affinity)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Affinity)),
 };
 
 pub(super) static STRICT_LOCALITY: Filter = Filter {
@@ -121,20 +121,20 @@ pub(super) static STRICT_LOCALITY: Filter = Filter {
     code: "locality_no_node",
     remedy: "drop strict, or name instances that can be near or far together",
     transient: true,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Locality)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Locality)),
 };
 
 /// All filters of this file at once, without the evidence.
-pub(super) fn admits(ask: &Ask<'_>, slot: Slot) -> bool {
-    not_excluded(ask, slot).is_ok()
-        && volume_home(ask, slot).is_ok()
-        && ask.hard.iter().all(|rule| rule.admits(ask.fleet, slot))
+pub(super) fn admits(prepared: &PreparedRequest<'_>, index: NodeIndex) -> bool {
+    not_excluded(prepared, index).is_ok()
+        && volume_home(prepared, index).is_ok()
+        && prepared.hard_rules.iter().all(|rule| rule.admits(prepared.fleet, index))
 }
 
-fn rules_of(ask: &Ask<'_>, slot: Slot, origin: Origin) -> Verdict {
-    for rule in ask.hard.iter().filter(|rule| rule.origin == origin) {
-        let members = rule.members(ask.fleet, slot);
-        if !rule.admits(ask.fleet, slot) {
+fn rules_of(prepared: &PreparedRequest<'_>, index: NodeIndex, origin: Origin) -> Verdict {
+    for rule in prepared.hard_rules.iter().filter(|rule| rule.origin == origin) {
+        let members = rule.members(prepared.fleet, index);
+        if !rule.admits(prepared.fleet, index) {
             return Err(Evidence::Neighbours {
                 rule: rule.text.to_string(),
                 topology: rule.topology,

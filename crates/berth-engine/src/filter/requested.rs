@@ -1,12 +1,14 @@
 //! Rules that depend on the request alone: they hold for every node or for none.
 
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::model::{Evidence, InstanceId};
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 
 /// All filters of this file at once, without the evidence. No policy may switch these off.
-pub(super) fn admits(ask: &Ask<'_>) -> bool {
-    secrets_present(ask).is_ok() && address_available(ask).is_ok() && volume_exclusive(ask).is_ok()
+pub(super) fn admits(prepared: &PreparedRequest<'_>) -> bool {
+    secrets_present(prepared).is_ok()
+        && address_available(prepared).is_ok()
+        && volume_exclusive(prepared).is_ok()
 }
 
 pub(super) static SECRETS_PRESENT: Filter = Filter {
@@ -21,12 +23,12 @@ pub(super) static SECRETS_PRESENT: Filter = Filter {
     code: "secrets_missing",
     remedy: "give the environment a bundle of secrets, or drop needs_secrets",
     transient: false,
-    test: Test::Request(secrets_present),
+    test: FilterTest::Request(secrets_present),
 };
 
-fn secrets_present(ask: &Ask<'_>) -> Verdict {
-    let env = ask.request.env.as_deref();
-    if !ask.request.needs_secrets || ask.fleet.has_secrets(env) {
+fn secrets_present(prepared: &PreparedRequest<'_>) -> Verdict {
+    let env = prepared.request.env.as_deref();
+    if !prepared.request.needs_secrets || prepared.fleet.has_secrets(env) {
         return Ok(());
     }
     Err(Evidence::fact("secrets of the environment", env.unwrap_or("not named"), "present"))
@@ -41,11 +43,11 @@ pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
     code: "ipam_exhausted",
     remedy: "widen the overlay prefix, or release instances",
     transient: true,
-    test: Test::Request(address_available),
+    test: FilterTest::Request(address_available),
 };
 
-fn address_available(ask: &Ask<'_>) -> Verdict {
-    match ask.fleet.free_addresses() {
+fn address_available(prepared: &PreparedRequest<'_>) -> Verdict {
+    match prepared.fleet.free_addresses() {
         Some(0) => Err(Evidence::fact("free overlay addresses", 0, "at least 1")),
         Some(_) | None => Ok(()),
     }
@@ -63,12 +65,12 @@ pub(super) static VOLUME_EXCLUSIVE: Filter = Filter {
     code: "volume_in_use",
     remedy: "detach the volume from the instance that uses it, or use another volume",
     transient: true,
-    test: Test::Request(volume_exclusive),
+    test: FilterTest::Request(volume_exclusive),
 };
 
-fn volume_exclusive(ask: &Ask<'_>) -> Verdict {
-    for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
-        if let Some(user) = volume.attached_to.filter(|user| *user != ask.request.id) {
+fn volume_exclusive(prepared: &PreparedRequest<'_>) -> Verdict {
+    for volume in prepared.request.volumes.iter().filter_map(|id| prepared.fleet.volume(id)) {
+        if let Some(user) = volume.attached_to.filter(|user| *user != prepared.request.id) {
             let found = format!("attached to {user}");
             let fact = format!("volume {}", volume.id);
             return Err(Evidence::about_others(&fact, found, "free"));

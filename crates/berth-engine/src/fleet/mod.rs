@@ -22,8 +22,8 @@ use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
 
-pub(crate) use changes::{Change, Standing, What, Whose};
-pub(crate) use columns::{Bits, Block, Column, Columns, LANES, Slot, lanes};
+pub(crate) use changes::{Availability, Change, ChangeKind, Claimant};
+pub(crate) use columns::{Bits, Block, Column, Columns, LANES, NodeIndex, lanes};
 pub(crate) use domains::{Domains, Lanes, NO_DOMAIN};
 pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
@@ -53,21 +53,21 @@ pub(crate) struct GroupRow {
 /// Tells one fleet from another, also from its own copy: whoever follows a fleet's log must notice
 /// when it is given another fleet.
 #[derive(Debug, Default)]
-pub(crate) struct Identity(Arc<()>);
+pub(crate) struct FleetIdentity(Arc<()>);
 
-impl Clone for Identity {
+impl Clone for FleetIdentity {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl Identity {
+impl FleetIdentity {
     /// The same identity again, for followers to keep.
-    pub(crate) fn same(&self) -> Self {
+    pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -75,11 +75,11 @@ impl Identity {
 /// Nodes and what runs on them.
 #[derive(Clone, Debug)]
 pub struct Fleet {
-    identity: Identity,
+    identity: FleetIdentity,
     rows: Chunks<NodeRow, LANES>,
     columns: Columns,
     extra: BTreeMap<String, Column<i32>>,
-    slots_by_id: BTreeMap<NodeId, Slot>,
+    indexes_by_id: BTreeMap<NodeId, NodeIndex>,
     ranks_stale: bool,
     domains: Domains,
     profiles: FxHashMap<u64, Vec<Weak<Profile>>>,
@@ -97,7 +97,7 @@ pub struct Fleet {
     ranges: Ranges,
     changes: Changes,
     fact_changes: FactChanges,
-    pulses: Vec<Slot>,
+    heartbeats: Vec<NodeIndex>,
     rules_gen: u64,
     rank_gen: u64,
 }
@@ -113,11 +113,11 @@ impl Fleet {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            identity: Identity::default(),
+            identity: FleetIdentity::default(),
             rows: Chunks::new(),
             columns: Columns::new(),
             extra: BTreeMap::new(),
-            slots_by_id: BTreeMap::new(),
+            indexes_by_id: BTreeMap::new(),
             ranks_stale: false,
             domains: Domains::default(),
             profiles: FxHashMap::default(),
@@ -135,7 +135,7 @@ impl Fleet {
             ranges: Ranges::default(),
             changes: Changes::new(),
             fact_changes: FactChanges::new(),
-            pulses: Vec::new(),
+            heartbeats: Vec::new(),
             rules_gen: 0,
             rank_gen: 0,
         }
@@ -144,7 +144,7 @@ impl Fleet {
     /// How many nodes there are.
     #[must_use]
     pub fn node_count(&self) -> usize {
-        self.slots_by_id.len()
+        self.indexes_by_id.len()
     }
 
     /// How many instances are placed.
@@ -157,7 +157,7 @@ impl Fleet {
     #[must_use]
     pub fn node_of(&self, instance: InstanceId) -> Option<&NodeId> {
         let row = self.instance(instance)?;
-        self.row(row.host.slot()).map(|node| &node.id)
+        self.row(row.host.index()).map(|node| &node.id)
     }
 
     /// A group as it was defined.
@@ -183,10 +183,10 @@ impl Fleet {
         let mut presence = Presence::default();
         let Some(group) = self.texts.find(group) else { return presence };
         for instance in self.instances.iter() {
-            let member = |rare: &rows::Rare| rare.groups.contains(&group);
-            let node = self.row(instance.host.slot());
+            let member = |rare: &rows::RareAttributes| rare.groups.contains(&group);
+            let node = self.row(instance.host.index());
             if let (Some(true), Some(node)) = (instance.rare.as_deref().map(member), node) {
-                presence.add(instance.host.slot().0, node.rack, node.zone);
+                presence.add(instance.host.index().0, node.rack, node.zone);
             }
         }
         presence
@@ -241,7 +241,7 @@ impl Fleet {
         self.free_addresses
     }
 
-    pub(crate) const fn identity(&self) -> &Identity {
+    pub(crate) const fn identity(&self) -> &FleetIdentity {
         &self.identity
     }
 
@@ -273,18 +273,18 @@ impl Fleet {
         &self.ranges
     }
 
-    pub(crate) fn row(&self, slot: Slot) -> Option<&NodeRow> {
-        self.rows.get(slot.index())
+    pub(crate) fn row(&self, index: NodeIndex) -> Option<&NodeRow> {
+        self.rows.get(index.as_usize())
     }
 
-    pub(crate) fn slot_of(&self, node: &NodeId) -> Option<Slot> {
-        self.slots_by_id.get(node).copied()
+    pub(crate) fn index_of(&self, node: &NodeId) -> Option<NodeIndex> {
+        self.indexes_by_id.get(node).copied()
     }
 
     /// A node's place: a small number that stays its own until it is removed or changes its zone.
     #[must_use]
     pub fn place_of(&self, node: &NodeId) -> Option<usize> {
-        self.slot_of(node).map(Slot::index)
+        self.index_of(node).map(NodeIndex::as_usize)
     }
 
     /// How many places there are, those that are empty included: a multiple of 64.
@@ -299,8 +299,8 @@ impl Fleet {
     }
 
     /// All nodes in order of id.
-    pub(crate) fn slots_in_order(&self) -> impl Iterator<Item = (&NodeId, Slot)> {
-        self.slots_by_id.iter().map(|(id, &slot)| (id, slot))
+    pub(crate) fn nodes_in_order(&self) -> impl Iterator<Item = (&NodeId, NodeIndex)> {
+        self.indexes_by_id.iter().map(|(id, &index)| (id, index))
     }
 
     pub(crate) fn instance(&self, id: InstanceId) -> Option<&InstanceRow> {
@@ -317,11 +317,11 @@ impl Fleet {
     }
 
     /// The domain a node is in at one level.
-    pub(crate) fn domain(&self, slot: Slot, topology: Topology) -> u32 {
+    pub(crate) fn domain(&self, index: NodeIndex, topology: Topology) -> u32 {
         match topology {
-            Topology::Node => slot.0,
-            Topology::Rack => self.columns.rack.get(slot),
-            Topology::Zone => self.columns.zone_of_block[slot.block()],
+            Topology::Node => index.0,
+            Topology::Rack => self.columns.rack.get(index),
+            Topology::Zone => self.columns.zone_of_block[index.block()],
         }
     }
 
@@ -334,8 +334,8 @@ impl Fleet {
     }
 
     /// Notes how a node stood after a logged change.
-    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
-        self.changes.set_after(number, after);
+    pub(crate) fn set_availability(&mut self, number: u64, after: Availability) {
+        self.changes.set_availability(number, after);
     }
 
     /// The same for changes of facts alone, which are rarer and so reach further back.
@@ -343,19 +343,22 @@ impl Fleet {
         self.fact_changes.end()
     }
 
-    pub(crate) fn fact_changes_since(&self, place: u64) -> Option<impl Iterator<Item = Slot> + '_> {
+    pub(crate) fn fact_changes_since(
+        &self,
+        place: u64,
+    ) -> Option<impl Iterator<Item = NodeIndex> + '_> {
         self.fact_changes.since(place)
     }
 
     /// Tells followers to look at a node again.
-    pub(crate) fn touch(&mut self, slot: Slot, after: Standing) {
-        self.changes.push(Change { slot, what: What::Eligibility, after });
+    pub(crate) fn log_eligibility_change(&mut self, index: NodeIndex, after: Availability) {
+        self.changes.push(Change { index, kind: ChangeKind::Eligibility, after });
     }
 
     /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too
     /// long, so it does not go through the change log, which every ranking follows.
-    pub(crate) fn take_pulses(&mut self) -> Vec<Slot> {
-        std::mem::take(&mut self.pulses)
+    pub(crate) fn take_heartbeats(&mut self) -> Vec<NodeIndex> {
+        std::mem::take(&mut self.heartbeats)
     }
 
     /// Rises when a group's rules change, or a node leaves its place: what no repair can follow.
@@ -368,8 +371,8 @@ impl Fleet {
         self.rank_gen
     }
 
-    fn note_facts(&mut self, slot: Slot) {
-        self.changes.push(Change::new(slot, What::Facts));
-        self.fact_changes.push(slot);
+    fn log_fact_change(&mut self, index: NodeIndex) {
+        self.changes.push(Change::new(index, ChangeKind::Facts));
+        self.fact_changes.push(index);
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::columns::Slot;
+use super::columns::NodeIndex;
 use super::interner::Symbol;
 use crate::affinity::Rule;
 use crate::model::{
@@ -127,7 +127,7 @@ impl NodeRow {
 
 /// What few instances have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareAttributes {
     pub(crate) name: Option<Symbol>,
     pub(crate) extra: Vec<(Symbol, u32)>,
     pub(crate) groups: Vec<Symbol>,
@@ -143,13 +143,13 @@ pub(crate) struct Host(u32);
 impl Host {
     const CAPPED: u32 = 1 << 31;
 
-    pub(crate) const fn new(slot: Slot, cpu_capped: bool) -> Self {
-        Self(if cpu_capped { slot.0 | Self::CAPPED } else { slot.0 })
+    pub(crate) const fn new(index: NodeIndex, cpu_capped: bool) -> Self {
+        Self(if cpu_capped { index.0 | Self::CAPPED } else { index.0 })
     }
 
     /// The node.
-    pub(crate) const fn slot(self) -> Slot {
-        Slot(self.0 & !Self::CAPPED)
+    pub(crate) const fn index(self) -> NodeIndex {
+        NodeIndex(self.0 & !Self::CAPPED)
     }
 
     pub(crate) const fn is_cpu_capped(self) -> bool {
@@ -157,8 +157,8 @@ impl Host {
     }
 
     /// Moves the instance to another node.
-    pub(crate) const fn set_slot(&mut self, slot: Slot) {
-        *self = Self::new(slot, self.is_cpu_capped());
+    pub(crate) const fn set_index(&mut self, index: NodeIndex) {
+        *self = Self::new(index, self.is_cpu_capped());
     }
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct InstanceRow {
     pub(crate) resources: Amounts,
     /// A set of tags, see `TagSets`.
     pub(crate) tags: Symbol,
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) rare: Option<Box<RareAttributes>>,
 }
 
 #[cfg(test)]
@@ -189,8 +189,9 @@ mod tests {
         let mut facts = NodeFacts::new("n", Amounts::new(8000, 16_384).with_disk(1000));
         change(&mut facts);
         let mut fleet = Fleet::new();
-        let slot = fleet.put_node(&facts).map_or(super::super::columns::Slot(0), |slot| slot);
-        fleet.row(slot).map(|row| row.limits).unwrap_or_default()
+        let index =
+            fleet.put_node(&facts).map_or(super::super::columns::NodeIndex(0), |index| index);
+        fleet.row(index).map(|row| row.limits).unwrap_or_default()
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! tried is claimed in the fleet and taken back, so one batch leaves no trace but its answer.
 
 use super::search::{self, Budget};
-use crate::engine::{Engine, Picked, PlaceError, Placement, Reuse};
+use crate::engine::{Engine, NodeChoice, PlaceError, Placement, Reuse};
 use crate::explain::{Fix, Refusal, SearchEnd};
-use crate::fleet::Slot;
+use crate::fleet::NodeIndex;
 use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp, Volume};
 
 /// How many of a batch must be placed.
@@ -73,7 +73,7 @@ pub struct BatchOutcome {
 }
 
 /// One way to place a batch: per request, in the order of the batch.
-pub(super) type Assignment = Vec<Option<Picked>>;
+pub(super) type Assignment = Vec<Option<NodeChoice>>;
 
 impl Engine {
     /// Chooses nodes for a batch. Nothing is claimed.
@@ -92,7 +92,7 @@ impl Engine {
             volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect();
         let (assignment, end) = self.assign(batch, now);
         volumes.iter().for_each(|volume| self.fleet.put_volume(volume.clone()));
-        let outcome = self.outcome(batch, &assignment, end, now);
+        let outcome = self.build_outcome(batch, &assignment, end, now);
         volumes.into_iter().for_each(|volume| self.fleet.put_volume(volume));
         Ok(outcome)
     }
@@ -113,46 +113,46 @@ impl Engine {
         let (quorum, count) = (batch.quorum(), batch.requests.len());
         let given: Vec<usize> = (0..count).collect();
         let greedy = self.try_in_order(batch, &given, now);
-        let by_greedy = placed(&greedy);
+        let by_greedy = count_placed(&greedy);
         if by_greedy == count {
             return (greedy, SearchEnd::Greedy);
         }
         let order = largest_first(&batch.requests);
         let sorted = self.try_in_order(batch, &order, now);
-        let (best, end) = if placed(&sorted) > by_greedy {
+        let (best, end) = if count_placed(&sorted) > by_greedy {
             (sorted, SearchEnd::LargestFirst)
         } else {
             (greedy, SearchEnd::Greedy)
         };
-        if placed(&best) >= quorum {
+        if count_placed(&best) >= quorum {
             return (best, end);
         }
         let mut budget = Budget::new(batch.search_budget);
-        match search::exact(self, &batch.requests, &order, quorum, &mut budget, now) {
-            Some(found) => (self.extend(batch, found, now), SearchEnd::Search),
+        match search::search_exact(self, &batch.requests, &order, quorum, &mut budget, now) {
+            Some(found) => (self.place_remaining(batch, found, now), SearchEnd::Search),
             None if budget.is_spent() => (best, SearchEnd::NotFoundWithinBudget),
             None => (best, SearchEnd::DoesNotFit),
         }
     }
 
     /// Adds to what the search found whatever else fits, and gives every choice its score.
-    fn extend(&mut self, batch: &Batch, found: Assignment, now: Timestamp) -> Assignment {
+    fn place_remaining(&mut self, batch: &Batch, found: Assignment, now: Timestamp) -> Assignment {
         let mut assignment = found;
         for (request, picked) in batch.requests.iter().zip(&mut assignment) {
             if let Some(picked) = picked {
-                picked.total = self.total_at(request, picked.slot, now);
-                self.fleet.claim_at(request, picked.slot);
+                picked.total = self.total_at(request, picked.index, now);
+                self.fleet.claim_at(request, picked.index);
             }
         }
         for (request, picked) in batch.requests.iter().zip(&mut assignment) {
             if picked.is_none() {
                 *picked = self.pick(request, now, Reuse::Mask);
                 if let Some(picked) = picked {
-                    self.fleet.claim_at(request, picked.slot);
+                    self.fleet.claim_at(request, picked.index);
                 }
             }
         }
-        self.take_back(&batch.requests, &assignment);
+        self.release_assigned(&batch.requests, &assignment);
         assignment
     }
 
@@ -168,7 +168,7 @@ impl Engine {
                 let request = &batch.requests[place];
                 assignment[place] = self.pick(request, now, Reuse::Ranking);
                 if let Some(picked) = assignment[place] {
-                    self.fleet.claim_at(request, picked.slot);
+                    self.fleet.claim_at(request, picked.index);
                     continue;
                 }
                 missing.push(place);
@@ -183,11 +183,15 @@ impl Engine {
                 break;
             }
         }
-        self.take_back(&batch.requests, &assignment);
+        self.release_assigned(&batch.requests, &assignment);
         assignment
     }
 
-    pub(super) fn take_back(&mut self, requests: &[InstanceRequest], assignment: &Assignment) {
+    pub(super) fn release_assigned(
+        &mut self,
+        requests: &[InstanceRequest],
+        assignment: &Assignment,
+    ) {
         for (request, picked) in requests.iter().zip(assignment).rev() {
             if picked.is_some() {
                 self.fleet.release(request.id);
@@ -195,14 +199,14 @@ impl Engine {
         }
     }
 
-    fn outcome(
+    fn build_outcome(
         &mut self,
         batch: &Batch,
         assignment: &Assignment,
         end: SearchEnd,
         now: Timestamp,
     ) -> BatchOutcome {
-        let enough = placed(assignment) >= batch.quorum();
+        let enough = count_placed(assignment) >= batch.quorum();
         let mut placements = Vec::new();
         for (request, picked) in batch.requests.iter().zip(assignment) {
             if let Some(picked) = picked {
@@ -224,17 +228,18 @@ impl Engine {
         end: SearchEnd,
         now: Timestamp,
     ) -> Vec<(InstanceId, Refusal)> {
-        let slots: Vec<Option<Slot>> = assignment.iter().map(|p| p.map(|p| p.slot)).collect();
-        for (request, slot) in batch.requests.iter().zip(&slots) {
-            if let Some(slot) = slot {
-                self.fleet.claim_at(request, *slot);
+        let indexes: Vec<Option<NodeIndex>> =
+            assignment.iter().map(|p| p.map(|p| p.index)).collect();
+        for (request, index) in batch.requests.iter().zip(&indexes) {
+            if let Some(index) = index {
+                self.fleet.claim_at(request, *index);
             }
         }
         let mut refused: Vec<(InstanceId, Refusal)> = Vec::new();
         let mut explained: Vec<&InstanceRequest> = Vec::new();
-        for (request, slot) in batch.requests.iter().zip(&slots) {
+        for (request, index) in batch.requests.iter().zip(&indexes) {
             // One explanation per class: a hundred equal ones help nobody.
-            if slot.is_some() || explained.iter().any(|other| other.same_class(request)) {
+            if index.is_some() || explained.iter().any(|other| other.same_class(request)) {
                 continue;
             }
             // In a batch that stopped at its first failure, later members were never tried.
@@ -257,12 +262,12 @@ impl Engine {
                 break;
             }
         }
-        self.take_back(&batch.requests, assignment);
+        self.release_assigned(&batch.requests, assignment);
         refused
     }
 }
 
-fn placed(assignment: &Assignment) -> usize {
+fn count_placed(assignment: &Assignment) -> usize {
     assignment.iter().filter(|picked| picked.is_some()).count()
 }
 

@@ -11,9 +11,9 @@ mod relief;
 mod search;
 
 pub use batch::{Batch, BatchMode, BatchOutcome};
-pub use evacuate::{Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove};
+pub use evacuate::{Effort, EvacuationInstance, EvacuationPlan, MoveOutcome, PlannedMove};
 pub use preempt::Preemption;
 pub use rebalance::{
-    RebalanceGoal, RebalanceGuest, RebalanceMeasure, RebalanceMove, RebalancePlan, RebalanceTerms,
-    StopReason,
+    RebalanceGoal, RebalanceInstance, RebalanceMeasure, RebalanceMove, RebalancePlan,
+    RebalanceTerms, StopReason,
 };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::engine::{Engine, Reuse, smallest_release};
 use crate::fleet::InstanceRow;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 
 /// Instances whose release would let a request in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,12 +32,12 @@ impl Engine {
         if self.validate(request).is_err() || self.pick(request, now, Reuse::Mask).is_some() {
             return None;
         }
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        let nodes = self.fleet.slots_in_order();
-        let proposals = nodes.filter_map(|(id, slot)| {
-            let row = self.fleet.row(slot)?;
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        let nodes = self.fleet.nodes_in_order();
+        let proposals = nodes.filter_map(|(id, index)| {
+            let row = self.fleet.row(index)?;
             let lower = |victim: &InstanceRow| victim.priority < request.priority;
-            let victims = smallest_release(&ask, slot, row, lower)?;
+            let victims = smallest_release(&prepared, index, row, lower)?;
             let priorities = victims.iter().map(|victim| victim.priority);
             let highest_priority = priorities.max().unwrap_or(i32::MIN);
             let memory: u64 = victims.iter().map(|v| u64::from(v.resources.memory_mib)).sum();

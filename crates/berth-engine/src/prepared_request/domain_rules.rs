@@ -10,11 +10,11 @@ use std::fmt;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::Ask;
+use super::PreparedRequest;
 use crate::affinity::{
     Candidate, MIN_ID_PREFIX_CHARS, Operator, Rule, Strength, Subject, Topology,
 };
-use crate::fleet::{Fleet, InstanceRow, NO_DOMAIN, Posting, Slot, Symbol};
+use crate::fleet::{Fleet, InstanceRow, NO_DOMAIN, NodeIndex, Posting, Symbol};
 use crate::model::{GroupKind, Hint, InstanceId, InstanceRequest};
 
 /// Where a rule comes from.
@@ -32,7 +32,7 @@ pub(crate) enum Origin {
 
 /// What a rule's members are, for asking whether one instance is among them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Members<'a> {
+pub(crate) enum RuleMembers<'a> {
     /// Members of this group.
     Group(&'a str),
     /// The owner's instances that this rule selects.
@@ -63,24 +63,24 @@ pub(crate) struct DomainRule<'a> {
     pub(crate) text: Cow<'a, str>,
     pub(crate) topology: Topology,
     pub(crate) counts: Cow<'a, Posting>,
-    pub(crate) members: Members<'a>,
+    pub(crate) members: RuleMembers<'a>,
     pub(crate) test: CountTest,
 }
 
 impl DomainRule<'_> {
     /// How many others are in the node's domain. A node without a rack shares no rack.
-    pub(crate) fn members(&self, fleet: &Fleet, slot: Slot) -> u32 {
-        match fleet.domain(slot, self.topology) {
+    pub(crate) fn members(&self, fleet: &Fleet, index: NodeIndex) -> u32 {
+        match fleet.domain(index, self.topology) {
             NO_DOMAIN if self.topology != Topology::Node => 0,
             domain => self.counts.count(domain),
         }
     }
 
     /// Whether a hard rule lets the node through.
-    pub(crate) fn admits(&self, fleet: &Fleet, slot: Slot) -> bool {
+    pub(crate) fn admits(&self, fleet: &Fleet, index: NodeIndex) -> bool {
         let known =
-            self.topology == Topology::Node || fleet.domain(slot, self.topology) != NO_DOMAIN;
-        self.admits_count(self.members(fleet, slot), known)
+            self.topology == Topology::Node || fleet.domain(index, self.topology) != NO_DOMAIN;
+        self.admits_count(self.members(fleet, index), known)
     }
 
     /// Whether a domain with this many members is let through; `known` is false for nodes that
@@ -98,7 +98,7 @@ impl DomainRule<'_> {
     }
 
     /// Whether a change on one node can change this rule's answer for others.
-    pub(crate) fn seeds(&self) -> bool {
+    pub(crate) fn depends_on_first_member(&self) -> bool {
         // A home is taken by the first member, which changes the answer of every other node.
         matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere)
     }
@@ -111,24 +111,26 @@ impl DomainRule<'_> {
         row: &InstanceRow,
     ) -> bool {
         match self.members {
-            Members::Group(id) => {
+            RuleMembers::Group(id) => {
                 let symbol = fleet.texts().find(id);
                 let mut groups = row.rare.iter().flat_map(|rare| &rare.groups);
                 groups.any(|group| Some(*group) == symbol)
             }
-            Members::Selected(rule) => Some(row.owner) == owner && selects_row(rule, row, fleet),
-            Members::Hinted => Some(row.owner) == owner,
+            RuleMembers::Selected(rule) => {
+                Some(row.owner) == owner && selects_row(rule, row, fleet)
+            }
+            RuleMembers::Hinted => Some(row.owner) == owner,
         }
     }
 
     /// Whether members in the domain are what the rule asks for.
-    pub(crate) const fn wants_company(&self) -> bool {
+    pub(crate) const fn wants_members(&self) -> bool {
         matches!(self.test, CountTest::Present | CountTest::HomeBelow(_) | CountTest::Anywhere)
     }
 
     /// What a soft rule adds for each member it sees: one, or minus one.
     pub(crate) fn sign(&self) -> i64 {
-        if self.wants_company() { 1 } else { -1 }
+        if self.wants_members() { 1 } else { -1 }
     }
 
     pub(crate) fn wanted(&self) -> String {
@@ -201,28 +203,28 @@ impl fmt::Display for Notice {
 }
 
 /// Fills in an ask's rules.
-pub(super) fn resolve(ask: &mut Ask<'_>) {
-    let request = ask.request;
+pub(super) fn resolve(prepared: &mut PreparedRequest<'_>) {
+    let request = prepared.request;
     for id in &request.groups {
-        add_group(ask, id);
+        add_group(prepared, id);
     }
     if !request.affinity.is_empty() {
         for rule in &request.affinity {
-            add_affinity(ask, rule);
+            add_affinity(prepared, rule);
         }
         let findings = crate::affinity::lint(&request.affinity);
         let redundant = findings.into_iter().filter(|finding| !finding.is_fatal());
         let notices = redundant.map(|finding| Notice::Redundant { finding: finding.to_string() });
-        ask.notices.extend(notices);
+        prepared.notices.extend(notices);
     }
-    if ask.fleet.index().has_apart_rules() {
-        add_resident_rules(ask);
+    if prepared.fleet.index().has_apart_rules() {
+        add_resident_rules(prepared);
     }
-    add_locality(ask);
+    add_locality(prepared);
 }
 
-fn add_group<'a>(ask: &mut Ask<'a>, id: &'a str) {
-    let Some(row) = ask.fleet.group_row(id) else {
+fn add_group<'a>(prepared: &mut PreparedRequest<'a>, id: &'a str) {
+    let Some(row) = prepared.fleet.group_row(id) else {
         return;
     };
     let counts = match row.group.topology {
@@ -239,17 +241,17 @@ fn add_group<'a>(ask: &mut Ask<'a>, id: &'a str) {
         text: Cow::Owned(format!("group {id}")),
         topology: row.group.topology,
         counts: Cow::Borrowed(counts),
-        members: Members::Group(id),
+        members: RuleMembers::Group(id),
         test,
     };
     match row.group.strength {
-        Strength::Hard => ask.hard.push(rule),
-        Strength::Soft => ask.soft.push(rule),
+        Strength::Hard => prepared.hard_rules.push(rule),
+        Strength::Soft => prepared.soft_rules.push(rule),
     }
 }
 
-fn add_affinity<'a>(ask: &mut Ask<'a>, rule: &'a Rule) {
-    let nodes = matching_nodes(ask, rule);
+fn add_affinity<'a>(prepared: &mut PreparedRequest<'a>, rule: &'a Rule) {
+    let nodes = matching_nodes(prepared, rule);
     let none = nodes.is_empty();
     let mut test = match rule.operator() {
         Operator::Same => CountTest::Present,
@@ -258,111 +260,112 @@ fn add_affinity<'a>(ask: &mut Ask<'a>, rule: &'a Rule) {
     if none && rule.is_hard() {
         let text = rule.to_string();
         // The first of a set that wants to be together cannot find the set: it starts it.
-        if rule.operator() == Operator::Same && selects_request(rule, ask.request) {
+        if rule.operator() == Operator::Same && selects_request(rule, prepared.request) {
             test = CountTest::Anywhere;
-            ask.notices.push(Notice::Seeds { rule: text });
+            prepared.notices.push(Notice::Seeds { rule: text });
         } else {
-            ask.notices.push(Notice::MatchesNothing { rule: text });
+            prepared.notices.push(Notice::MatchesNothing { rule: text });
         }
     }
     let resolved = DomainRule {
         origin: Origin::Affinity,
         text: Cow::Borrowed(rule.as_str()),
         topology: rule.scope(),
-        counts: at_scope(ask.fleet, nodes, rule.scope()),
-        members: Members::Selected(rule),
+        counts: at_scope(prepared.fleet, nodes, rule.scope()),
+        members: RuleMembers::Selected(rule),
         test,
     };
     match rule.strength() {
-        Strength::Hard => ask.hard.push(resolved),
-        Strength::Soft => ask.soft.push(resolved),
+        Strength::Hard => prepared.hard_rules.push(resolved),
+        Strength::Soft => prepared.soft_rules.push(resolved),
     }
 }
 
 /// Hard `!=` rules of the owner's placed instances bind newcomers too, or parallel creates would
 /// break them from the other side.
-fn add_resident_rules(ask: &mut Ask<'_>) {
-    let Some(owner) = ask.owner else { return };
-    for (rule, nodes) in ask.fleet.index().apart_rules_of(owner) {
-        ask.is_known_by_name |= *rule.subject() == Subject::Instance;
-        if selects_request(rule, ask.request) {
-            ask.hard.push(DomainRule {
+fn add_resident_rules(prepared: &mut PreparedRequest<'_>) {
+    let Some(owner) = prepared.owner else { return };
+    for (rule, nodes) in prepared.fleet.index().apart_rules_of(owner) {
+        prepared.may_be_named_by_rule |= *rule.subject() == Subject::Instance;
+        if selects_request(rule, prepared.request) {
+            prepared.hard_rules.push(DomainRule {
                 origin: Origin::Resident,
                 text: Cow::Owned(rule.to_string()),
                 topology: rule.scope(),
-                counts: at_scope(ask.fleet, Cow::Borrowed(nodes), rule.scope()),
-                members: Members::Selected(rule),
+                counts: at_scope(prepared.fleet, Cow::Borrowed(nodes), rule.scope()),
+                members: RuleMembers::Selected(rule),
                 test: CountTest::Absent,
             });
         }
     }
 }
 
-fn add_locality(ask: &mut Ask<'_>) {
-    let locality = &ask.request.locality;
+fn add_locality(prepared: &mut PreparedRequest<'_>) {
+    let locality = &prepared.request.locality;
     if locality.is_empty() {
-        if ask.policy.options.owner_spread
-            && let Some(nodes) = ask.owner.and_then(|owner| ask.fleet.index().owner(owner))
+        if prepared.policy.options.owner_spread
+            && let Some(nodes) =
+                prepared.owner.and_then(|owner| prepared.fleet.index().owner(owner))
         {
-            ask.hints.far.push(Cow::Borrowed(nodes));
+            prepared.hints.far.push(Cow::Borrowed(nodes));
         }
         return;
     }
     for (hints, test) in [(&locality.far, CountTest::Absent), (&locality.near, CountTest::Present)]
     {
         for hint in hints {
-            add_hint(ask, hint, test);
+            add_hint(prepared, hint, test);
         }
     }
 }
 
-fn add_hint(ask: &mut Ask<'_>, hint: &Hint, test: CountTest) {
-    let nodes = hinted_nodes(ask, hint);
+fn add_hint(prepared: &mut PreparedRequest<'_>, hint: &Hint, test: CountTest) {
+    let nodes = hinted_nodes(prepared, hint);
     let text = match hint {
         Hint::Instance(id) => id.to_string(),
         Hint::Tag(key, value) => format!("{key}={value}"),
     };
     if nodes.is_empty() {
-        ask.notices.push(Notice::UnknownHint { hint: text.clone() });
+        prepared.notices.push(Notice::UnknownHint { hint: text.clone() });
         // Far from nothing holds everywhere; near to nothing fails everywhere when strict.
         if test == CountTest::Absent {
             return;
         }
     }
-    if ask.request.locality.strict {
+    if prepared.request.locality.strict {
         let way = if test == CountTest::Absent { "far" } else { "near" };
-        ask.hard.push(DomainRule {
+        prepared.hard_rules.push(DomainRule {
             origin: Origin::Locality,
             text: Cow::Owned(format!("{way} {text}")),
             topology: Topology::Node,
             counts: nodes,
-            members: Members::Hinted,
+            members: RuleMembers::Hinted,
             test,
         });
     } else if test == CountTest::Absent {
-        ask.hints.far.push(nodes);
+        prepared.hints.far.push(nodes);
     } else {
-        ask.hints.near.push(nodes);
+        prepared.hints.near.push(nodes);
     }
 }
 
-fn hinted_nodes<'a>(ask: &Ask<'a>, hint: &Hint) -> Cow<'a, Posting> {
+fn hinted_nodes<'a>(prepared: &PreparedRequest<'a>, hint: &Hint) -> Cow<'a, Posting> {
     match hint {
-        Hint::Instance(id) => Cow::Owned(own_instance(ask, *id)),
+        Hint::Instance(id) => Cow::Owned(node_of_own_instance(prepared, *id)),
         Hint::Tag(key, value) => {
-            let texts = ask.fleet.texts();
-            let symbols = (ask.owner, texts.find(key), texts.find(value));
+            let texts = prepared.fleet.texts();
+            let symbols = (prepared.owner, texts.find(key), texts.find(value));
             let (Some(owner), Some(key), Some(value)) = symbols else {
-                return nobody();
+                return no_nodes();
             };
-            borrowed(ask.fleet.index().tag(owner, key, value))
+            borrowed(prepared.fleet.index().tag(owner, key, value))
         }
     }
 }
 
-fn own_instance(ask: &Ask<'_>, id: InstanceId) -> Posting {
-    let own = ask.fleet.instance(id).filter(|row| Some(row.owner) == ask.owner);
-    own.map_or(Posting::Empty, |row| Posting::One(row.host.slot().0, 1))
+fn node_of_own_instance(prepared: &PreparedRequest<'_>, id: InstanceId) -> Posting {
+    let own = prepared.fleet.instance(id).filter(|row| Some(row.owner) == prepared.owner);
+    own.map_or(Posting::Empty, |row| Posting::One(row.host.index().0, 1))
 }
 
 /// Counts by the rule's own scope instead of by node.
@@ -371,7 +374,7 @@ fn at_scope<'a>(fleet: &Fleet, nodes: Cow<'a, Posting>, scope: Topology) -> Cow<
         return nodes;
     }
     let mut counts: FxHashMap<u32, u32> = FxHashMap::default();
-    nodes.for_each(|slot, count| match fleet.domain(Slot(slot), scope) {
+    nodes.for_each(|index, count| match fleet.domain(NodeIndex(index), scope) {
         NO_DOMAIN => {}
         domain => *counts.entry(domain).or_insert(0) += count,
     });
@@ -379,16 +382,16 @@ fn at_scope<'a>(fleet: &Fleet, nodes: Cow<'a, Posting>, scope: Topology) -> Cow<
 }
 
 /// Nodes that hold instances of the owner which the rule selects, and how many.
-fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
-    let (index, texts) = (ask.fleet.index(), ask.fleet.texts());
-    let Some(owner) = ask.owner else {
-        return nobody();
+fn matching_nodes<'a>(prepared: &PreparedRequest<'a>, rule: &Rule) -> Cow<'a, Posting> {
+    let (index, texts) = (prepared.fleet.index(), prepared.fleet.texts());
+    let Some(owner) = prepared.owner else {
+        return no_nodes();
     };
     let pattern = rule.pattern();
     let value = pattern.exact().map(|text| texts.find(text));
     match (rule.subject(), value) {
         // An exact value that no row uses matches nobody.
-        (Subject::Tag(_) | Subject::Workload, Some(None)) => nobody(),
+        (Subject::Tag(_) | Subject::Workload, Some(None)) => no_nodes(),
         (Subject::Workload, Some(Some(name))) => {
             borrowed(index.workload(owner, name).map(|presence| &presence.nodes))
         }
@@ -400,7 +403,7 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
         }
         (Subject::Tag(key), None) => {
             let Some(key) = texts.find(key) else {
-                return nobody();
+                return no_nodes();
             };
             let values = index.tag_values(owner, key, texts);
             merged(values.filter(|(value, _)| pattern.matches(value)))
@@ -413,25 +416,27 @@ fn matching_nodes<'a>(ask: &Ask<'a>, rule: &Rule) -> Cow<'a, Posting> {
             let named = name.is_some_and(|name| index.name(owner, name).is_some());
             match pattern.source().parse() {
                 // A whole id that nobody has taken for a name.
-                Ok(id) if !named => Cow::Owned(own_instance(ask, InstanceId(id))),
-                Ok(_) | Err(_) => Cow::Owned(matching_instances(ask, owner, rule)),
+                Ok(id) if !named => Cow::Owned(node_of_own_instance(prepared, InstanceId(id))),
+                Ok(_) | Err(_) => Cow::Owned(matching_instances(prepared, owner, rule)),
             }
         }
-        (Subject::Instance | Subject::Image, _) => Cow::Owned(matching_instances(ask, owner, rule)),
+        (Subject::Instance | Subject::Image, _) => {
+            Cow::Owned(matching_instances(prepared, owner, rule))
+        }
     }
 }
 
 /// Ids and images have no index: look at the owner's instances one by one.
-fn matching_instances(ask: &Ask<'_>, owner: Symbol, rule: &Rule) -> Posting {
+fn matching_instances(prepared: &PreparedRequest<'_>, owner: Symbol, rule: &Rule) -> Posting {
     let mut found = Posting::Empty;
-    let Some(nodes) = ask.fleet.index().owner(owner) else {
+    let Some(nodes) = prepared.fleet.index().owner(owner) else {
         return found;
     };
-    nodes.for_each(|slot, _| {
-        let rows = ask.fleet.row(Slot(slot)).map_or(&[][..], |row| &row.instances);
-        for instance in rows.iter().filter_map(|&number| ask.fleet.instance_at(number)) {
-            if instance.owner == owner && selects_row(rule, instance, ask.fleet) {
-                found.add(slot);
+    nodes.for_each(|index, _| {
+        let rows = prepared.fleet.row(NodeIndex(index)).map_or(&[][..], |row| &row.instances);
+        for instance in rows.iter().filter_map(|&number| prepared.fleet.instance_at(number)) {
+            if instance.owner == owner && selects_row(rule, instance, prepared.fleet) {
+                found.add(index);
             }
         }
     });
@@ -464,19 +469,19 @@ fn selects_request(rule: &Rule, request: &InstanceRequest) -> bool {
 }
 
 fn merged<'a>(mut postings: impl Iterator<Item = (&'a str, &'a Posting)>) -> Cow<'a, Posting> {
-    let Some((_, first)) = postings.next() else { return nobody() };
+    let Some((_, first)) = postings.next() else { return no_nodes() };
     let mut all = Cow::Borrowed(first);
     for (_, posting) in postings {
         let all = all.to_mut();
-        posting.for_each(|slot, count| all.add_many(slot, count));
+        posting.for_each(|index, count| all.add_many(index, count));
     }
     all
 }
 
 fn borrowed(posting: Option<&Posting>) -> Cow<'_, Posting> {
-    posting.map_or_else(nobody, Cow::Borrowed)
+    posting.map_or_else(no_nodes, Cow::Borrowed)
 }
 
-const fn nobody<'a>() -> Cow<'a, Posting> {
+const fn no_nodes<'a>() -> Cow<'a, Posting> {
     Cow::Owned(Posting::Empty)
 }

@@ -8,11 +8,11 @@ mod example_run;
 use std::fmt::Write as _;
 
 use crate::example::{ExampleSetup, plain_node, plain_request};
-use crate::filter::{FILTERS, Filter, Test};
+use crate::filter::{FILTERS, Filter, FilterTest};
 use crate::model::{Amounts, PPM};
 use crate::policy::Policy;
 use crate::policy_document::{BUILTIN_POLICIES, BUILTINS, settings};
-use crate::score::{Kind, SCORERS, Scorer};
+use crate::score::{SCORERS, Scorer, ScorerKind};
 use example_run::{filter_example, scorer_example};
 
 /// Every filter, scorer, setting and built-in policy, as Markdown.
@@ -74,11 +74,11 @@ fn amounts(of: Amounts) -> String {
 
 const fn stage_of(filter: &Filter) -> &'static str {
     match filter.test {
-        Test::Request(_) => "The request alone",
-        Test::Node(_) => "The node alone",
-        Test::Static(_) => "Facts against the request",
-        Test::Neighbour(_) => "Other instances",
-        Test::Load(_) => "Room",
+        FilterTest::Request(_) => "The request alone",
+        FilterTest::Node(_) => "The node alone",
+        FilterTest::Static(_) => "Facts against the request",
+        FilterTest::Neighbour(_) => "Other instances",
+        FilterTest::Load(_) => "Room",
     }
 }
 
@@ -107,12 +107,12 @@ fn describe_filter(page: &mut String, number: usize, filter: &Filter) {
 
 fn describe_scorer(page: &mut String, scorer: &Scorer) {
     let looks_at = match scorer.kind {
-        Kind::Facts(_) => "facts and the time",
-        Kind::Load(_) => "what is used on the node, before the instance comes",
-        Kind::Sparse(_) => "where others are",
-        Kind::Zone(_) => "the node's zone",
-        Kind::Dense(_) => "what is used on the node, and the request",
-        Kind::Relative(_) => "all nodes that passed the filters, together",
+        ScorerKind::Facts(_) => "facts and the time",
+        ScorerKind::Load(_) => "what is used on the node, before the instance comes",
+        ScorerKind::Sparse(_) => "where others are",
+        ScorerKind::Zone(_) => "the node's zone",
+        ScorerKind::Dense(_) => "what is used on the node, and the request",
+        ScorerKind::Relative(_) => "all nodes that passed the filters, together",
     };
     let _ = write!(
         page,

@@ -1,7 +1,7 @@
 //! Scores of what a node is: its platform, calendar, hardware, reliability and price.
 
 use super::scale::{Scale, between, counted_reboot};
-use super::{Kind, Scorer};
+use super::{Scorer, ScorerKind};
 use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
 use crate::model::{BootOutcome, CapacityType, PPM, Platform, PlatformVersion, Timestamp};
@@ -25,7 +25,7 @@ pub(super) static RECENT_FAILURES: Scorer = Scorer {
         }
     },
     formula: "1 / (1 + failed boots), each fading by half every failure_half_life_s",
-    kind: Kind::Facts(recent_failures),
+    kind: ScorerKind::Facts(recent_failures),
 };
 
 fn recent_failures(row: &NodeRow, _: &Scale, policy: &Policy, now: Timestamp) -> u32 {
@@ -73,7 +73,7 @@ pub(super) static NEWEST_PLATFORM: Scorer = Scorer {
         }
     },
     formula: "(built - oldest) / (newest - oldest) over the fleet; unknown platform: 0",
-    kind: Kind::Facts(newest_platform),
+    kind: ScorerKind::Facts(newest_platform),
 };
 
 fn newest_platform(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
@@ -96,7 +96,7 @@ pub(super) static NEXT_REBOOT: Scorer = Scorer {
         }
     },
     formula: "linear over 7-day buckets of planned reboots: none or past first, soonest last",
-    kind: Kind::Facts(next_reboot),
+    kind: ScorerKind::Facts(next_reboot),
 };
 
 fn next_reboot(row: &NodeRow, scale: &Scale, policy: &Policy, now: Timestamp) -> u32 {
@@ -114,7 +114,7 @@ pub(super) static HARDWARE_CLASS: Scorer = Scorer {
         }
     },
     formula: "(class - lowest) / (highest - lowest) over the fleet",
-    kind: Kind::Facts(hardware_class),
+    kind: ScorerKind::Facts(hardware_class),
 };
 
 fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
@@ -122,18 +122,17 @@ fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32
     between(i64::from(row.hardware_class), i64::from(lowest), i64::from(highest))
 }
 
-pub(super) static CAPACITY_PREFERENCE: Scorer =
-    Scorer {
-        name: "capacity-preference",
-        about: "favours on-demand or spot nodes",
-        notes: "",
-        settings: &["options.prefer_capacity"],
-        example: |setup| setup.node("a", |facts| facts.capacity_type = CapacityType::Spot),
-        formula: "1 on the capacity type that prefer_capacity names, else 0",
-        kind: Kind::Facts(|row, _, policy, _| {
-            if row.capacity_type == policy.options.prefer_capacity { PPM } else { 0 }
-        }),
-    };
+pub(super) static CAPACITY_PREFERENCE: Scorer = Scorer {
+    name: "capacity-preference",
+    about: "favours on-demand or spot nodes",
+    notes: "",
+    settings: &["options.prefer_capacity"],
+    example: |setup| setup.node("a", |facts| facts.capacity_type = CapacityType::Spot),
+    formula: "1 on the capacity type that prefer_capacity names, else 0",
+    kind: ScorerKind::Facts(|row, _, policy, _| {
+        if row.capacity_type == policy.options.prefer_capacity { PPM } else { 0 }
+    }),
+};
 
 pub(super) static RESERVOIR: Scorer = Scorer {
     name: "reservoir",
@@ -142,5 +141,5 @@ pub(super) static RESERVOIR: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.node("a", |facts| facts.reservoir = true),
     formula: "0 on nodes kept for when nothing else is left, else 1",
-    kind: Kind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
+    kind: ScorerKind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
 };

@@ -1,11 +1,11 @@
 //! Scores of what is used on a node, before the instance comes.
 
 use super::scale::Scale;
-use super::{Kind, Scorer};
+use super::{Scorer, ScorerKind};
 use crate::fleet::NodeRow;
 use crate::model::{Amounts, PPM, share_ppm};
 use crate::policy::Policy;
-use crate::prepared_request::Ask;
+use crate::prepared_request::PreparedRequest;
 
 pub(super) static CPU_PRESSURE: Scorer = Scorer {
     name: "cpu-pressure",
@@ -14,7 +14,7 @@ pub(super) static CPU_PRESSURE: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "1 - min(1, used / allocatable), allocatable with overcommit",
-    kind: Kind::Load(|row, _, _| PPM - cpu_share(row)),
+    kind: ScorerKind::Load(|row, _, _| PPM - cpu_share(row)),
 };
 
 pub(super) static CPU_PACK: Scorer = Scorer {
@@ -24,7 +24,7 @@ pub(super) static CPU_PACK: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "min(1, used / allocatable), allocatable with overcommit",
-    kind: Kind::Load(|row, _, _| cpu_share(row)),
+    kind: ScorerKind::Load(|row, _, _| cpu_share(row)),
 };
 
 pub(super) static MEMORY_PACK: Scorer = Scorer {
@@ -34,7 +34,7 @@ pub(super) static MEMORY_PACK: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.place("a", |request| request.resources.memory_mib = 4032),
     formula: "used / allocatable memory: fuller nodes first",
-    kind: Kind::Load(|row, _, _| memory_share(row)),
+    kind: ScorerKind::Load(|row, _, _| memory_share(row)),
 };
 
 pub(super) static MEMORY_SPREAD: Scorer = Scorer {
@@ -44,7 +44,7 @@ pub(super) static MEMORY_SPREAD: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.place("a", |request| request.resources.memory_mib = 4032),
     formula: "1 - used / allocatable memory: emptier nodes first",
-    kind: Kind::Load(|row, _, _| PPM - memory_share(row)),
+    kind: ScorerKind::Load(|row, _, _| PPM - memory_share(row)),
 };
 
 pub(super) static DISK_PACK: Scorer = Scorer {
@@ -54,7 +54,7 @@ pub(super) static DISK_PACK: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "used / allocatable disk: fuller nodes first",
-    kind: Kind::Load(|row, _, _| disk_share(row)),
+    kind: ScorerKind::Load(|row, _, _| disk_share(row)),
 };
 
 pub(super) static DISK_SPREAD: Scorer = Scorer {
@@ -64,7 +64,7 @@ pub(super) static DISK_SPREAD: Scorer = Scorer {
     settings: &[],
     example: |setup| setup.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "1 - used / allocatable disk: emptier nodes first",
-    kind: Kind::Load(|row, _, _| PPM - disk_share(row)),
+    kind: ScorerKind::Load(|row, _, _| PPM - disk_share(row)),
 };
 
 fn cpu_share(row: &NodeRow) -> u32 {
@@ -94,7 +94,7 @@ pub(super) static TENT: Scorer = Scorer {
     },
     formula: "least of CPU and memory: rises from tent.idle to 1 at tent.peak of use, falls to \
               tent.full; times size / largest node",
-    kind: Kind::Load(tent),
+    kind: ScorerKind::Load(tent),
 };
 
 fn tent(row: &NodeRow, scale: &Scale, policy: &Policy) -> u32 {
@@ -125,17 +125,17 @@ pub(super) static FRAGMENTATION: Scorer = Scorer {
     example: |setup| setup.place("a", |request| request.resources.memory_mib = 12_000),
     formula: "(1 + stranded before - stranded after) / 2, stranded: mean over recurring shapes of \
               the free share of nodes that they do not fit",
-    kind: Kind::Dense(fragmentation),
+    kind: ScorerKind::Dense(fragmentation),
 };
 
-fn fragmentation(ask: &Ask<'_>, row: &NodeRow) -> u32 {
+fn fragmentation(prepared: &PreparedRequest<'_>, row: &NodeRow) -> u32 {
     let cpu = row.limits.cpu - row.used.cpu;
     let memory = row.memory_room();
-    let wanted = ask.request.resources;
+    let wanted = prepared.request.resources;
     let overhead = i64::from(row.vmm_overhead_mib);
     let cpu_after = cpu - i64::from(wanted.cpu_milli);
     let memory_after = memory - i64::from(wanted.memory_mib) - overhead;
-    let shapes = &ask.policy.options.shapes;
+    let shapes = &prepared.policy.options.shapes;
     let before = stranded(row, shapes, cpu, memory);
     let after = stranded(row, shapes, cpu_after, memory_after);
     (PPM + before - after.min(PPM)) / 2

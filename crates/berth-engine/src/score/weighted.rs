@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{DenseValue, Kind, LoadValue, Sparse};
+use super::{DenseValue, LoadValue, ScorerKind, Sparse};
 use crate::policy::{Combine, Policy};
 
 /// The scorers of one policy, each with its weight in thousandths.
@@ -28,11 +28,11 @@ impl WeightedScorers {
         let mut scorers = Self { is_columnar: policy.combine == Combine::Sum, ..Self::default() };
         for (id, weight) in policy.weights() {
             match id.scorer().kind {
-                Kind::Load(value) => scorers.load.push((value, weight)),
-                Kind::Sparse(sparse) => scorers.sparse.push((sparse, weight)),
-                Kind::Facts(_) | Kind::Zone(_) => {}
-                Kind::Dense(value) => scorers.dense.push((value, weight)),
-                Kind::Relative(_) => scorers.is_columnar = false,
+                ScorerKind::Load(value) => scorers.load.push((value, weight)),
+                ScorerKind::Sparse(sparse) => scorers.sparse.push((sparse, weight)),
+                ScorerKind::Facts(_) | ScorerKind::Zone(_) => {}
+                ScorerKind::Dense(value) => scorers.dense.push((value, weight)),
+                ScorerKind::Relative(_) => scorers.is_columnar = false,
             }
             match id.scorer().name {
                 "spread-racks" => scorers.spread_racks = weight,

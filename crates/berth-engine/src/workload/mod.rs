@@ -6,7 +6,7 @@
 mod planner;
 mod reconcile;
 mod rule;
-mod seats;
+mod slots;
 mod takeover;
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,8 @@ mod view;
 mod volume;
 
 pub use reconcile::{
-    Blocked, Blocker, Cause, Desired, HostState, Member, MemberState, Outlook, Step, reconcile,
+    BlockedMember, Blocker, Cause, DesiredState, HostState, Member, MemberState, Step,
+    WorkloadPlan, reconcile,
 };
 pub use rule::{CapacityMode, CapacityRule, InvalidRule, OnChange, Rolling, Share, Strategy};
-pub use seats::{deletion_cost, lowest_free, on_demand_seats, seat_class};
+pub use slots::{deletion_cost, lowest_free_slot, on_demand_slots, slot_class};

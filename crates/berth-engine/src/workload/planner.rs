@@ -6,39 +6,39 @@
 use std::cmp::Reverse;
 
 use super::reconcile::{
-    Blocked, Blocker, Cause, Desired, HostState, Member, MemberState, Outlook, Step, is_misplaced,
-    rule_in_force, seat_kind,
+    BlockedMember, Blocker, Cause, DesiredState, HostState, Member, MemberState, Step,
+    WorkloadPlan, is_misplaced, rule_in_force, slot_kind,
 };
 use super::rule::{OnChange, Strategy};
-use super::seats::{deletion_cost, on_demand_seats};
-use super::view::{Seat, count};
+use super::slots::{deletion_cost, on_demand_slots};
+use super::view::{SlotMembers, count};
 
 /// Gathers the steps.
 pub(super) struct Planner<'a> {
-    pub(super) desired: &'a Desired<'a>,
+    pub(super) desired: &'a DesiredState<'a>,
     /// By revision and slot.
-    pub(super) seats: &'a [Seat<'a>],
+    pub(super) seats: &'a [SlotMembers<'a>],
     /// Seats in which someone still runs once the steps so far are done.
     pub(super) available: u32,
     /// Whether there are members of other revisions.
     has_old: bool,
-    outlook: Outlook,
+    plan: WorkloadPlan,
 }
 
 impl<'a> Planner<'a> {
-    pub(super) fn new(desired: &'a Desired<'a>, seats: &'a [Seat<'a>]) -> Self {
+    pub(super) fn new(desired: &'a DesiredState<'a>, seats: &'a [SlotMembers<'a>]) -> Self {
         let available = count(seats.iter().filter(|seat| seat.is_available()));
         let has_old = seats.iter().any(|seat| seat.holder.revision != desired.revision);
-        Self { desired, seats, available, has_old, outlook: Outlook::default() }
+        Self { desired, seats, available, has_old, plan: WorkloadPlan::default() }
     }
 
-    pub(super) fn plan(mut self) -> Outlook {
+    pub(super) fn plan(mut self) -> WorkloadPlan {
         self.release_what_goes_anyway();
         if self.desired.replicas == 0 {
             for seat in self.seats {
-                self.release_seat(*seat, Cause::ScaleDown);
+                self.release_slot(*seat, Cause::ScaleDown);
             }
-            return self.outlook;
+            return self.plan;
         }
         if self.is_frozen() {
             self.fill_frozen();
@@ -49,7 +49,7 @@ impl<'a> Planner<'a> {
         let victims = self.release_surplus();
         let handing_over = self.hand_over(&victims);
         self.rebuild(&victims, handing_over);
-        self.outlook
+        self.plan
     }
 
     /// Whether a roll-out has begun and stands still: then every revision keeps what it has.
@@ -65,21 +65,23 @@ impl<'a> Planner<'a> {
         rule_in_force(self.desired).is_some()
     }
 
-    pub(super) fn seats_of_current(&self) -> impl Iterator<Item = Seat<'a>> + Clone + use<'a> {
+    pub(super) fn slots_of_current(
+        &self,
+    ) -> impl Iterator<Item = SlotMembers<'a>> + Clone + use<'a> {
         let revision = self.desired.revision;
         self.seats.iter().copied().filter(move |seat| seat.holder.revision == revision)
     }
 
     /// Seats that should have a member: all of them while roll-outs stand still, else those of the
     /// current revision.
-    fn seats_to_keep(&self) -> impl Iterator<Item = Seat<'a>> + Clone + use<'a> {
+    fn slots_to_keep(&self) -> impl Iterator<Item = SlotMembers<'a>> + Clone + use<'a> {
         let (frozen, revision) = (self.is_frozen(), self.desired.revision);
-        let keep = move |seat: &Seat<'_>| frozen || seat.holder.revision == revision;
+        let keep = move |seat: &SlotMembers<'_>| frozen || seat.holder.revision == revision;
         self.seats.iter().copied().filter(keep)
     }
 
     fn live(&self) -> u32 {
-        count(self.seats_to_keep().filter(|seat| seat.is_live()))
+        count(self.slots_to_keep().filter(|seat| seat.is_live()))
     }
 
     fn release_what_goes_anyway(&mut self) {
@@ -103,7 +105,7 @@ impl<'a> Planner<'a> {
     /// are of the newest revision that has someone.
     fn fill_frozen(&mut self) {
         let mut missing = self.desired.replicas.saturating_sub(self.live());
-        let lost = |seat: &Seat<'_>| seat.holder.host == HostState::Lost;
+        let lost = |seat: &SlotMembers<'_>| seat.holder.host == HostState::Lost;
         for seat in self.seats.iter().filter(|seat| lost(seat)) {
             if missing == 0 {
                 return;
@@ -128,7 +130,7 @@ impl<'a> Planner<'a> {
         revision: i64,
         mut missing: u32,
         otherwise: Cause,
-        may_take: impl Fn(&Seat<'_>) -> bool,
+        may_take: impl Fn(&SlotMembers<'_>) -> bool,
     ) {
         let seats = self.seats;
         let mut taken = seats.iter().filter(|seat| seat.holder.revision == revision).peekable();
@@ -155,42 +157,42 @@ impl<'a> Planner<'a> {
     }
 
     /// Lets these go as long as enough others run.
-    pub(super) fn scale_down(&mut self, victims: &[Seat<'_>]) {
+    pub(super) fn scale_down(&mut self, victims: &[SlotMembers<'_>]) {
         for seat in victims {
             if !seat.is_available() || self.available > self.desired.replicas {
-                self.release_seat(*seat, Cause::ScaleDown);
+                self.release_slot(*seat, Cause::ScaleDown);
             } else {
-                self.block_seat(*seat, Cause::ScaleDown, Blocker::Replacement);
+                self.block_slot(*seat, Cause::ScaleDown, Blocker::Replacement);
             }
         }
     }
 
     /// What is too many. A roll-out that stands still keeps what it may have too many meanwhile:
     /// to let old ones go for new ones would be to go on with it.
-    fn surplus(&self) -> Vec<Seat<'a>> {
+    fn surplus(&self) -> Vec<SlotMembers<'a>> {
         let (replicas, rolling) = (self.desired.replicas, self.desired.rolling);
         if !self.is_frozen() {
-            return self.first_to_go(self.seats_of_current(), replicas);
+            return self.first_to_go(self.slots_of_current(), replicas);
         }
         let keep = match rolling.strategy {
             Strategy::Recreate => replicas,
             Strategy::Rolling => replicas.saturating_add(rolling.surge_and_unavailable(replicas).0),
             Strategy::BlueGreen => {
-                let old = self.seats_to_keep().filter(|seat| !self.is_current(seat.holder));
+                let old = self.slots_to_keep().filter(|seat| !self.is_current(seat.holder));
                 let mut surplus = self.first_to_go(old, replicas);
-                surplus.extend(self.first_to_go(self.seats_of_current(), replicas));
+                surplus.extend(self.first_to_go(self.slots_of_current(), replicas));
                 return surplus;
             }
         };
-        self.first_to_go(self.seats_to_keep(), keep)
+        self.first_to_go(self.slots_to_keep(), keep)
     }
 
     /// The live ones of these seats that are more than so many, the first to go first.
     pub(super) fn first_to_go(
         &self,
-        seats: impl Iterator<Item = Seat<'a>> + Clone,
+        seats: impl Iterator<Item = SlotMembers<'a>> + Clone,
         keep: u32,
-    ) -> Vec<Seat<'a>> {
+    ) -> Vec<SlotMembers<'a>> {
         let live = seats.filter(|seat| seat.is_live());
         let surplus = count(live.clone()).saturating_sub(keep);
         if surplus == 0 {
@@ -204,7 +206,7 @@ impl<'a> Planner<'a> {
 
     /// The first goes first when fewer are wanted: old ones, misplaced ones that are not rebuilt,
     /// spot ones, then the highest seat.
-    fn deletion_order(&self, seat: &Seat<'_>) -> impl Ord + use<> {
+    fn deletion_order(&self, seat: &SlotMembers<'_>) -> impl Ord + use<> {
         let holder = seat.holder;
         let rule = rule_in_force(self.desired);
         let lazy = rule.is_some_and(|rule| rule.on_change == OnChange::Lazy);
@@ -217,14 +219,14 @@ impl<'a> Planner<'a> {
     /// seat is being handed over, now or already.
     fn hand_over(&mut self, victims: &[(i64, u32)]) -> bool {
         let (mut handing_over, mut draining) = (false, 0);
-        for seat in self.seats_to_keep().filter(|seat| seat.is_handing_over()) {
+        for seat in self.slots_to_keep().filter(|seat| seat.is_handing_over()) {
             handing_over = true;
             draining += count(seat.staying().filter(|member| {
                 member.id != seat.holder.id && member.host == HostState::Draining
             }));
         }
         let limit = self.desired.rolling.max_surge.up(self.desired.replicas).max(1);
-        for seat in self.seats_to_keep().filter(|seat| !is_among(victims, seat)) {
+        for seat in self.slots_to_keep().filter(|seat| !is_among(victims, seat)) {
             let holder = seat.holder;
             for member in seat.staying().filter(|it| it.id != holder.id) {
                 self.block(member, Cause::Rebuild, Blocker::Replacement);
@@ -253,7 +255,7 @@ impl<'a> Planner<'a> {
         let Some(rule) = rule.filter(|rule| rule.on_change == OnChange::Rebuild) else { return };
         let rolling_out = self.has_old && !self.is_frozen();
         let mut busy = handing_over || rolling_out || !victims.is_empty();
-        for seat in self.seats_of_current().filter(|seat| !is_among(victims, seat)) {
+        for seat in self.slots_of_current().filter(|seat| !is_among(victims, seat)) {
             let holder = seat.holder;
             let stays = holder.is_live() && holder.host == HostState::Fine;
             if !stays || !is_misplaced(self.desired, holder) {
@@ -267,33 +269,33 @@ impl<'a> Planner<'a> {
             self.create(holder.revision, holder.slot, Some(holder), Cause::Rebuild);
         }
         if !busy && !self.has_old && self.live() == self.desired.replicas {
-            self.fill_on_demand_seat(on_demand_seats(rule, Some(self.desired.replicas)));
+            self.fill_on_demand_slot(on_demand_slots(rule, Some(self.desired.replicas)));
         }
     }
 
     /// An on-demand seat can be empty while all members are there, in higher seats. Then one more
     /// comes, and a spot one goes as surplus once it runs.
-    fn fill_on_demand_seat(&mut self, on_demand_seats: u32) {
-        let live = self.seats_of_current().filter(|seat| seat.is_live());
-        let on_demand = count(live.filter(|seat| seat.holder.slot < on_demand_seats));
-        if on_demand < on_demand_seats.min(self.desired.replicas) {
+    fn fill_on_demand_slot(&mut self, on_demand_slots: u32) {
+        let live = self.slots_of_current().filter(|seat| seat.is_live());
+        let on_demand = count(live.filter(|seat| seat.holder.slot < on_demand_slots));
+        if on_demand < on_demand_slots.min(self.desired.replicas) {
             let cause = Cause::Rebuild;
             self.fill_lowest(self.desired.revision, 1, cause, |_| true);
         }
     }
 
     fn create(&mut self, revision: i64, slot: u32, holder: Option<&Member>, cause: Cause) {
-        let class = seat_kind(self.desired, slot);
+        let class = slot_kind(self.desired, slot);
         let in_place_of = holder.map(|it| it.id);
-        self.outlook.steps.push(Step::Create { revision, slot, class, in_place_of, cause });
+        self.plan.steps.push(Step::Create { revision, slot, class, in_place_of, cause });
     }
 
     pub(super) fn release(&mut self, member: &Member, cause: Cause) {
-        self.outlook.steps.push(Step::Release { instance: member.id, cause });
+        self.plan.steps.push(Step::Release { instance: member.id, cause });
     }
 
     /// A seat goes with everyone in it.
-    pub(super) fn release_seat(&mut self, seat: Seat<'_>, cause: Cause) {
+    pub(super) fn release_slot(&mut self, seat: SlotMembers<'_>, cause: Cause) {
         for member in seat.staying() {
             self.release(member, cause);
         }
@@ -302,16 +304,16 @@ impl<'a> Planner<'a> {
 
     pub(super) fn block(&mut self, member: &Member, otherwise: Cause, blocker: Blocker) {
         let cause = member.cause_or(otherwise);
-        self.outlook.blocked.push(Blocked { instance: member.id, cause, blocker });
+        self.plan.blocked.push(BlockedMember { instance: member.id, cause, blocker });
     }
 
-    pub(super) fn block_seat(&mut self, seat: Seat<'_>, otherwise: Cause, blocker: Blocker) {
+    pub(super) fn block_slot(&mut self, seat: SlotMembers<'_>, otherwise: Cause, blocker: Blocker) {
         for member in seat.staying() {
             self.block(member, otherwise, blocker);
         }
     }
 }
 
-fn is_among(seats: &[(i64, u32)], seat: &Seat<'_>) -> bool {
+fn is_among(seats: &[(i64, u32)], seat: &SlotMembers<'_>) -> bool {
     seats.contains(&(seat.holder.revision, seat.holder.slot))
 }

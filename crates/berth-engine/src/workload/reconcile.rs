@@ -5,14 +5,14 @@
 
 use super::planner::Planner;
 use super::rule::{CapacityRule, OnChange, Rolling};
-use super::seats::{on_demand_seats, seat_class};
-use super::view::{seats, sorted};
+use super::slots::{on_demand_slots, slot_class};
+use super::view::{group_by_slot, sorted};
 use super::volume::one_at_a_time;
 use crate::model::{CapacityType, InstanceId};
 
 /// What should run.
 #[derive(Clone, Copy, Debug)]
-pub struct Desired<'a> {
+pub struct DesiredState<'a> {
     /// How many.
     pub replicas: u32,
     /// The revision that should run.
@@ -138,7 +138,7 @@ pub enum Blocker {
 
 /// A member that should go and cannot yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockedMember {
     /// Which.
     pub instance: InstanceId,
     /// Why it should go.
@@ -149,14 +149,14 @@ pub struct Blocked {
 
 /// What comes next for a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Outlook {
+pub struct WorkloadPlan {
     /// What to do now, in this order; steps of one outlook do not depend on each other.
     pub steps: Vec<Step>,
     /// Members that should go and cannot yet.
-    pub blocked: Vec<Blocked>,
+    pub blocked: Vec<BlockedMember>,
 }
 
-impl Outlook {
+impl WorkloadPlan {
     /// Whether everything is as it should be.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -172,33 +172,33 @@ impl Outlook {
 ///
 /// `Member::host` is `Lost` only once the time to wait for the node is over.
 #[must_use]
-pub fn reconcile(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+pub fn reconcile(desired: &DesiredState<'_>, members: &[Member]) -> WorkloadPlan {
     if is_as_desired(desired, members) {
-        return Outlook::default();
+        return WorkloadPlan::default();
     }
     reconcile_in_full(desired, members)
 }
 
 /// The same without the short way.
-pub(super) fn reconcile_in_full(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+pub(super) fn reconcile_in_full(desired: &DesiredState<'_>, members: &[Member]) -> WorkloadPlan {
     if desired.single_writer {
         return one_at_a_time(desired, members);
     }
     let sorted = sorted(members);
-    let seats = seats(&sorted);
+    let seats = group_by_slot(&sorted);
     Planner::new(desired, &seats).plan()
 }
 
 /// Whether nothing is to do. Most workloads are like this most of the time, so it takes nothing from
 /// the heap; when in doubt it says no.
-pub(super) fn is_as_desired(desired: &Desired<'_>, members: &[Member]) -> bool {
+pub(super) fn is_as_desired(desired: &DesiredState<'_>, members: &[Member]) -> bool {
     if u32::try_from(members.len()) != Ok(desired.replicas)
         || desired.single_writer && desired.replicas > 1
     {
         return false;
     }
     let rule = rule_in_force(desired).filter(|rule| rule.on_change == OnChange::Rebuild);
-    let on_demand_seats = rule.map_or(0, |rule| on_demand_seats(rule, Some(desired.replicas)));
+    let on_demand_slots = rule.map_or(0, |rule| on_demand_slots(rule, Some(desired.replicas)));
     let (mut on_demand, mut taken, mut next, mut ascending) = (0, 0_u128, 0_u32, true);
     let mut distinct = true;
     for member in members {
@@ -208,7 +208,7 @@ pub(super) fn is_as_desired(desired: &Desired<'_>, members: &[Member]) -> bool {
         if !quiet || rule.is_some() && is_misplaced(desired, member) {
             return false;
         }
-        on_demand += u32::from(member.slot < on_demand_seats);
+        on_demand += u32::from(member.slot < on_demand_slots);
         // Seats differ when they rise, or when they are few and none comes twice.
         ascending &= member.slot >= next;
         next = member.slot.saturating_add(1);
@@ -216,22 +216,22 @@ pub(super) fn is_as_desired(desired: &Desired<'_>, members: &[Member]) -> bool {
         distinct &= bit != 0 && taken & bit == 0;
         taken |= bit;
     }
-    (ascending || distinct) && on_demand >= on_demand_seats.min(desired.replicas)
+    (ascending || distinct) && on_demand >= on_demand_slots.min(desired.replicas)
 }
 
 /// The rule by which seats have a kind; none when the template chooses itself.
-pub(super) fn rule_in_force<'a>(desired: &Desired<'a>) -> Option<&'a CapacityRule> {
+pub(super) fn rule_in_force<'a>(desired: &DesiredState<'a>) -> Option<&'a CapacityRule> {
     desired.capacity.filter(|rule| rule.enabled && desired.pinned.is_none())
 }
 
 /// The kind of capacity that a seat asks for.
-pub(super) fn seat_kind(desired: &Desired<'_>, slot: u32) -> Option<CapacityType> {
-    seat_class(rule_in_force(desired)?, Some(desired.replicas), slot)
+pub(super) fn slot_kind(desired: &DesiredState<'_>, slot: u32) -> Option<CapacityType> {
+    slot_class(rule_in_force(desired)?, Some(desired.replicas), slot)
 }
 
 /// Whether a member is on the kind of capacity that its seat is not. Members of another revision
 /// never are: they go anyway.
-pub(super) fn is_misplaced(desired: &Desired<'_>, member: &Member) -> bool {
+pub(super) fn is_misplaced(desired: &DesiredState<'_>, member: &Member) -> bool {
     member.revision == desired.revision
-        && seat_kind(desired, member.slot).is_some_and(|class| class != member.class)
+        && slot_kind(desired, member.slot).is_some_and(|class| class != member.class)
 }

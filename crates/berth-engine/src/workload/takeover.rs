@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 use super::planner::Planner;
 use super::reconcile::{Blocker, Cause, HostState, Member, MemberState};
 use super::rule::Strategy;
-use super::seats::deletion_cost;
-use super::view::{Seat, count};
+use super::slots::deletion_cost;
+use super::view::{SlotMembers, count};
 use crate::model::CapacityType;
 
 impl<'a> Planner<'a> {
@@ -19,7 +19,7 @@ impl<'a> Planner<'a> {
         match self.desired.rolling.strategy {
             Strategy::Recreate => self.release_old(),
             Strategy::BlueGreen => {
-                let current = self.seats_of_current().filter(|seat| seat.is_available());
+                let current = self.slots_of_current().filter(|seat| seat.is_available());
                 if count(current) >= self.desired.replicas {
                     self.release_old();
                 } else {
@@ -48,25 +48,26 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn old_seats(&self) -> Vec<Seat<'a>> {
+    fn old_slots(&self) -> Vec<SlotMembers<'a>> {
         let old = self.seats.iter().filter(|seat| !self.is_current(seat.holder));
         old.copied().filter(|seat| seat.staying().next().is_some()).collect()
     }
 
     fn release_old(&mut self) {
-        for seat in self.old_seats() {
-            self.release_seat(seat, Cause::RollOut);
+        for seat in self.old_slots() {
+            self.release_slot(seat, Cause::RollOut);
         }
     }
 
     /// Old ones wait for the new ones, but no more of them than are wanted at all.
     fn trim_old(&mut self) {
-        let old = self.old_seats();
+        let old = self.old_slots();
         let surplus = self.first_to_go(old.iter().copied(), self.desired.replicas);
-        let is_surplus = |seat: &Seat<'_>| surplus.iter().any(|it| it.holder.id == seat.holder.id);
+        let is_surplus =
+            |seat: &SlotMembers<'_>| surplus.iter().any(|it| it.holder.id == seat.holder.id);
         self.scale_down(&surplus);
         for seat in old.into_iter().filter(|seat| !is_surplus(seat)) {
-            self.block_seat(seat, Cause::RollOut, Blocker::Replacement);
+            self.block_slot(seat, Cause::RollOut, Blocker::Replacement);
         }
     }
 
@@ -74,7 +75,7 @@ impl<'a> Planner<'a> {
     fn roll(&mut self) {
         let (_, unavailable) = self.desired.rolling.surge_and_unavailable(self.desired.replicas);
         let floor = self.desired.replicas.saturating_sub(unavailable);
-        let mut running = self.old_seats();
+        let mut running = self.old_slots();
         for seat in &running {
             for member in seat.staying().filter(|it| it.state != MemberState::Ready) {
                 self.release(member, Cause::RollOut);
@@ -98,7 +99,7 @@ impl<'a> Planner<'a> {
 
     /// The first goes first: whose node wants it gone, then on-demand ones, because the new revision
     /// starts with its own on-demand seats and both together should be few.
-    fn roll_order(&self, seat: &Seat<'_>) -> (bool, u32, Reverse<u32>, i64) {
+    fn roll_order(&self, seat: &SlotMembers<'_>) -> (bool, u32, Reverse<u32>, i64) {
         let first = seat.staying().find(|it| it.is_available()).unwrap_or(seat.holder);
         let dearest = deletion_cost(CapacityType::OnDemand);
         let cost = if self.has_classes() { dearest - deletion_cost(first.class) } else { 0 };

@@ -30,14 +30,14 @@ impl Member {
 
 /// One seat and everyone in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seat<'a> {
+pub(super) struct SlotMembers<'a> {
     /// Who has it: the highest fence.
     pub(super) holder: &'a Member,
     /// Who handed it over and is not gone yet; highest fence first.
     pub(super) outgoing: &'a [Member],
 }
 
-impl<'a> Seat<'a> {
+impl<'a> SlotMembers<'a> {
     pub(super) fn members(self) -> impl Iterator<Item = &'a Member> {
         std::iter::once(self.holder).chain(self.outgoing)
     }
@@ -85,10 +85,10 @@ pub(super) fn sorted(members: &[Member]) -> Vec<Member> {
 }
 
 /// The seats of members that are `sorted`.
-pub(super) fn seats(sorted: &[Member]) -> Vec<Seat<'_>> {
-    let same_seat = |a: &Member, b: &Member| (a.revision, a.slot) == (b.revision, b.slot);
-    let chunks = sorted.chunk_by(same_seat).filter_map(<[Member]>::split_first);
-    chunks.map(|(holder, outgoing)| Seat { holder, outgoing }).collect()
+pub(super) fn group_by_slot(sorted: &[Member]) -> Vec<SlotMembers<'_>> {
+    let same_slot = |a: &Member, b: &Member| (a.revision, a.slot) == (b.revision, b.slot);
+    let chunks = sorted.chunk_by(same_slot).filter_map(<[Member]>::split_first);
+    chunks.map(|(holder, outgoing)| SlotMembers { holder, outgoing }).collect()
 }
 
 /// How many there are.

@@ -7,7 +7,7 @@
 mod day;
 mod report;
 mod rules;
-mod world;
+mod simulation;
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use berth_engine::elastic::MigrationSettings;
 pub use report::{Migrations, NodeMinutes, Outcome, PerInstance};
 
 use crate::SimulationError;
-use world::World;
+use simulation::Simulation;
 
 /// Who moves instances, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Rule {
 
 /// How places are chosen, the same for both rules. CPU is never promised twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Places {
+pub enum TargetPolicy {
     /// The seed's own curve: the nearer to four fifths full, the better.
     Tent,
     /// As even as can be.
@@ -48,7 +48,7 @@ cpu-pressure = 2
 memory-spread = 2
 "#;
 
-impl Places {
+impl TargetPolicy {
     /// The policy that chooses them.
     ///
     /// # Errors
@@ -110,18 +110,18 @@ impl Options {
 ///
 /// # Errors
 /// When the stage cannot be set: the fleet has no place for the instances.
-pub fn play(options: &Options, rule: Rule) -> Result<Outcome, SimulationError> {
-    let mut world = World::new(options)?;
+pub fn simulate_day(options: &Options, rule: Rule) -> Result<Outcome, SimulationError> {
+    let mut simulation = Simulation::new(options)?;
     let minutes = options.hours.saturating_mul(60);
     for minute in 0..minutes {
-        world.begin(minute);
-        world.finish_migrations()?;
-        world.ask_for_permits()?;
+        simulation.begin(minute);
+        simulation.finish_migrations()?;
+        simulation.ask_for_permits()?;
         match rule {
-            Rule::Berth => world.relieve(options)?,
-            Rule::Seed => world.pass_on(options)?,
+            Rule::Berth => simulation.relieve(options)?,
+            Rule::Seed => simulation.relieve_by_seed_rule(options)?,
         }
-        world.audit();
+        simulation.audit();
     }
-    Ok(world.report.finish(options, rule, &world.moves_of_each()))
+    Ok(simulation.report.finish(options, rule, &simulation.moves_of_each()))
 }

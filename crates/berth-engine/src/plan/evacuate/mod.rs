@@ -13,10 +13,10 @@ use std::sync::Arc;
 use super::batch::Batch;
 use crate::engine::Engine;
 use crate::explain::Refusal;
-use crate::fleet::Slot;
+use crate::fleet::NodeIndex;
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, NodeState, Timestamp};
-use steps::Moving;
-pub(super) use steps::{is_choosy, replacement, spare_id};
+use steps::EvacuationPlanner;
+pub(super) use steps::{has_placement_rules, replacement, temporary_id};
 
 /// How much a plan may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +42,11 @@ impl Effort {
 
 /// What is known of an instance on a node that is to be emptied.
 #[derive(Clone, Debug)]
-pub enum Guest {
+pub enum EvacuationInstance {
     /// It must move; this is what it asked for.
-    Asks(Arc<InstanceRequest>),
+    Requested(Arc<InstanceRequest>),
     /// It is on its way out already: it counts until it is gone, and needs no other place.
-    Leaves,
+    Leaving,
     /// Nobody knows what it asked for.
     Unknown,
 }
@@ -137,39 +137,41 @@ impl EvacuationPlan {
 }
 
 impl Engine {
-    /// Plans to empty some nodes together. `guest` says what an instance asked for; what it is
+    /// Plans to empty some nodes together. `instance_info` says what an instance asked for; what it is
     /// charged now is taken from the fleet. The fleet is as before when this returns.
     pub fn plan_evacuation(
         &mut self,
         nodes: &[NodeId],
-        guest: impl Fn(InstanceId) -> Guest,
+        instance_info: impl Fn(InstanceId) -> EvacuationInstance,
         effort: Effort,
         now: Timestamp,
     ) -> EvacuationPlan {
-        let mut slots: Vec<Slot> =
-            nodes.iter().filter_map(|node| self.fleet.slot_of(node)).collect();
-        slots.sort_unstable();
-        slots.dedup();
+        let mut indexes: Vec<NodeIndex> =
+            nodes.iter().filter_map(|node| self.fleet.index_of(node)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
         // An empty node needs no plan; in a large fleet there are many.
-        if slots.iter().all(|slot| self.fleet.row(*slot).is_none_or(|row| row.instances.is_empty()))
+        if indexes
+            .iter()
+            .all(|index| self.fleet.row(*index).is_none_or(|row| row.instances.is_empty()))
         {
             return EvacuationPlan::default();
         }
-        let closed: Vec<(Slot, (NodeState, u64))> =
-            slots.iter().map(|&slot| (slot, self.close(slot))).collect();
-        let mut moving = Moving::new(self, &slots, &guest, effort, now);
-        moving.run();
-        let plan = moving.finish();
-        for (slot, was) in closed {
-            self.fleet.swap_state(slot, was);
+        let closed: Vec<(NodeIndex, (NodeState, u64))> =
+            indexes.iter().map(|&index| (index, self.close_node(index))).collect();
+        let mut planner = EvacuationPlanner::new(self, &indexes, &instance_info, effort, now);
+        planner.run();
+        let plan = planner.finish();
+        for (index, was) in closed {
+            self.fleet.swap_state(index, was);
         }
         plan
     }
 
     /// Makes a node take nothing more. Its facts count as unchanged: a plan is no event.
-    fn close(&mut self, slot: Slot) -> (NodeState, u64) {
-        let constraint_gen = self.fleet.row(slot).map_or(0, |row| row.constraint_gen);
-        self.fleet.swap_state(slot, (NodeState::Draining, constraint_gen))
+    fn close_node(&mut self, index: NodeIndex) -> (NodeState, u64) {
+        let constraint_gen = self.fleet.row(index).map_or(0, |row| row.constraint_gen);
+        self.fleet.swap_state(index, (NodeState::Draining, constraint_gen))
     }
 }
 

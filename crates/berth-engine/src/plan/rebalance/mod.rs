@@ -15,9 +15,9 @@
 //! plan leaves what it moved alone for a while (`movable: false` in the next plan), as after any
 //! migration; then a plan that ended with nothing to gain is followed by one without moves.
 
-mod board;
 mod consolidate;
 mod measure;
+mod rebalance_state;
 mod spread;
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::elastic::Free;
 use crate::engine::Engine;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
-use board::Board;
+use rebalance_state::RebalanceState;
 
 /// What instances are moved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ impl RebalanceTerms {
 /// An instance as a plan needs to know it. What it is charged is taken from the fleet, so that
 /// nobody can be of two minds about it. One that is not told of stays where it is.
 #[derive(Clone, Debug)]
-pub struct RebalanceGuest {
+pub struct RebalanceInstance {
     /// Which.
     pub id: InstanceId,
     /// What it asked for.
@@ -119,7 +119,7 @@ pub struct RebalanceGuest {
     pub movable: bool,
 }
 
-impl RebalanceGuest {
+impl RebalanceInstance {
     /// What moving it costs: MiB that are expected to be copied. What it changes meanwhile is copied
     /// again, so a load of 1000 counts its memory twice; above 4000 it makes no more difference.
     #[must_use]
@@ -139,7 +139,7 @@ pub struct RebalanceMove {
     pub from: NodeId,
     /// Where it should be.
     pub to: NodeId,
-    /// MiB that are expected to be copied; see [`RebalanceGuest::cost`].
+    /// MiB that are expected to be copied; see [`RebalanceInstance::cost`].
     pub cost: u64,
     /// What it gains. Of spreading: by how many ppm it lowers the measure. Of consolidating: its
     /// part of the MiB of memory that its node frees, which nobody has until all of the node's moves
@@ -202,19 +202,19 @@ impl Engine {
     pub fn plan_rebalance(
         &mut self,
         terms: RebalanceTerms,
-        guests: &[RebalanceGuest],
+        instances: &[RebalanceInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
         now: Timestamp,
     ) -> RebalancePlan {
-        let mut board = Board::new(self, guests, below_watermark, now);
-        let before = board.measure(terms.goal);
+        let mut state = RebalanceState::new(self, instances, below_watermark, now);
+        let before = state.measure(terms.goal);
         let stopped_by = match terms.goal {
-            RebalanceGoal::Consolidate => consolidate::run(&mut board, &terms),
-            RebalanceGoal::Spread => spread::run(&mut board, &terms),
+            RebalanceGoal::Consolidate => consolidate::run(&mut state, &terms),
+            RebalanceGoal::Spread => spread::run(&mut state, &terms),
         };
-        let after = board.measure(terms.goal);
-        let emptied = board.emptied();
-        let moves = board.finish();
+        let after = state.measure(terms.goal);
+        let emptied = state.emptied();
+        let moves = state.finish();
         RebalancePlan { goal: terms.goal, moves, before, after, emptied, stopped_by }
     }
 }

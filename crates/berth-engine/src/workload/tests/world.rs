@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use super::super::reconcile::{is_as_desired, reconcile_in_full};
 use super::super::{
-    CapacityRule, Cause, Desired, HostState, Member, MemberState, Outlook, Rolling, Share, Step,
-    Strategy, reconcile, seat_class,
+    CapacityRule, Cause, DesiredState, HostState, Member, MemberState, Rolling, Share, Step,
+    Strategy, WorkloadPlan, reconcile, slot_class,
 };
 use crate::model::CapacityType::{self, OnDemand, Spot};
 use crate::model::InstanceId;
@@ -60,8 +60,8 @@ impl World {
         world
     }
 
-    pub(super) fn desired(&self) -> Desired<'_> {
-        Desired {
+    pub(super) fn desired(&self) -> DesiredState<'_> {
+        DesiredState {
             replicas: self.replicas,
             revision: self.revision,
             capacity: self.rule.as_ref(),
@@ -73,17 +73,17 @@ impl World {
     }
 
     /// What comes next, after checking that it makes sense.
-    pub(super) fn outlook(&self) -> Outlook {
+    pub(super) fn plan(&self) -> WorkloadPlan {
         let desired = self.desired();
-        let outlook = reconcile(&desired, &self.members);
+        let plan = reconcile(&desired, &self.members);
         let mirrored: Vec<Member> = self.members.iter().rev().copied().collect();
-        assert_eq!(outlook, reconcile(&desired, &mirrored), "the order of members matters");
+        assert_eq!(plan, reconcile(&desired, &mirrored), "the order of members matters");
         if is_as_desired(&desired, &self.members) {
-            assert_eq!(reconcile_in_full(&desired, &self.members), Outlook::default());
+            assert_eq!(reconcile_in_full(&desired, &self.members), WorkloadPlan::default());
         }
         let mut seats = BTreeSet::new();
         let mut released = BTreeSet::new();
-        for step in &outlook.steps {
+        for step in &plan.steps {
             match *step {
                 Step::Create { revision, slot, .. } => {
                     assert!(seats.insert((revision, slot)), "{step:?} twice");
@@ -95,18 +95,18 @@ impl World {
                 }
             }
         }
-        for blocked in &outlook.blocked {
-            let unique = outlook.blocked.iter().filter(|it| it.instance == blocked.instance);
+        for blocked in &plan.blocked {
+            let unique = plan.blocked.iter().filter(|it| it.instance == blocked.instance);
             assert_eq!(unique.count(), 1, "{blocked:?} twice");
             assert!(!released.contains(&blocked.instance), "{blocked:?} and released");
         }
-        outlook
+        plan
     }
 
     fn check_create(&self, step: &Step) {
         let Step::Create { revision, slot, class, in_place_of, .. } = *step else { return };
         let rule = self.rule.filter(|_| self.pinned.is_none());
-        let expected = rule.and_then(|rule| seat_class(&rule, Some(self.replicas), slot));
+        let expected = rule.and_then(|rule| slot_class(&rule, Some(self.replicas), slot));
         assert_eq!(class, expected, "{step:?}");
         let holder = self.holder(revision, slot);
         assert_eq!(in_place_of, holder.map(|it| it.id), "{step:?} of {holder:?}");
@@ -160,7 +160,7 @@ impl World {
 
     /// One round: all steps are done, then all starts and stops. Says what was done.
     pub(super) fn round(&mut self) -> Vec<Step> {
-        let steps = self.outlook().steps;
+        let steps = self.plan().steps;
         for step in &steps {
             self.apply(step);
         }
@@ -173,16 +173,16 @@ impl World {
         let mut done = Vec::new();
         for _ in 0..100 {
             done.extend(self.round());
-            if self.outlook().is_settled() {
+            if self.plan().is_settled() {
                 return done;
             }
         }
-        panic!("never settles: {:?} of {self:?}", self.outlook());
+        panic!("never settles: {:?} of {self:?}", self.plan());
     }
 
     /// The next steps without a word about what waits.
     pub(super) fn steps(&self) -> Vec<Step> {
-        self.outlook().steps
+        self.plan().steps
     }
 
     pub(super) fn member(&self, id: InstanceId) -> &Member {

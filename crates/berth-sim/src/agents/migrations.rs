@@ -7,11 +7,11 @@ use berth_engine::InstanceId;
 use tokio::time::Instant;
 
 use super::pace::Pace;
-use crate::fleet::Numbers;
+use crate::fleet::SeededRng;
 
 /// A task that is done at a certain moment.
 #[derive(Clone, Debug)]
-struct Move {
+struct RunningTask {
     instance: InstanceId,
     action: MigrationAction,
     since: Instant,
@@ -20,15 +20,15 @@ struct Move {
 
 /// All tasks of a host.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Moves(BTreeMap<String, Move>);
+pub(super) struct Migrations(BTreeMap<String, RunningTask>);
 
-impl Moves {
+impl Migrations {
     /// Takes in what a server told. What is no longer told is over.
-    pub(super) fn take(
+    pub(super) fn update(
         &mut self,
         tasks: &[MigrationTask],
         pace: Pace,
-        numbers: &mut Numbers,
+        rng: &mut SeededRng,
         now: Instant,
     ) {
         self.0.retain(|id, known| {
@@ -36,16 +36,14 @@ impl Moves {
         });
         for task in tasks {
             let takes = match task.action {
-                MigrationAction::Send => pace.between(numbers, 2000, 6000),
+                MigrationAction::Send => pace.between(rng, 2000, 6000),
                 // The source says when it is done.
                 MigrationAction::Receive => continue,
-                MigrationAction::CleanUp | MigrationAction::Drop => {
-                    pace.between(numbers, 300, 1500)
-                }
+                MigrationAction::CleanUp | MigrationAction::Drop => pace.between(rng, 300, 1500),
             };
             let until = now + takes;
             let (instance, action) = (task.instance, task.action);
-            let begun = Move { instance, action, since: now, until };
+            let begun = RunningTask { instance, action, since: now, until };
             self.0.entry(task.id.clone()).or_insert(begun);
         }
     }
@@ -67,18 +65,18 @@ impl Moves {
     }
 
     /// Whether an instance is on its way off the host, and must stay as large as it is.
-    pub(super) fn sends(&self, instance: InstanceId) -> bool {
+    pub(super) fn is_sending(&self, instance: InstanceId) -> bool {
         let mut known = self.0.values();
         known.any(|one| one.instance == instance && one.action == MigrationAction::Send)
     }
 
     /// When the next of them is over.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(super) fn next_end(&self) -> Option<Instant> {
         self.0.values().map(|known| known.until).min()
     }
 }
 
-impl Move {
+impl RunningTask {
     fn share(&self, now: Instant) -> u16 {
         let whole = self.until.duration_since(self.since).as_millis().max(1);
         let part = now.duration_since(self.since).as_millis() * 1000 / whole;
@@ -103,24 +101,27 @@ mod tests {
             fence: 2,
             resources: Amounts::new(1000, 1024),
         };
-        let (mut moves, mut numbers, now) = (Moves::default(), Numbers::new(1), Instant::now());
-        let mut take = |moves: &mut Moves, task: &MigrationTask, now| {
-            moves.take(std::slice::from_ref(task), Pace::new(100), &mut numbers, now);
+        let (mut migrations, mut rng, now) =
+            (Migrations::default(), SeededRng::new(1), Instant::now());
+        let mut update = |migrations: &mut Migrations, task: &MigrationTask, now| {
+            migrations.update(std::slice::from_ref(task), Pace::new(100), &mut rng, now);
         };
-        let step = |moves: &Moves, now| moves.reports(now).first().map(|report| report.step);
-        take(&mut moves, &task, now);
-        assert_eq!(step(&moves, now), Some(MigrationStep::Copying));
-        assert!(moves.sends(task.instance));
+        let step = |migrations: &Migrations, now| {
+            migrations.reports(now).first().map(|report| report.step)
+        };
+        update(&mut migrations, &task, now);
+        assert_eq!(step(&migrations, now), Some(MigrationStep::Copying));
+        assert!(migrations.is_sending(task.instance));
         // Told again, it does not begin anew.
         let later = now + Duration::from_secs(7);
-        take(&mut moves, &task, later);
-        assert_eq!(step(&moves, later), Some(MigrationStep::Switched));
+        update(&mut migrations, &task, later);
+        assert_eq!(step(&migrations, later), Some(MigrationStep::Switched));
         task.action = MigrationAction::CleanUp;
-        take(&mut moves, &task, later);
-        assert_eq!(step(&moves, later), None);
+        update(&mut migrations, &task, later);
+        assert_eq!(step(&migrations, later), None);
         let later = later + Duration::from_secs(2);
-        assert_eq!(step(&moves, later), Some(MigrationStep::CleanedUp));
-        moves.take(&[], Pace::new(100), &mut Numbers::new(1), later);
-        assert_eq!(step(&moves, later), None);
+        assert_eq!(step(&migrations, later), Some(MigrationStep::CleanedUp));
+        migrations.update(&[], Pace::new(100), &mut SeededRng::new(1), later);
+        assert_eq!(step(&migrations, later), None);
     }
 }

@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::filter::passes_node_tests;
-use crate::fleet::{Bits, Change, Column, Fleet, LANES, NodeRow, Slot, Standing, What};
+use crate::fleet::{
+    Availability, Bits, Change, ChangeKind, Column, Fleet, LANES, NodeIndex, NodeRow,
+};
 use crate::model::Timestamp;
 use crate::policy::Policy;
 use crate::score::{Scale, WeightedScorers, fact_points, load_points, next_failure_step};
@@ -25,7 +27,7 @@ struct Rules<'a> {
 
 /// Per-node answers under one policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Derived {
+pub(crate) struct DerivedState {
     /// Passes every filter that looks only at facts and time.
     pub(crate) eligible: Bits,
     /// Points by facts and load.
@@ -39,13 +41,13 @@ pub(crate) struct Derived {
     scale_until: i64,
     cursor: u64,
     now: Timestamp,
-    flips: BinaryHeap<Reverse<(i64, Slot)>>,
-    flip_at: Vec<i64>,
+    timers: BinaryHeap<Reverse<(i64, NodeIndex)>>,
+    timer_at: Vec<i64>,
     // Scratch of `follow`.
     pending: Vec<Change>,
 }
 
-impl Derived {
+impl DerivedState {
     pub(crate) fn new() -> Self {
         Self {
             eligible: Bits::default(),
@@ -56,8 +58,8 @@ impl Derived {
             scale_until: i64::MIN,
             cursor: 0,
             now: Timestamp(i64::MIN),
-            flips: BinaryHeap::new(),
-            flip_at: Vec::new(),
+            timers: BinaryHeap::new(),
+            timer_at: Vec::new(),
             pending: Vec::new(),
         }
     }
@@ -71,7 +73,7 @@ impl Derived {
         now: Timestamp,
     ) {
         let rules = Rules { policy, scorers };
-        fleet.settle_ranks();
+        fleet.update_ranks();
         self.grow(fleet.columns().zone_of_block.len());
         let went_back = now < self.now;
         if went_back {
@@ -84,13 +86,13 @@ impl Derived {
             self.rebuild(fleet, rules);
             return;
         }
-        for slot in fleet.take_pulses() {
+        for index in fleet.take_heartbeats() {
             // A fresh node's later staleness is found when its old flip comes up.
-            if !self.eligible.get(slot) {
-                self.refresh_and_tell(fleet, rules, slot);
+            if !self.eligible.get(index) {
+                self.refresh_and_log(fleet, rules, index);
             }
         }
-        self.pass_time(fleet, rules);
+        self.run_timers(fleet, rules);
         self.cursor = fleet.changes_end();
     }
 
@@ -98,7 +100,7 @@ impl Derived {
     fn scale_changed(&mut self, fleet: &Fleet, policy: &Policy) -> bool {
         let facts_changed = fleet
             .changes_since(self.cursor)
-            .is_none_or(|mut changes| changes.any(|change| change.what == What::Facts));
+            .is_none_or(|mut changes| changes.any(|change| change.kind == ChangeKind::Facts));
         if !facts_changed && self.now.0 < self.scale_until {
             return false;
         }
@@ -116,78 +118,80 @@ impl Derived {
         self.pending.clear();
         self.pending.extend(changes);
         for (number, place) in (self.cursor..).zip(0..self.pending.len()) {
-            let Change { slot, what, .. } = self.pending[place];
-            let before = self.points.get(slot);
-            match (what, fleet.row(slot)) {
-                (What::Claim(_), Some(row)) => {
+            let Change { index, kind, .. } = self.pending[place];
+            let before = self.points.get(index);
+            match (kind, fleet.row(index)) {
+                (ChangeKind::Claim(_), Some(row)) => {
                     let load = load_points(rules.scorers, row, &self.scale, rules.policy);
-                    self.points.set(slot, self.fact_points.get(slot) + load);
+                    self.points.set(index, self.fact_points.get(index) + load);
                 }
                 // Told by this follower itself, after it had looked.
-                (What::Eligibility, _) => {}
-                (What::Facts, _) | (What::Claim(_), None) => self.refresh(fleet, slot, rules),
+                (ChangeKind::Eligibility, _) => {}
+                (ChangeKind::Facts, _) | (ChangeKind::Claim(_), None) => {
+                    self.refresh(fleet, index, rules)
+                }
             }
-            let points = self.points.get(slot);
-            let eligible = self.eligible.get(slot);
-            let mut after = Standing::new(fleet.columns(), slot, eligible, points);
-            after.worth = points - before;
-            fleet.set_after(number, after);
+            let points = self.points.get(index);
+            let eligible = self.eligible.get(index);
+            let mut after = Availability::new(fleet.columns(), index, eligible, points);
+            after.points_delta = points - before;
+            fleet.set_availability(number, after);
         }
         true
     }
 
     fn rebuild(&mut self, fleet: &mut Fleet, rules: Rules<'_>) {
-        fleet.take_pulses();
-        self.flips.clear();
-        self.flip_at.iter_mut().for_each(|at| *at = NEVER);
+        fleet.take_heartbeats();
+        self.timers.clear();
+        self.timer_at.iter_mut().for_each(|at| *at = NEVER);
         self.eligible.words_mut().iter_mut().for_each(|word| *word = 0);
-        let slots: Vec<Slot> = fleet.columns().present.slots().collect();
-        for slot in slots {
-            self.refresh(fleet, slot, rules);
+        let indexes: Vec<NodeIndex> = fleet.columns().present.indexes().collect();
+        for index in indexes {
+            self.refresh(fleet, index, rules);
         }
         self.epoch += 1;
         self.cursor = fleet.changes_end();
     }
 
-    fn pass_time(&mut self, fleet: &mut Fleet, rules: Rules<'_>) {
-        while let Some(&Reverse((at, slot))) = self.flips.peek() {
+    fn run_timers(&mut self, fleet: &mut Fleet, rules: Rules<'_>) {
+        while let Some(&Reverse((at, index))) = self.timers.peek() {
             if at > self.now.0 {
                 return;
             }
-            self.flips.pop();
-            if self.flip_at[slot.index()] == at {
-                self.flip_at[slot.index()] = NEVER;
-                self.refresh_and_tell(fleet, rules, slot);
+            self.timers.pop();
+            if self.timer_at[index.as_usize()] == at {
+                self.timer_at[index.as_usize()] = NEVER;
+                self.refresh_and_log(fleet, rules, index);
             }
         }
     }
 
-    fn refresh_and_tell(&mut self, fleet: &mut Fleet, rules: Rules<'_>, slot: Slot) {
-        let before = (self.eligible.get(slot), self.points.get(slot));
-        self.refresh(fleet, slot, rules);
-        if before != (self.eligible.get(slot), self.points.get(slot)) {
-            let points = self.points.get(slot);
-            let after = Standing::new(fleet.columns(), slot, self.eligible.get(slot), points);
-            fleet.touch(slot, after);
+    fn refresh_and_log(&mut self, fleet: &mut Fleet, rules: Rules<'_>, index: NodeIndex) {
+        let before = (self.eligible.get(index), self.points.get(index));
+        self.refresh(fleet, index, rules);
+        if before != (self.eligible.get(index), self.points.get(index)) {
+            let points = self.points.get(index);
+            let after = Availability::new(fleet.columns(), index, self.eligible.get(index), points);
+            fleet.log_eligibility_change(index, after);
         }
     }
 
-    fn refresh(&mut self, fleet: &Fleet, slot: Slot, rules: Rules<'_>) {
-        let Some(row) = fleet.row(slot) else {
-            self.eligible.set(slot, false);
+    fn refresh(&mut self, fleet: &Fleet, index: NodeIndex, rules: Rules<'_>) {
+        let Some(row) = fleet.row(index) else {
+            self.eligible.set(index, false);
             return;
         };
         let Rules { policy, scorers } = rules;
         let eligible = passes_node_tests(row, policy, self.now);
-        self.eligible.set(slot, eligible);
+        self.eligible.set(index, eligible);
         let facts = fact_points(row, &self.scale, policy, self.now);
-        self.fact_points.set(slot, facts);
+        self.fact_points.set(index, facts);
         let points = facts + load_points(scorers, row, &self.scale, policy);
-        self.points.set(slot, points);
-        let flip = next_flip(row, policy, self.now);
-        if flip < self.flip_at[slot.index()] {
-            self.flip_at[slot.index()] = flip;
-            self.flips.push(Reverse((flip, slot)));
+        self.points.set(index, points);
+        let timer = next_timer(row, policy, self.now);
+        if timer < self.timer_at[index.as_usize()] {
+            self.timer_at[index.as_usize()] = timer;
+            self.timers.push(Reverse((timer, index)));
         }
     }
 
@@ -196,13 +200,13 @@ impl Derived {
             self.eligible.grow(blocks);
             self.points.grow(blocks);
             self.fact_points.grow(blocks);
-            self.flip_at.resize(blocks * LANES, NEVER);
+            self.timer_at.resize(blocks * LANES, NEVER);
         }
     }
 }
 
 /// The next moment after `now` at which a node's own answers may change by themselves.
-fn next_flip(row: &NodeRow, policy: &Policy, now: Timestamp) -> i64 {
+fn next_timer(row: &NodeRow, policy: &Policy, now: Timestamp) -> i64 {
     let stale = row.heartbeat_at.plus(i64::from(policy.filters.heartbeat_grace_s) + 1);
     let healthy = row.sick_until(i64::from(policy.filters.sick_window_s));
     let reboot = row.pending_reboot();

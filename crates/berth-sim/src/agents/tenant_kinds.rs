@@ -7,11 +7,11 @@ use berth_engine::{
     Amounts, CapacityType, Elastic, PlatformBounds, PlatformVersion, Timestamp, TraitValue,
 };
 
-use crate::fleet::Numbers;
+use crate::fleet::SeededRng;
 
 /// A kind of tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct TenantKind {
     /// The tenant.
     pub(super) owner: &'static str,
     /// What its workloads are called.
@@ -28,7 +28,7 @@ pub(super) struct Kind {
     elastic: bool,
 }
 
-const PLAIN: Kind = Kind {
+const PLAIN: TenantKind = TenantKind {
     owner: "",
     workload: "",
     cores: 1,
@@ -41,8 +41,8 @@ const PLAIN: Kind = Kind {
 };
 
 /// The tenants.
-pub(super) const KINDS: [Kind; 6] = [
-    Kind {
+pub(super) const KINDS: [TenantKind; 6] = [
+    TenantKind {
         owner: "shop",
         workload: "web",
         cores: 4,
@@ -51,7 +51,7 @@ pub(super) const KINDS: [Kind; 6] = [
         elastic: true,
         ..PLAIN
     },
-    Kind {
+    TenantKind {
         owner: "bank",
         workload: "ledger",
         cores: 8,
@@ -60,7 +60,7 @@ pub(super) const KINDS: [Kind; 6] = [
         keeps_s: (300, 1200),
         ..PLAIN
     },
-    Kind {
+    TenantKind {
         owner: "media",
         workload: "encode",
         cores: 8,
@@ -70,7 +70,7 @@ pub(super) const KINDS: [Kind; 6] = [
         spot: true,
         ..PLAIN
     },
-    Kind {
+    TenantKind {
         owner: "games",
         workload: "arena",
         cores: 4,
@@ -80,8 +80,8 @@ pub(super) const KINDS: [Kind; 6] = [
         elastic: true,
         ..PLAIN
     },
-    Kind { owner: "mail", workload: "store", cores: 4, memory_gib: 32, batch: 4, ..PLAIN },
-    Kind {
+    TenantKind { owner: "mail", workload: "store", cores: 4, memory_gib: 32, batch: 4, ..PLAIN },
+    TenantKind {
         owner: "science",
         workload: "model",
         cores: 8,
@@ -92,27 +92,27 @@ pub(super) const KINDS: [Kind; 6] = [
     },
 ];
 
-impl Kind {
+impl TenantKind {
     /// A batch of this tenant's workload.
-    pub(super) fn batch(&self, count: u64, numbers: &mut Numbers) -> PlaceRequest {
-        let workload = format!("{}-{}", self.workload, numbers.below(90) + 10);
-        let cores = self.cores << numbers.below(2);
-        let memory_mib = (self.memory_gib * 1024) << numbers.below(2);
+    pub(super) fn batch(&self, count: u64, rng: &mut SeededRng) -> PlaceRequest {
+        let workload = format!("{}-{}", self.workload, rng.below(90) + 10);
+        let cores = self.cores << rng.below(2);
+        let memory_mib = (self.memory_gib * 1024) << rng.below(2);
         let mut spec = spec(cores, memory_mib);
         spec.elastic = self.elastic.then(|| elastic(cores, memory_mib));
         spec.count = u32::try_from(count.clamp(1, 100)).ok();
         spec.name = Some(workload.clone());
-        spec.image = Some(format!("image-{}", numbers.below(40)));
+        spec.image = Some(format!("image-{}", rng.below(40)));
         spec.tags.insert("role".to_owned(), self.workload.to_owned());
         // Only some: the rest takes what there is.
-        if self.spot && numbers.one_in(4) {
+        if self.spot && rng.one_in(4) {
             spec.capacity_type = Some(CapacityType::Spot);
         }
         // Nodes with a trait take only those who ask for it.
-        if numbers.one_in(10) {
+        if rng.one_in(10) {
             spec.traits.insert("ssd".to_owned(), TraitValue::Bool(true));
         }
-        if self.gpu > 0 && numbers.one_in(6) {
+        if self.gpu > 0 && rng.one_in(6) {
             spec.extra.insert("gpu".to_owned(), self.gpu);
         }
         spec.workload = Some(workload);
@@ -154,13 +154,13 @@ pub(super) fn request(owner: &str, spec: InstanceSpec, mode: Mode) -> PlaceReque
 }
 
 /// Something that no fleet of this kind can grant, each for a reason of its own.
-pub(super) fn impossible(numbers: &mut Numbers, now: Timestamp) -> PlaceRequest {
+pub(super) fn impossible_request(rng: &mut SeededRng, now: Timestamp) -> PlaceRequest {
     let named = |mut spec: InstanceSpec, name: &str| {
         spec.name = Some(name.to_owned());
         spec.workload = Some(name.to_owned());
         spec
     };
-    let (owner, spec) = match numbers.below(6) {
+    let (owner, spec) = match rng.below(6) {
         0 => ("bank", named(spec(64, 2 * 1024 * 1024), "warehouse")),
         1 => {
             let mut spec = named(spec(8, 32 * 1024), "risk");
@@ -196,11 +196,11 @@ pub(super) fn impossible(numbers: &mut Numbers, now: Timestamp) -> PlaceRequest 
 }
 
 /// Something large that may have to wait.
-pub(super) fn patient(numbers: &mut Numbers) -> PlaceRequest {
-    let mut spec = spec(32, (200 + numbers.below_u32(4) * 80) * 1024);
-    spec.name = Some(format!("report-{}", numbers.below(90) + 10));
+pub(super) fn waiting_request(rng: &mut SeededRng) -> PlaceRequest {
+    let mut spec = spec(32, (200 + rng.below_u32(4) * 80) * 1024);
+    spec.name = Some(format!("report-{}", rng.below(90) + 10));
     spec.workload = spec.name.clone();
     let mut request = request("bank", spec, Mode::Wait);
-    request.wait_s = Some(60 + numbers.below_u32(120));
+    request.wait_s = Some(60 + rng.below_u32(120));
     request
 }

@@ -33,7 +33,7 @@ fn workloads() -> [(&'static str, Value); 3] {
 }
 
 /// Stores them, however long the server takes to come up. What somebody changed stays changed.
-pub(super) async fn store(client: Client) {
+pub(super) async fn store_workloads(client: Client) {
     for (name, wanted) in workloads() {
         let path = format!("/v1/workloads/demo/{name}");
         loop {
@@ -44,7 +44,7 @@ pub(super) async fn store(client: Client) {
             };
             match stored {
                 Ok(_) => break,
-                Err(error) => tracing::debug!(%error, name, "a workload could not be stored yet"),
+                Err(error) => tracing::debug!(%error, name, "failed to store workload; retrying"),
             }
             sleep(Duration::from_secs(2)).await;
         }

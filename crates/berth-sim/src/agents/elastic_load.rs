@@ -11,7 +11,7 @@ const STEPS: u64 = 8;
 
 /// What a host knows of an elastic instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct ElasticLoad {
     min: Size,
     max: Size,
     unit: Size,
@@ -19,7 +19,7 @@ pub(super) struct Stretch {
     pub(super) has: Size,
 }
 
-impl Stretch {
+impl ElasticLoad {
     /// What an assignment says; absent when nobody knows what it has.
     pub(super) fn of(elastic: &Elastic) -> Option<Self> {
         let has = elastic.using?;
@@ -28,7 +28,7 @@ impl Stretch {
     }
 
     /// What it would like to have at a moment of its day, in whole units.
-    pub(super) fn wants(&self, instance: InstanceId, at_ms: u64, day_ms: u64) -> Size {
+    pub(super) fn wanted_size(&self, instance: InstanceId, at_ms: u64, day_ms: u64) -> Size {
         let own = u64::try_from(instance.0.as_u128() & 0xffff).unwrap_or(0);
         let day = day_ms.max(1);
         let hour = (at_ms + own * day / 0x1_0000) % day;
@@ -56,10 +56,10 @@ mod tests {
         let (min, max) = (Amounts::new(1000, 4096), Amounts::new(8000, 32768));
         let using = Some(Size::new(4000, 16384));
         let elastic = Elastic { compute_unit: Some(unit), using, ..Elastic::new(min, max) };
-        let stretch = Stretch::of(&elastic).unwrap();
+        let elastic_load = ElasticLoad::of(&elastic).unwrap();
         for own in [0, 0x8000, 0xffff] {
-            let wants = |at| stretch.wants(InstanceId::from_u128(own), at, 1000);
-            let day: Vec<Size> = (0..1000).map(wants).collect();
+            let wanted_size = |at| elastic_load.wanted_size(InstanceId::from_u128(own), at, 1000);
+            let day: Vec<Size> = (0..1000).map(wanted_size).collect();
             assert!(day.contains(&Size::of(&min)) && day.contains(&Size::of(&max)), "{own}");
             let whole = |size: &Size| {
                 size.cpu_milli.is_multiple_of(1000) && size.memory_mib.is_multiple_of(4096)

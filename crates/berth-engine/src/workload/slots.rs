@@ -6,7 +6,7 @@ use crate::model::CapacityType;
 /// How many seats are on-demand: those with the lowest numbers. All of them when there is no limit.
 /// `replicas` is how many should run; absent when the caller creates the members itself.
 #[must_use]
-pub fn on_demand_seats(rule: &CapacityRule, replicas: Option<u32>) -> u32 {
+pub fn on_demand_slots(rule: &CapacityRule, replicas: Option<u32>) -> u32 {
     let limit = rule.max_on_demand.unwrap_or(u32::MAX);
     match replicas {
         Some(replicas) if rule.at_least_one_of_each && replicas >= 2 => {
@@ -19,15 +19,15 @@ pub fn on_demand_seats(rule: &CapacityRule, replicas: Option<u32>) -> u32 {
 
 /// The kind of capacity that a seat's member must be on; none when the rule is not in force.
 #[must_use]
-pub fn seat_class(rule: &CapacityRule, replicas: Option<u32>, slot: u32) -> Option<CapacityType> {
-    let on_demand = slot < on_demand_seats(rule, replicas);
+pub fn slot_class(rule: &CapacityRule, replicas: Option<u32>, slot: u32) -> Option<CapacityType> {
+    let on_demand = slot < on_demand_slots(rule, replicas);
     let class = if on_demand { CapacityType::OnDemand } else { CapacityType::Spot };
     rule.enabled.then_some(class)
 }
 
 /// The lowest number that is not among these, which are in order.
 #[must_use]
-pub fn lowest_free(taken: impl IntoIterator<Item = u32>) -> u32 {
+pub fn lowest_free_slot(taken: impl IntoIterator<Item = u32>) -> u32 {
     let mut free = 0;
     for slot in taken {
         if slot > free {
@@ -73,7 +73,7 @@ mod tests {
             (Some(0), true, None, 0),
         ];
         for (limit, each, replicas, expected) in cases {
-            let seats = on_demand_seats(&rule(limit, each), replicas);
+            let seats = on_demand_slots(&rule(limit, each), replicas);
             assert_eq!(seats, expected, "{limit:?} {each} {replicas:?}");
         }
     }
@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn a_seat_has_a_kind_only_while_the_rule_is_in_force() {
         let rule = rule(Some(1), false);
-        assert_eq!(seat_class(&rule, Some(2), 0), Some(CapacityType::OnDemand));
-        assert_eq!(seat_class(&rule, Some(2), 1), Some(CapacityType::Spot));
+        assert_eq!(slot_class(&rule, Some(2), 0), Some(CapacityType::OnDemand));
+        assert_eq!(slot_class(&rule, Some(2), 1), Some(CapacityType::Spot));
         let off = CapacityRule { enabled: false, ..rule };
-        assert_eq!(seat_class(&off, Some(2), 0), None);
+        assert_eq!(slot_class(&off, Some(2), 0), None);
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
             (&[0, u32::MAX], 1),
         ];
         for (taken, expected) in cases {
-            assert_eq!(lowest_free(taken.iter().copied()), expected, "{taken:?}");
+            assert_eq!(lowest_free_slot(taken.iter().copied()), expected, "{taken:?}");
         }
     }
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use berth_engine::elastic::{
-    Account, Decided, ElasticSettings, Free, Holding, Overcommit, Permit, Size, Sums, Terms,
-    WatermarkRule, Wish, decide, watermark_free,
+    Account, ElasticSettings, Free, Holding, Overcommit, Permit, PermitContext, PermitDecision,
+    PermitRequest, Size, Sums, WatermarkRule, decide_permit, watermark_free,
 };
 use berth_engine::{
     Amounts, Elastic, Engine, InstanceId, InstanceRequest, NodeFacts, NodeId, Room, Timestamp,
@@ -16,7 +16,7 @@ use berth_engine::{
 
 use super::day::{self, Shape};
 use super::{Options, Outcome};
-use crate::{NOW, Numbers, SimulationError};
+use crate::{NOW, SeededRng, SimulationError};
 
 /// Targets of migrations have ids of their own, above those of all instances.
 const TARGETS: u128 = 1 << 64;
@@ -27,7 +27,7 @@ pub(super) struct Host {
     pub(super) room: Room,
     pub(super) watermark: WatermarkRule,
     /// The instances that run here, in order.
-    pub(super) guests: Vec<usize>,
+    pub(super) instances: Vec<usize>,
     /// Migrations from and to here.
     pub(super) busy: u32,
 }
@@ -40,21 +40,21 @@ impl Host {
 
 /// A migration under way.
 #[derive(Clone, Copy)]
-pub(super) struct Moving {
+pub(super) struct MigrationInProgress {
     pub(super) to: usize,
     pub(super) ends: u32,
     /// What is held for it where it goes; nothing where the rule holds nothing.
     pub(super) held: Option<Size>,
 }
 
-pub(super) struct Vm {
+pub(super) struct SimulatedInstance {
     pub(super) id: InstanceId,
     pub(super) shape: Shape,
     pub(super) request: Arc<InstanceRequest>,
     pub(super) host: usize,
     pub(super) permit: Permit,
     pub(super) load_permille: u32,
-    pub(super) moving: Option<Moving>,
+    pub(super) moving: Option<MigrationInProgress>,
     /// Nodes that it left, and in which minute.
     pub(super) left: Vec<(usize, u32)>,
     pub(super) moves: u32,
@@ -64,7 +64,7 @@ pub(super) struct Vm {
     pub(super) moved_at: Option<i64>,
 }
 
-impl Vm {
+impl SimulatedInstance {
     pub(super) fn amounts(&self, charge: Size) -> Amounts {
         charge.within(self.request.resources)
     }
@@ -79,10 +79,10 @@ impl Vm {
     }
 }
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) engine: Engine,
     pub(super) hosts: Vec<Host>,
-    pub(super) vms: Vec<Vm>,
+    pub(super) instances: Vec<SimulatedInstance>,
     pub(super) by_name: HashMap<NodeId, usize>,
     pub(super) minute: u32,
     pub(super) report: Outcome,
@@ -96,7 +96,7 @@ pub(super) struct World {
     seed: u64,
 }
 
-impl World {
+impl Simulation {
     /// Midnight: every instance as large as it wants to be, placed as it was asked for, one by one.
     pub(super) fn new(options: &Options) -> Result<Self, SimulationError> {
         let shapes = day::shapes(options);
@@ -109,16 +109,16 @@ impl World {
                 id: facts.id.clone(),
                 room: Room::of(&facts),
                 watermark: settings.on(&facts).watermark,
-                guests: Vec::new(),
+                instances: Vec::new(),
                 busy: 0,
                 facts,
             });
         }
         let by_name = hosts.iter().enumerate().map(|(at, host)| (host.id.clone(), at)).collect();
-        let mut world = Self {
+        let mut simulation = Self {
             engine,
             hosts,
-            vms: Vec::new(),
+            instances: Vec::new(),
             by_name,
             minute: 0,
             report: Outcome::default(),
@@ -131,9 +131,9 @@ impl World {
             seed: options.seed,
         };
         for (number, shape) in (0..).zip(shapes) {
-            world.place(number, shape)?;
+            simulation.place(number, shape)?;
         }
-        Ok(world)
+        Ok(simulation)
     }
 
     fn place(&mut self, number: u32, shape: Shape) -> Result<(), SimulationError> {
@@ -150,7 +150,7 @@ impl World {
         let placed = self.engine.try_place(&request, NOW)?.ok_or(SimulationError::Full(number))?;
         let host = self.by_name.get(&placed.node).copied();
         let host = host.ok_or(SimulationError::Full(number))?;
-        let vm = Vm {
+        let instance = SimulatedInstance {
             id,
             shape,
             request: Arc::new(request),
@@ -164,11 +164,11 @@ impl World {
             rests_until: 0,
             moved_at: None,
         };
-        self.engine.fleet_mut().claim(&vm.request, &placed.node)?;
+        self.engine.fleet_mut().claim(&instance.request, &placed.node)?;
         let room = &mut self.hosts[host].room;
-        room.used.charge(&vm.amounts(vm.permit.charge()), false, 1);
-        self.hosts[host].guests.push(self.vms.len());
-        self.vms.push(vm);
+        room.used.charge(&instance.amounts(instance.permit.charge()), false, 1);
+        self.hosts[host].instances.push(self.instances.len());
+        self.instances.push(instance);
         Ok(())
     }
 
@@ -183,15 +183,15 @@ impl World {
 
     /// Everybody whose load asks for another size asks for it; who was denied asks again.
     pub(super) fn ask_for_permits(&mut self) -> Result<(), SimulationError> {
-        let count = self.vms.len();
+        let count = self.instances.len();
         // Nobody is always the first.
         let first = self.minute as usize * 7919 % count.max(1);
         for number in (first..count).chain(0..first) {
-            let vm = &mut self.vms[number];
-            vm.load_permille = vm.shape.load_permille(self.minute);
-            let size = vm.shape.size(vm.shape.wanted_units(vm.load_permille));
+            let instance = &mut self.instances[number];
+            instance.load_permille = instance.shape.load_permille(self.minute);
+            let size = instance.shape.size(instance.shape.wanted_units(instance.load_permille));
             // Who is content has said so, and says nothing more.
-            let permit = &vm.permit;
+            let permit = &instance.permit;
             if size != permit.granted || size != permit.wanted {
                 self.ask(number, size)?;
             }
@@ -201,33 +201,34 @@ impl World {
 
     fn ask(&mut self, number: usize, size: Size) -> Result<(), SimulationError> {
         let now = self.now_s();
-        let vm = &mut self.vms[number];
-        let host = &mut self.hosts[vm.host];
-        let terms = Terms {
-            unit: vm.shape.unit,
+        let instance = &mut self.instances[number];
+        let host = &mut self.hosts[instance.host];
+        let context = PermitContext {
+            unit: instance.shape.unit,
             grants: self.settings.grants,
-            min: vm.shape.size(vm.shape.min_units),
-            max: vm.shape.size(vm.shape.max_units),
-            frozen: vm.moving.is_some(),
+            min: instance.shape.size(instance.shape.min_units),
+            max: instance.shape.size(instance.shape.max_units),
+            frozen: instance.moving.is_some(),
             whole_units: true,
             node: Free::on(&host.room),
             quota: Free::UNLIMITED,
             below_watermark: host.below_watermark(),
             now,
         };
-        let wish = Wish { load_milli: Some(vm.load_milli()), ..Wish::new(size) };
-        let Decided { permit, .. } = decide(&vm.permit, &wish, &terms)?;
+        let request =
+            PermitRequest { load_milli: Some(instance.load_milli()), ..PermitRequest::new(size) };
+        let PermitDecision { permit, .. } = decide_permit(&instance.permit, &request, &context)?;
         self.report.requests += 1;
         if permit.granted != size {
             self.report.denials += 1;
         }
-        let (before, after) = (vm.permit.charge(), permit.charge());
-        vm.permit = permit;
+        let (before, after) = (instance.permit.charge(), permit.charge());
+        instance.permit = permit;
         if before != after {
-            let (before, after) = (vm.amounts(before), vm.amounts(after));
+            let (before, after) = (instance.amounts(before), instance.amounts(after));
             host.room.used.charge(&before, false, -1);
             host.room.used.charge(&after, false, 1);
-            self.engine.fleet_mut().resize(vm.id, after);
+            self.engine.fleet_mut().resize(instance.id, after);
         }
         Ok(())
     }
@@ -235,12 +236,12 @@ impl World {
     /// The account of a node, as of now.
     pub(super) fn account(&self, host: usize) -> Account {
         let host = &self.hosts[host];
-        let holdings = host.guests.iter().map(|&number| {
-            let vm = &self.vms[number];
+        let holdings = host.instances.iter().map(|&number| {
+            let instance = &self.instances[number];
             Holding {
-                charge: vm.permit.charge(),
-                permit: Some(vm.permit),
-                leaving: vm.moving.is_some(),
+                charge: instance.permit.charge(),
+                permit: Some(instance.permit),
+                leaving: instance.moving.is_some(),
             }
         });
         let sums = Sums::of(holdings, self.now_s(), self.settings.pressure_half_life_s);
@@ -266,23 +267,23 @@ impl World {
         to: usize,
         hold: bool,
     ) -> Result<(), SimulationError> {
-        let vm = &mut self.vms[number];
-        let charge = vm.permit.charge();
+        let instance = &mut self.instances[number];
+        let charge = instance.permit.charge();
         if hold {
-            let mut target = InstanceRequest::clone(&vm.request);
-            (target.id, target.elastic) = (vm.target_id(), None);
-            target.resources = vm.amounts(charge);
+            let mut target = InstanceRequest::clone(&instance.request);
+            (target.id, target.elastic) = (instance.target_id(), None);
+            target.resources = instance.amounts(charge);
             self.engine.fleet_mut().claim(&target, &self.hosts[to].id)?;
             self.hosts[to].room.used.charge(&target.resources, false, 1);
         }
         // Who is busy writes while it is copied, and that is copied again.
-        let copy_mib = u64::from(vm.permit.granted.memory_mib);
-        let copied = copy_mib * u64::from(1000 + vm.load_permille) / 1000;
+        let copy_mib = u64::from(instance.permit.granted.memory_mib);
+        let copied = copy_mib * u64::from(1000 + instance.load_permille) / 1000;
         let minutes = copied.div_ceil(u64::from(self.copy_mib_s) * 60).max(1);
         let ends = self.minute + u32::try_from(minutes).unwrap_or(u32::MAX / 2);
-        vm.moving = Some(Moving { to, ends, held: hold.then_some(charge) });
-        vm.moves += 1;
-        self.hosts[vm.host].busy += 1;
+        instance.moving = Some(MigrationInProgress { to, ends, held: hold.then_some(charge) });
+        instance.moves += 1;
+        self.hosts[instance.host].busy += 1;
         self.hosts[to].busy += 1;
         self.on_the_way.push(number);
         self.report.migrations.started += 1;
@@ -293,7 +294,8 @@ impl World {
     /// Ends the migrations whose time has come, in the order in which they began.
     pub(super) fn finish_migrations(&mut self) -> Result<(), SimulationError> {
         let minute = self.minute;
-        let due = |number: &usize| self.vms[*number].moving.is_none_or(|one| one.ends <= minute);
+        let due =
+            |number: &usize| self.instances[*number].moving.is_none_or(|one| one.ends <= minute);
         let (due, rest): (Vec<usize>, Vec<usize>) = self.on_the_way.iter().partition(|n| due(n));
         self.on_the_way = rest;
         for number in due {
@@ -303,17 +305,18 @@ impl World {
     }
 
     fn finish(&mut self, number: usize) -> Result<(), SimulationError> {
-        let vm = &mut self.vms[number];
-        let Some(moving) = vm.moving.take() else { return Ok(()) };
-        let amounts = vm.amounts(vm.permit.charge());
-        self.hosts[vm.host].busy -= 1;
+        let instance = &mut self.instances[number];
+        let Some(moving) = instance.moving.take() else { return Ok(()) };
+        let amounts = instance.amounts(instance.permit.charge());
+        self.hosts[instance.host].busy -= 1;
         let target = &mut self.hosts[moving.to];
         target.busy -= 1;
         if let Some(held) = moving.held {
-            target.room.used.charge(&vm.amounts(held), false, -1);
-            self.engine.fleet_mut().release(vm.target_id());
+            target.room.used.charge(&instance.amounts(held), false, -1);
+            self.engine.fleet_mut().release(instance.target_id());
         }
-        let draw = Numbers::new(self.seed ^ (number as u64) << 24 ^ u64::from(self.minute)).draw();
+        let draw =
+            SeededRng::new(self.seed ^ (number as u64) << 24 ^ u64::from(self.minute)).draw();
         let breaks = draw % 1000 < u64::from(self.failing_permille);
         let free = Free::on(&target.room);
         let has_room = free.cpu >= i64::from(amounts.cpu_milli)
@@ -325,45 +328,46 @@ impl World {
             } else {
                 failed.failed_no_room += 1;
             }
-            let longer = self.backoff_s << vm.failures.min(10);
-            vm.failures += 1;
-            vm.rests_until = i64::from(self.minute) * 60 + longer;
+            let longer = self.backoff_s << instance.failures.min(10);
+            instance.failures += 1;
+            instance.rests_until = i64::from(self.minute) * 60 + longer;
             return Ok(());
         }
         target.room.used.charge(&amounts, false, 1);
-        target.guests.push(number);
-        target.guests.sort_unstable();
-        let source = &mut self.hosts[vm.host];
+        target.instances.push(number);
+        target.instances.sort_unstable();
+        let source = &mut self.hosts[instance.host];
         source.room.used.charge(&amounts, false, -1);
-        source.guests.retain(|other| *other != number);
-        let mut request = InstanceRequest::clone(&vm.request);
+        source.instances.retain(|other| *other != number);
+        let mut request = InstanceRequest::clone(&instance.request);
         (request.resources, request.elastic) = (amounts, None);
-        self.engine.fleet_mut().release(vm.id);
+        self.engine.fleet_mut().release(instance.id);
         self.engine.fleet_mut().claim(&request, &self.hosts[moving.to].id)?;
-        self.arrived(number, moving.to);
+        self.record_arrival(number, moving.to);
         Ok(())
     }
 
-    fn arrived(&mut self, number: usize, to: usize) {
+    fn record_arrival(&mut self, number: usize, to: usize) {
         let now = self.now_s();
-        let vm = &mut self.vms[number];
-        vm.left.push((vm.host, self.minute));
-        let back = vm.left.iter().filter(|(host, _)| *host == to).map(|(_, left)| *left).max();
+        let instance = &mut self.instances[number];
+        instance.left.push((instance.host, self.minute));
+        let back =
+            instance.left.iter().filter(|(host, _)| *host == to).map(|(_, left)| *left).max();
         let done = &mut self.report.migrations;
         done.done += 1;
         if let Some(left) = back {
             done.ping_pong += 1;
             done.ping_pong_within_hour += u64::from(self.minute - left <= 60);
         }
-        vm.host = to;
-        vm.failures = 0;
-        vm.moved_at = Some(now);
-        vm.rests_until = now + self.cooldown_s;
+        instance.host = to;
+        instance.failures = 0;
+        instance.moved_at = Some(now);
+        instance.rests_until = now + self.cooldown_s;
     }
 
     /// How often each instance began to be moved.
     pub(super) fn moves_of_each(&self) -> Vec<u32> {
-        self.vms.iter().map(|vm| vm.moves).collect()
+        self.instances.iter().map(|instance| instance.moves).collect()
     }
 
     /// The time as the engine is told: nothing that it decides here depends on it.
@@ -380,13 +384,13 @@ impl World {
             sum.1 += i64::from(charge.memory_mib);
             sum.2 += 1;
         };
-        for vm in &self.vms {
-            add(vm.host, vm.permit.charge());
-            if let Some(Moving { to, held: Some(held), .. }) = vm.moving {
+        for instance in &self.instances {
+            add(instance.host, instance.permit.charge());
+            if let Some(MigrationInProgress { to, held: Some(held), .. }) = instance.moving {
                 add(to, held);
             }
-            let lacks = vm.permit.wanted.less(vm.permit.granted);
-            let unit = vm.shape.unit;
+            let lacks = instance.permit.wanted.less(instance.permit.granted);
+            let unit = instance.shape.unit;
             let units = (lacks.cpu_milli / unit.cpu_milli).max(lacks.memory_mib / unit.memory_mib);
             self.report.denied_unit_minutes += u64::from(units);
         }
