@@ -9,12 +9,12 @@ use crate::model::{
 /// Sets an example up.
 pub(crate) type Example = fn(&mut ExampleSetup);
 
-/// What an example consists of: nodes `a` and `b`, alike and empty, and a small request, unless it
-/// says otherwise.
+/// The setup of an example: nodes `a` and `b`, equal and empty, and a small request, unless the
+/// example changes them.
 pub(crate) struct ExampleSetup {
     /// Settings of the policy, as TOML.
     pub(crate) settings: &'static str,
-    /// What is asked for.
+    /// The request.
     pub(crate) request: InstanceRequest,
     /// Addresses that are left, if they are counted.
     pub(crate) free_addresses: Option<u64>,
@@ -25,7 +25,7 @@ pub(crate) struct ExampleSetup {
 }
 
 impl ExampleSetup {
-    /// When examples happen: the first of January 2026.
+    /// The time of all examples: 2026-01-01.
     pub(crate) const NOW: Timestamp = Timestamp(1_767_225_600);
 
     pub(crate) fn new(example: Example) -> Self {

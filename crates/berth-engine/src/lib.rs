@@ -1,6 +1,6 @@
-//! The brain of Berth: which node?
+//! Chooses nodes for instances and explains the choice.
 //!
-//! Give an [`Engine`] a fleet, a policy and a request, and it returns a plan or a refusal, with
+//! Give an [`Engine`] a fleet, a policy and a request, and it returns a placement or a refusal, with
 //! every term explained. Pure: no I/O, no clock, no randomness of its own, no floats in a
 //! decision. Time, ids and seeds are arguments; the same inputs give the same bytes.
 //!

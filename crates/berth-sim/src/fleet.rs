@@ -1,4 +1,4 @@
-//! A fleet in racks and zones, and the requests that are put to it.
+//! A fleet in racks and zones, and requests for it.
 //!
 //! A fleet has zones and racks, five hardware shapes, traits, networks, platforms, planned reboots
 //! and images, and nodes about half full. The request shapes have hard and soft groups, affinity
@@ -14,7 +14,7 @@ use berth_engine::{
 
 use thiserror::Error;
 
-/// A stage that could not be set; a mistake in this crate, since its inputs are its own.
+/// A simulation that could not be set up; except for `Full`, a defect of this crate.
 #[derive(Debug, Error)]
 pub enum SimulationError {
     /// A node that cannot be stored.
@@ -26,18 +26,18 @@ pub enum SimulationError {
     /// A rule that cannot be read.
     #[error("the simulated rule cannot be read")]
     Rule(#[from] AffinityError),
-    /// An instance that cannot be asked for.
-    #[error("the simulated instance cannot be asked for")]
+    /// A request that is not valid.
+    #[error("the simulated request is not valid")]
     Request(#[from] InvalidRequest),
-    /// A permit that cannot be asked for.
-    #[error("the simulated permit cannot be asked for")]
+    /// A permit request that is not valid.
+    #[error("the simulated permit request is not valid")]
     PermitRequest(#[from] InvalidPermitRequest),
     /// The fleet cannot hold the instances at the start.
     #[error("the simulated fleet has no place for instance {0}; use more nodes, or a lower fill")]
     Full(u32),
 }
 
-/// The moment all generated fleets live in: 2026-01-01.
+/// The time of all generated fleets: 2026-01-01.
 pub const NOW: Timestamp = Timestamp(1_767_225_600);
 
 const NODES_PER_RACK: u64 = 40;
@@ -45,7 +45,7 @@ const ZONES: u64 = 3;
 const OWNERS: u64 = 50;
 const IMAGES: u64 = 40;
 
-/// A small, fixed generator: the same numbers on every machine.
+/// A small deterministic random number generator: the same numbers on every machine.
 pub struct SeededRng(u64);
 
 impl SeededRng {
@@ -159,7 +159,7 @@ pub fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<u64, Simula
         let target = memory * (40 + rng.below(20)) / 100;
         let mut used = 0;
         while used < target {
-            let request = resident(instances, nodes, &mut rng);
+            let request = initial_instance(instances, nodes, &mut rng);
             used += u64::from(request.resources.memory_mib) + 64;
             fleet.claim(&request, &id)?;
             instances += 1;
@@ -168,8 +168,8 @@ pub fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<u64, Simula
     Ok(instances)
 }
 
-/// An instance that is already there: one of some thirty replicas, scattered over the fleet.
-fn resident(number: u64, nodes: u64, rng: &mut SeededRng) -> InstanceRequest {
+/// An instance of the initial fill: one of about thirty replicas, scattered over the fleet.
+fn initial_instance(number: u64, nodes: u64, rng: &mut SeededRng) -> InstanceRequest {
     let workload = rng.below(nodes / 3);
     let cores = 1u32 << (workload % 4);
     let mut request = InstanceRequest::new(
@@ -221,14 +221,14 @@ pub fn shapes() -> Result<Vec<InstanceRequest>, SimulationError> {
         request.image = Some(format!("image-{}", number % 20));
         request.tags.insert("role".to_owned(), "web".to_owned());
         request.tags.insert("shape".to_owned(), format!("s{number}"));
-        dress(&mut request, number)?;
+        add_special_rule(&mut request, number)?;
         shapes.push(request);
     }
     Ok(shapes)
 }
 
-/// Gives most shapes a rule of their own, as in a mixed fleet.
-fn dress(request: &mut InstanceRequest, number: u32) -> Result<(), SimulationError> {
+/// Adds a special rule to most shapes, as in a mixed fleet.
+fn add_special_rule(request: &mut InstanceRequest, number: u32) -> Result<(), SimulationError> {
     match number {
         1 => request.groups = vec!["apart-node".to_owned()],
         3 => request.affinity = vec![Rule::parse("role!=~db")?],

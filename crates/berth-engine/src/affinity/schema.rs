@@ -9,7 +9,7 @@ use super::{MAX_EXPRESSION_BYTES, Rule};
 
 impl PartialSchema for Rule {
     fn schema() -> RefOr<Schema> {
-        let about = "An affinity rule: key, `==` or `!=`, `~` if it is a wish, a value, a glob or a \
+        let about = "An affinity rule: key, `==` or `!=`, `~` if it is a preference, a value, a glob or a \
              /regex/, and `@node`, `@rack` or `@zone`.";
         let rule = ObjectBuilder::new()
             .schema_type(Type::String)

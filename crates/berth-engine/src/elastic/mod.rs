@@ -1,7 +1,8 @@
-//! Elastic instances: how large each may be, when a node is under pressure, and who should leave it.
+//! Elastic instances: how large each may be, when a node is under pressure, and which instances should
+//! leave it.
 //!
-//! Pure, like all of the engine. Everything counts in integers, and nothing here subtracts without
-//! saying what happens below zero: the lint of this module forbids it.
+//! Pure, like all of the engine. Only integers are used, and a lint forbids arithmetic that could
+//! overflow or wrap below zero.
 #![deny(clippy::arithmetic_side_effects)]
 
 mod account;

@@ -1,5 +1,5 @@
-//! Who should leave a node under pressure: what each departure costs, and the cheapest set of them
-//! that relieves enough. Numbers only: whether anybody finds another place is the planner's question.
+//! Which instances should leave a node under pressure: what each move costs, and the cheapest set that
+//! relieves enough. Numbers only: the planner finds the targets.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::account::{Account, ResourceAccount};
 use crate::model::size::Size;
 use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId, PPM};
 
-/// Candidates that a search for the cheapest set may look at. Enough to be exact for a dozen in the
+/// Steps of the search for the cheapest set. Enough to be exact for a dozen in the
 /// worst case, and for several dozens in most; then the best set found so far counts.
 const SEARCH_STEPS: u64 = 1_000_000;
 
@@ -21,16 +21,15 @@ pub struct ReliefInstance {
     pub request: Arc<InstanceRequest>,
     /// What its node is charged for it.
     pub charge: Size,
-    /// What it was denied, fading, as its node's account counts it: it takes its wishes along.
+    /// What it was denied, decaying over time, as its node's account counts it.
     pub pressure: Size,
     /// Memory to copy.
     pub copy_mib: u32,
-    /// Its load, in thousandths; absent: nobody knows.
+    /// Its load, in thousandths; absent: not known.
     pub load_milli: Option<u32>,
     /// The higher, the later it is disturbed.
     pub priority: i32,
-    /// Whether it may be moved at all: it does not stay by its own wish, is not on its way, and was
-    /// left alone for long enough.
+    /// Whether it may be moved: it did not opt out, is not being moved, and its cooldown is over.
     pub movable: bool,
     /// How recently it was moved: 0 is long ago, 1,000,000 just now.
     pub moved_recently_ppm: u32,
@@ -50,7 +49,7 @@ impl ReliefInstance {
     pub fn cost(&self) -> u64 {
         let cores = u64::from(self.charge.cpu_milli.max(1));
         let busy = |load: u32| u64::from(load).saturating_mul(1000).checked_div(cores);
-        // Who tells nothing may be busy.
+        // An instance without a reported load may be busy.
         let busy = self.load_milli.and_then(busy).unwrap_or(1000).min(4000);
         let recent = u64::from(self.moved_recently_ppm.min(PPM)).saturating_mul(3);
         let priority = u64::try_from(self.priority.clamp(-90, 10_000).saturating_add(100));
@@ -66,7 +65,7 @@ fn scaled(value: u64, by: u64, of: u64) -> u64 {
     u64::try_from(scaled.unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
-/// An instance that leaves, and where it goes.
+/// An instance to move, and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReliefMove {
     /// Which.
@@ -82,11 +81,11 @@ pub struct ReliefMove {
 /// How a node is relieved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReliefPlan {
-    /// Who goes, and where, those who relieve most first.
+    /// Instances to move and their targets, those that relieve most first.
     pub moves: Vec<ReliefMove>,
-    /// What stays too much all the same.
+    /// The excess that remains.
     pub left: Size,
-    /// Who could have helped and found no place.
+    /// Instances that would help but have no target.
     pub without_target: Vec<InstanceId>,
 }
 
@@ -100,7 +99,7 @@ impl Account {
     }
 }
 
-/// One who could leave, as far as the choice is concerned.
+/// An instance that could leave, as far as the choice is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReliefCandidate {
     pub(crate) id: InstanceId,
@@ -108,9 +107,9 @@ pub(crate) struct ReliefCandidate {
     pub(crate) cost: u64,
 }
 
-/// The cheapest of them who free so much together, or all that helps when they cannot. Nobody among
-/// them can be dropped. Of equally cheap sets the smallest, then the one with the smallest ids.
-/// Those who relieve most come first.
+/// The cheapest set that frees the needed amount, or all that help when no set does. No member of the
+/// set can be dropped. Of equally cheap sets the smallest, then the one with the smallest ids. Those
+/// that relieve most come first.
 pub(crate) fn cheapest_set(candidates: &[ReliefCandidate], need: Size) -> Vec<ReliefCandidate> {
     let all =
         candidates.iter().fold(Size::ZERO, |sum, candidate| sum.plus(candidate.frees.least(need)));
@@ -140,12 +139,12 @@ fn share(frees: Size, need: Size) -> u64 {
     one(frees.cpu_milli, need.cpu_milli).saturating_add(one(frees.memory_mib, need.memory_mib))
 }
 
-/// Cost for so much, to compare.
+/// Cost per amount, for comparison.
 fn rate(cost: u64, amount: u64) -> u128 {
     u128::from(cost).saturating_mul(1 << 40).checked_div(amount.into()).unwrap_or(u128::MAX)
 }
 
-/// A search for the cheapest set: depth first, those who relieve most for their cost first, cut
+/// A search for the cheapest set: depth first, those that relieve most for their cost first, pruned
 /// where the rest must cost more than the best set so far.
 struct Search<'a> {
     candidates: &'a [ReliefCandidate],
@@ -254,7 +253,7 @@ fn cost_of(candidates: &[ReliefCandidate], set: &[usize]) -> u64 {
     set.iter().fold(0, |cost, &at| cost.saturating_add(candidates[at].cost))
 }
 
-/// Takes whoever relieves most of what is left for its cost, until nothing is.
+/// Takes the instance that relieves most of the rest for its cost, until nothing is left.
 fn greedy(candidates: &[ReliefCandidate], need: Size) -> Vec<usize> {
     let mut set: Vec<usize> = Vec::new();
     let mut left = need;
@@ -273,7 +272,7 @@ fn greedy(candidates: &[ReliefCandidate], need: Size) -> Vec<usize> {
     set
 }
 
-/// Drops whoever the others can do without, the dearest first.
+/// Drops instances that are not needed, the most expensive first.
 fn drop_needless(candidates: &[ReliefCandidate], need: Size, set: &mut Vec<usize>) {
     let mut dearest = set.clone();
     dearest.sort_by_key(|&at| (Reverse(candidates[at].cost), Reverse(candidates[at].id)));

@@ -1,7 +1,7 @@
-//! Candidates shown to a caller who has rules of its own, such as Kubernetes's.
+//! Candidates for a caller with rules of its own, such as the Kubernetes scheduler.
 //!
-//! The engine filters by what it knows and totals by its policy; the caller keeps columns beside
-//! the engine's, by the same places, and makes the choice. Nothing is claimed here.
+//! The engine filters and scores; the caller keeps its own columns, by the same positions as the
+//! engine's, and makes the choice. Nothing is claimed here.
 
 use super::scan::{Inputs, scan_all};
 use super::{Engine, eligibility_bits};
@@ -11,14 +11,14 @@ use crate::prepared_request::PreparedRequest;
 use crate::score::all_totals;
 
 impl Engine {
-    /// Shows every node that could take the instance, with its total, to `visit`. Bit `p % 64` of
-    /// word `p / 64` of `admitted` says whether the caller's own rules let the node at place `p`
-    /// stand; others are neither totalled nor shown. Missing words admit nobody. `visit` is told the
-    /// place, the total and where the node comes in the order of ids.
+    /// Calls `visit` for every node that could take the instance, with the node's position, its total
+    /// and its rank in the order of ids. Bit `p % 64` of word `p / 64` of `admitted` says whether the
+    /// caller's own rules admit the node at position `p`; others are skipped. Missing words admit no
+    /// node.
     ///
     /// # Errors
-    /// When the request means nothing.
-    pub fn each_candidate(
+    /// When the request is not valid.
+    pub fn for_each_candidate(
         &mut self,
         request: &InstanceRequest,
         now: Timestamp,
@@ -84,9 +84,9 @@ mod tests {
             for number in 0..300_u128 {
                 let amounts = Amounts::new(500, 1024).with_disk(1024);
                 let request = InstanceRequest::new(InstanceId::from_u128(number + 1), "t", amounts);
-                let admitted = vec![u64::MAX; engine.fleet().place_count() / 64];
+                let admitted = vec![u64::MAX; engine.fleet().position_count() / 64];
                 let mut best: Option<(i32, Reverse<u32>, usize)> = None;
-                engine.each_candidate(
+                engine.for_each_candidate(
                     &request,
                     Timestamp(0),
                     &admitted,
@@ -96,7 +96,7 @@ mod tests {
                 )?;
                 let placed = engine.place(&request, Timestamp(0))?;
                 let found = best.map(|(total, _, place)| (i64::from(total), Some(place)));
-                let place = engine.fleet().place_of(&placed.node);
+                let place = engine.fleet().position_of(&placed.node);
                 assert_eq!(found, Some((placed.score, place)), "{policy}");
                 engine.fleet_mut().claim(&request, &placed.node)?;
             }
@@ -112,13 +112,14 @@ mod tests {
             let capacity = Amounts::new(8000, 16_384).with_disk(65_536);
             engine.fleet_mut().add_node(&NodeFacts::new(name, capacity))?;
         }
-        let place = engine.fleet().place_of(&NodeId::new("b")).unwrap_or(0);
+        let place = engine.fleet().position_of(&NodeId::new("b")).unwrap_or(0);
         let request = InstanceRequest::new(InstanceId::from_u128(1), "t", Amounts::new(100, 100));
         let mut seen = Vec::new();
-        engine.each_candidate(&request, Timestamp(0), &[1 << place], |at, _, _| seen.push(at))?;
+        engine
+            .for_each_candidate(&request, Timestamp(0), &[1 << place], |at, _, _| seen.push(at))?;
         assert_eq!(seen, [place]);
         seen.clear();
-        engine.each_candidate(&request, Timestamp(0), &[], |at, _, _| seen.push(at))?;
+        engine.for_each_candidate(&request, Timestamp(0), &[], |at, _, _| seen.push(at))?;
         assert!(seen.is_empty());
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! What no request changes: whether a node is eligible at all, and the points it has by itself.
+//! Per-node state that does not depend on a request: eligibility, and the points by facts and load.
 //!
-//! Follows the fleet's change log and the clock that callers hand in. Every moment at which an
-//! answer will change by itself (a heartbeat grows stale, a failure fades, a reboot comes near) is
-//! known beforehand and waits in a heap, so that time passing costs only the nodes it concerns.
+//! Follows the fleet's change log and the time that callers pass in. Every moment at which a result
+//! changes with time (a heartbeat becomes stale, a failure fades, a reboot comes near) is known in
+//! advance and waits as a timer in a heap, so that only the nodes concerned are recomputed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ use crate::model::Timestamp;
 use crate::policy::Policy;
 use crate::score::{Scale, WeightedScorers, fact_points, load_points, next_failure_step};
 
-/// Nothing will change by itself.
+/// No timer is set.
 const NEVER: i64 = i64::MAX;
 
 /// The policy and its scorers by kind.
@@ -36,7 +36,7 @@ pub(crate) struct DerivedState {
     fact_points: Column<i32>,
     /// The spans that fact points were measured against.
     pub(crate) scale: Scale,
-    /// Rises when everything was computed anew.
+    /// Rises when everything was recomputed.
     pub(crate) epoch: u64,
     scale_until: i64,
     cursor: u64,
@@ -80,14 +80,14 @@ impl DerivedState {
             self.scale_until = i64::MIN;
         }
         self.now = now;
-        // Always asked: it also takes in what the fleet's spans have become.
+        // Always called: it also updates the fleet's spans.
         let rescaled = self.scale_changed(fleet, policy);
         if went_back || rescaled || !self.follow(fleet, rules) {
             self.rebuild(fleet, rules);
             return;
         }
         for index in fleet.take_heartbeats() {
-            // A fresh node's later staleness is found when its old flip comes up.
+            // A fresh node's later staleness is found when its old timer expires.
             if !self.eligible.get(index) {
                 self.refresh_and_log(fleet, rules, index);
             }
@@ -125,7 +125,7 @@ impl DerivedState {
                     let load = load_points(rules.scorers, row, &self.scale, rules.policy);
                     self.points.set(index, self.fact_points.get(index) + load);
                 }
-                // Told by this follower itself, after it had looked.
+                // Logged by this follower itself, after the refresh.
                 (ChangeKind::Eligibility, _) => {}
                 (ChangeKind::Facts, _) | (ChangeKind::Claim(_), None) => {
                     self.refresh(fleet, index, rules)
@@ -205,7 +205,7 @@ impl DerivedState {
     }
 }
 
-/// The next moment after `now` at which a node's own answers may change by themselves.
+/// The next moment after `now` at which a node's own results may change with time.
 fn next_timer(row: &NodeRow, policy: &Policy, now: Timestamp) -> i64 {
     let stale = row.heartbeat_at.plus(i64::from(policy.filters.heartbeat_grace_s) + 1);
     let healthy = row.sick_until(i64::from(policy.filters.sick_window_s));

@@ -1,13 +1,13 @@
-//! The set of nodes a request may go to before capacity is looked at, as words of bits.
+//! The set of nodes that pass every filter except capacity, as a bit set.
 //!
-//! Rules about neighbours concern few domains, so they are applied domain by domain: the verdict
-//! on a domain is [`DomainRule::admits_count`], the same as on a single node.
+//! Rules about other instances concern few domains, so they are applied domain by domain with
+//! [`DomainRule::admits_count`], the same test as for a single node.
 
 use crate::affinity::Topology;
 use crate::fleet::{Lanes, NO_DOMAIN, NodeIndex};
 use crate::prepared_request::{DomainRule, PreparedRequest};
 
-/// Fills `words` with the nodes that pass every filter but those of capacity.
+/// Fills `words` with the nodes that pass every filter except those of capacity.
 pub(crate) fn fill_eligible(
     prepared: &PreparedRequest<'_>,
     eligible: &[u64],
@@ -53,7 +53,7 @@ fn keep_volume_home(prepared: &PreparedRequest<'_>, words: &mut [u64]) {
     {
         set(&mut only, first, true);
     } else if homes.is_empty() {
-        // Volumes nobody knows pin nothing; the request was refused as invalid before this.
+        // Unknown volumes restrict nothing; such a request was refused as invalid before this.
         only.fill(u64::MAX);
     }
     words.iter_mut().zip(only).for_each(|(word, only)| *word &= only);

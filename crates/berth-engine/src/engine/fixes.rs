@@ -1,6 +1,6 @@
-//! The smallest fixes of a refusal. Every one of them is tried before it is proposed: the changed
-//! request is decided again, the released instances are taken off a copy of the node, the new node
-//! stands in a fleet of its own.
+//! The smallest fixes of a refusal. Every fix is tried before it is proposed: the changed request is
+//! decided again, the released instances are removed from a copy of the node, the new node is tried in
+//! a fleet of its own.
 
 use super::release::smallest_release;
 use super::{Engine, Reuse};
@@ -137,7 +137,7 @@ impl Engine {
             .filter_map(|id| diagnosis.only_node[usize::from(id.0)].map(|index| (id, index)))
             .max_by_key(|(id, _)| (diagnosis.only[usize::from(id.0)], std::cmp::Reverse(*id)))?;
         let row = prepared.fleet.row(index)?;
-        // Every other filter is asked again: this one alone stands in the way.
+        // Every other filter is run again: only this one may fail.
         let others = FilterId::all().filter(|other| *other != id);
         let works =
             others.into_iter().all(|other| run_filter(other, &prepared, index, row).is_ok());
@@ -151,7 +151,7 @@ impl Engine {
     /// A new node that could take the request, if a new node can help at all.
     fn propose_node(&self, request: &InstanceRequest, now: Timestamp) -> Option<Fix> {
         let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
-        // A new node has no one on it, and is in no rack or zone that one could name.
+        // A new node has no instances, and is in no known rack or zone.
         let alone = |rule: &DomainRule<'_>| rule.admits_count(0, rule.topology == Topology::Node);
         let tied = !prepared.hard_rules.iter().all(alone);
         let request_fails = FilterId::all().any(|id| match id.filter().test {
@@ -173,7 +173,7 @@ impl Engine {
         let prepared = PreparedRequest::new(request, self.policy(), &alone, now);
         let row = alone.row(index)?;
         let failure = first_failure(&prepared, index, row);
-        // Rules about others were looked at in the real fleet; alone there are no others.
+        // Rules about other instances were checked in the real fleet; this one has no others.
         let works =
             failure.is_none_or(|(id, _)| matches!(id.filter().test, FilterTest::Neighbour(_)));
         let shape = facts.capacity.unwrap_or_default();

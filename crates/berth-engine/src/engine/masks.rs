@@ -1,7 +1,7 @@
-//! One bit per node for what a request asks of facts: traits, networks, platform and the like.
+//! One bit per node for the requirements on its facts: traits, networks, platform and the like.
 //!
-//! Requests that ask the same share a mask, whatever their size or owner. A mask follows the log
-//! of fact changes and looks again only at nodes whose facts changed.
+//! Requests with the same requirements share a mask, whatever their size or owner. A mask follows the
+//! log of fact changes and is recomputed only for nodes whose facts changed.
 
 use std::hash::{Hash, Hasher};
 
@@ -12,7 +12,7 @@ use crate::fleet::{Bits, Fleet};
 use crate::model::InstanceRequest;
 use crate::policy::Policy;
 
-/// Masks that are kept; requests beyond the most recent kinds are looked at afresh.
+/// Masks that are kept; the least recently used is replaced.
 const MAX_MASKS: usize = 128;
 
 #[derive(Clone, Debug)]

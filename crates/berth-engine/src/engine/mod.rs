@@ -53,7 +53,7 @@ pub struct Placement {
 /// Why there is no placement.
 #[derive(Clone, Debug, Error)]
 pub enum PlaceError {
-    /// The request means nothing.
+    /// The request is not valid.
     #[error("the request is not valid")]
     Invalid(#[from] InvalidRequest),
     /// No node can take it.
@@ -64,7 +64,7 @@ pub enum PlaceError {
 /// Why one node cannot take an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CheckError {
-    /// The request means nothing.
+    /// The request is not valid.
     #[error("the request is not valid")]
     Invalid(#[from] InvalidRequest),
     /// The node is not known.
@@ -73,7 +73,7 @@ pub enum CheckError {
     /// A filter removed it.
     #[error("{filter}: {evidence}")]
     Removed {
-        /// The first filter that said no.
+        /// The first filter that failed.
         filter: &'static str,
         /// Its reason code.
         code: &'static str,
@@ -82,7 +82,7 @@ pub enum CheckError {
     },
 }
 
-/// How much of earlier answers a decision may use. All give the same answer.
+/// Which cached results a decision may use. All give the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reuse {
     /// The ranking of the class, repaired where nodes changed.
@@ -94,7 +94,7 @@ pub enum Reuse {
     Nothing,
 }
 
-/// A decision before it is dressed for the caller.
+/// The chosen node and its total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeChoice {
     pub(crate) index: NodeIndex,
@@ -145,7 +145,7 @@ impl Engine {
         &self.fleet
     }
 
-    /// The fleet, to change or to replace. What is derived from it follows by itself.
+    /// The fleet, to change or to replace. Derived state is updated with the next decision.
     pub const fn fleet_mut(&mut self) -> &mut Fleet {
         &mut self.fleet
     }
@@ -166,7 +166,7 @@ impl Engine {
     /// Chooses a node for one instance. Nothing is claimed.
     ///
     /// # Errors
-    /// When the request means nothing, or when no node can take it; the refusal explains itself.
+    /// When the request is not valid, or when no node can take it; the refusal explains why.
     pub fn place(
         &mut self,
         request: &InstanceRequest,
@@ -175,7 +175,7 @@ impl Engine {
         self.place_with(request, now, Reuse::Ranking)
     }
 
-    /// Chooses a node, reusing as much as told. The answer does not depend on it.
+    /// Chooses a node, reusing cached results as allowed. The result does not depend on it.
     ///
     /// # Errors
     /// As [`Engine::place`].
@@ -193,10 +193,10 @@ impl Engine {
     }
 
     /// Chooses a node without explaining a refusal, which costs far more than the choice: for
-    /// callers who ask again and again, and for queues.
+    /// callers that retry, and for queues.
     ///
     /// # Errors
-    /// When the request means nothing.
+    /// When the request is not valid.
     pub fn try_place(
         &mut self,
         request: &InstanceRequest,
@@ -210,7 +210,7 @@ impl Engine {
     /// Whether one node can take the instance now: the re-check of a plan.
     ///
     /// # Errors
-    /// The first filter that says no, and why.
+    /// The first filter that fails, with its evidence.
     pub fn check(
         &self,
         request: &InstanceRequest,
@@ -235,7 +235,7 @@ impl Engine {
     /// Explains what [`Engine::place`] would answer now: winner, runner-up, every node and term.
     ///
     /// # Errors
-    /// When the request means nothing.
+    /// When the request is not valid.
     pub fn explain(
         &mut self,
         request: &InstanceRequest,
@@ -260,7 +260,7 @@ impl Engine {
         values.first().map_or(0, |values| combine(&self.policy, values))
     }
 
-    /// Refuses what could mean nothing here and now.
+    /// Refuses requests that are not valid for this fleet.
     pub(crate) fn validate(&self, request: &InstanceRequest) -> Result<(), InvalidRequest> {
         request.validate()?;
         if let Some(node) = self.fleet.node_of(request.id) {
@@ -281,7 +281,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings what is derived up to date without deciding anything.
+    /// Brings derived state up to date without deciding anything.
     pub(crate) fn catch_up(&mut self, now: Timestamp) {
         if !self.fleet_identity.is_same_as(self.fleet.identity()) {
             self.drop_derived();
@@ -295,7 +295,7 @@ impl Engine {
         self.derived.eligible.get(index)
     }
 
-    /// Drops everything derived: another policy, or another fleet than the one it followed.
+    /// Drops all derived state, after a change of the policy or the fleet.
     fn drop_derived(&mut self) {
         self.fleet_identity = self.fleet.identity().share();
         self.derived = DerivedState::new();
@@ -325,7 +325,7 @@ impl Engine {
         }
     }
 
-    /// Chooses a node for a valid request: the one place where a node is chosen.
+    /// Chooses a node for a valid request. Every choice of a node is made here.
     pub(crate) fn pick(
         &mut self,
         request: &InstanceRequest,
@@ -407,8 +407,8 @@ impl Engine {
         indexes
     }
 
-    /// Chooses a node for a valid request among those that the caller admits as well. They are
-    /// shown to it best first, until it admits one.
+    /// Chooses the best node for a valid request that `admits` accepts. It is called for one node
+    /// after the other, best first, until it accepts one.
     pub(crate) fn pick_where(
         &mut self,
         request: &InstanceRequest,
@@ -434,7 +434,7 @@ impl Engine {
     }
 }
 
-/// The choice under a policy whose totals no column holds.
+/// The choice under a policy whose totals cannot be scanned from columns.
 fn pick_without_columns(
     prepared: &PreparedRequest<'_>,
     derived: &DerivedState,

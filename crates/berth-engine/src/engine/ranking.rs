@@ -1,9 +1,9 @@
-//! One class's ranking: the totals of a scan, repaired where nodes changed.
+//! The ranking of one class of requests: the totals of a scan, repaired where nodes changed.
 //!
 //! It holds every node's total (without its zone's points) and, per block of 64, the best as one
 //! sortable key. A claim changes one node, so a repair recomputes that node and its block; choosing
-//! reads one key per handful of blocks. A replica also changes its whole rack, which is a sum on
-//! the rack's nodes, and its zone, whose points are only added when choosing.
+//! reads one key per group of blocks. A replica also changes the points of its whole rack, and of its
+//! zone, whose points are only added when choosing.
 
 use rustc_hash::FxHashMap;
 
@@ -30,7 +30,7 @@ pub(super) struct Ranking {
     totals: Vec<Block<i32>>,
     /// Best total in the high half, inverted rank in the low half; `i64::MIN` when all are out.
     keys: Vec<i64>,
-    /// Blocks of one zone in handfuls, and the greatest key of each handful.
+    /// Groups of blocks of one zone, each with its greatest key.
     groups: Vec<BlockGroup>,
     group_of_block: Vec<u32>,
     /// Replicas per rack as the totals have them.
@@ -46,8 +46,8 @@ pub(super) struct Ranking {
     recomputed: Vec<NodeIndex>,
 }
 
-/// Some blocks of one zone. Choosing looks at one key per handful; at a hundred thousand nodes that
-/// is fifty instead of sixteen hundred.
+/// Some blocks of one zone. Choosing reads one key per group: at 100,000 nodes, fifty instead of
+/// sixteen hundred.
 #[derive(Clone, Debug)]
 struct BlockGroup {
     zone: u32,
@@ -55,10 +55,10 @@ struct BlockGroup {
     best: i64,
 }
 
-/// Blocks in a handful.
+/// Blocks in a group.
 const BLOCKS_PER_GROUP: usize = 32;
 
-/// What a ranking cannot be repaired over.
+/// What a ranking was computed from; a ranking of another version cannot be repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RankingVersion {
     epoch: u64,
@@ -67,7 +67,7 @@ struct RankingVersion {
     blocks: usize,
 }
 
-/// A set of small numbers that is filled and emptied over and over.
+/// A set of small numbers that is filled and drained repeatedly.
 #[derive(Clone, Debug, Default)]
 struct NumberSet {
     words: Vec<u64>,
@@ -139,7 +139,7 @@ impl Ranking {
         self.version = version(inputs);
     }
 
-    /// Puts the blocks of each zone into handfuls.
+    /// Groups the blocks of each zone.
     fn group_blocks(&mut self, fleet: &Fleet) {
         self.groups.clear();
         self.group_of_block = vec![0; self.keys.len()];
@@ -187,7 +187,7 @@ impl Ranking {
         true
     }
 
-    /// Recomputes the keys of the blocks that are marked, and then of their handfuls.
+    /// Recomputes the keys of the blocks that are marked, and then of their groups.
     fn repair_keys(&mut self, fleet: &Fleet) {
         pulp::Arch::new().dispatch(RepairKeys {
             keys: &mut self.keys,
@@ -230,7 +230,7 @@ impl Ranking {
         let (block, best) = (index.block(), self.keys[index.block()] >> 32);
         let rank = inputs.prepared.fleet.columns().rank.get(index);
         if new != INELIGIBLE && i64::from(new) > best {
-            // The new best of its block, whatever it was before: no need to look at the others.
+            // The new best of its block, whatever it was before: the others need not be compared.
             self.keys[block] = key_of(new, rank);
             self.dirty_groups.mark(self.group_of_block[block] as usize);
         } else if old != INELIGIBLE && i64::from(old) == best && new != old {
@@ -284,17 +284,17 @@ impl Ranking {
     }
 }
 
-/// Whether a change can have changed more than its own worth in points, as far as the request can
-/// see: what other workloads do on a node changes its points by load and nothing else.
+/// Whether a change may have affected more than the node's points by load: other workloads on a node
+/// change nothing else for this request.
 fn needs_recompute(inputs: &Inputs<'_>, claimant: Claimant, kind: ChangeKind) -> bool {
     let (prepared, scorers) = (inputs.prepared, inputs.scorers);
     match kind {
         ChangeKind::Facts | ChangeKind::Eligibility => true,
         ChangeKind::Claim(_) if !scorers.dense.is_empty() => true,
         ChangeKind::Claim(by) if by == claimant => true,
-        // Soft rules and hints see all of the owner's instances, groups have members of any owner.
-        // Of hints the request is asked and not what it resolved to: one whose last instance has
-        // just gone resolves to nothing, and that is the change.
+        // Soft rules and hints depend on all of the owner's instances; groups have members of any
+        // owner. The request's own hints are checked and not what they resolved to: a hint whose last
+        // instance was just released resolves to nothing, and that is the change.
         ChangeKind::Claim(by) => {
             let sees_owner = !prepared.soft_rules.is_empty()
                 || !prepared.request.locality.is_empty()

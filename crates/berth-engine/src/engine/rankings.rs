@@ -1,6 +1,6 @@
 //! The rankings that an engine keeps, by class of request.
 //!
-//! A class is worth a ranking when it comes a second time. Requests whose answer reaches further
+//! A class gets a ranking when it is requested a second time. Requests whose result depends on more
 //! than a ranking can follow (see [`PreparedRequest::is_local`]) are scanned each time.
 
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ use crate::prepared_request::PreparedRequest;
 /// Rankings that are kept.
 const MAX_RANKINGS: usize = 64;
 
-/// Classes seen once are remembered by hash alone, in this many places.
+/// How many classes that were requested once are remembered, by their hash.
 const MAX_SEEN: usize = 256;
 
 /// All rankings of an engine.
@@ -28,11 +28,11 @@ pub(crate) struct Rankings {
     uses: u64,
 }
 
-/// What came of looking for a ranking.
+/// The result of looking for a ranking.
 pub(crate) enum RankingLookup {
-    /// There is one at this place, to be repaired.
+    /// There is one at this position, to be repaired.
     Hit(usize),
-    /// The class came before: keep the next scan.
+    /// The class was requested before: keep the next scan.
     SecondUse(u64),
     /// The class is new, or cannot have a ranking.
     Miss,
@@ -69,7 +69,7 @@ impl Rankings {
         RankingLookup::Miss
     }
 
-    /// Chooses from a ranking after repairing it; nothing when it must be scanned anew.
+    /// Chooses from a ranking after repairing it; `None` when a new scan is needed.
     pub(crate) fn choose(&mut self, place: usize, inputs: &Inputs<'_>) -> Option<Option<Choice>> {
         let ranking = &mut self.rankings[place];
         if !ranking.repair(inputs) {

@@ -17,7 +17,7 @@ pub(crate) fn smallest_release<'a>(
         return None;
     }
     let here = row.instances.iter().filter_map(|&number| prepared.fleet.instance_at(number));
-    // Whom the request must be with stays, or the room would be of no use to it.
+    // Instances that the request must be placed with stay, or the room would be of no use.
     let may_go =
         |instance: &&InstanceRow| may_go(instance) && !is_required_neighbour(prepared, instance);
     let mut victims: Vec<&InstanceRow> = here.filter(may_go).collect();
@@ -34,7 +34,7 @@ pub(crate) fn smallest_release<'a>(
     None
 }
 
-/// Whether an instance is one that the request must be with.
+/// Whether the request must be placed with this instance.
 fn is_required_neighbour(prepared: &PreparedRequest<'_>, instance: &InstanceRow) -> bool {
     let mut rules = prepared.hard_rules.iter().filter(|rule| rule.wants_members());
     rules.any(|rule| rule.may_count(prepared.fleet, prepared.owner, instance))

@@ -14,7 +14,7 @@ use crate::fleet::{Block, Columns, LANES, Lanes, NodeIndex, lanes};
 use crate::prepared_request::PreparedRequest;
 use crate::score::{Exceptions, ScorerKind, WeightedScorers, dense_points, term};
 
-/// The total of a node that is out.
+/// The total of a node that cannot take the instance.
 pub(crate) const INELIGIBLE: i32 = i32::MIN;
 
 /// Bit `i` of a half-word, for turning bits into lanes without a variable shift.
@@ -48,7 +48,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) words: &'a [u64],
     pub(crate) gates: &'a [Gate<'a>],
     pub(crate) points: &'a [Block<i32>],
-    /// What every node gets beside its own points, by the zone of the block.
+    /// Points that every node gets in addition to its own, by the zone of the block.
     pub(crate) offsets: &'a [i32],
     pub(crate) zone_of_block: &'a [u32],
 }
@@ -75,7 +75,7 @@ impl Totals {
         pulp::Arch::new().dispatch(FillTotals { blocks, best, scan, gates: &columns });
     }
 
-    /// Adds what the sparse scorers give to the few nodes that differ from the rest.
+    /// Adds the points of sparse scorers for the few nodes that differ from the default.
     pub(crate) fn add_exceptions(
         &mut self,
         scorers: &WeightedScorers,
@@ -98,7 +98,7 @@ impl Totals {
         });
     }
 
-    /// Adds what only node and request together tell, node by node: no column has it.
+    /// Adds the points that depend on node and request together, node by node: no column has them.
     pub(crate) fn add_dense(&mut self, scorers: &WeightedScorers, prepared: &PreparedRequest<'_>) {
         if scorers.dense.is_empty() {
             return;
@@ -132,7 +132,7 @@ impl Totals {
         self.blocks[index.block()].0[index.lane()]
     }
 
-    /// Shows every node that is not out, with its total and where it comes in the order of ids.
+    /// Calls `visit` for every eligible node with its position, total and rank in the order of ids.
     pub(crate) fn for_each(&self, columns: &Columns, visit: &mut impl FnMut(usize, i32, u32)) {
         for (block, totals) in self.blocks.iter().enumerate() {
             if self.best[block] == INELIGIBLE {
@@ -147,7 +147,7 @@ impl Totals {
         }
     }
 
-    /// Every node that is not out.
+    /// Every eligible node.
     pub(crate) fn survivors(&self) -> Vec<NodeIndex> {
         let mut indexes = Vec::new();
         for (block, totals) in self.blocks.iter().enumerate() {
@@ -229,7 +229,7 @@ impl pulp::WithSimd for ApplyExceptions<'_> {
     }
 }
 
-/// Adds to some lanes of a block, those that are out left alone.
+/// Adds to some lanes of a block; ineligible lanes are left alone.
 #[inline(always)]
 pub(crate) fn add_to_lanes(block: &mut Block<i32>, mask: u64, delta: i32) {
     if mask.is_power_of_two() {
@@ -264,7 +264,7 @@ fn lanes_of(word: u64) -> [i32; LANES] {
     open
 }
 
-/// The points of a node that no sparse scorer lists.
+/// The points of a node that no sparse scorer lists as an exception.
 pub(crate) fn default_points(prepared: &PreparedRequest<'_>) -> i32 {
     let mut rest = 0;
     for (id, weight) in prepared.policy.weights() {
@@ -288,7 +288,7 @@ pub(crate) fn zone_points(prepared: &PreparedRequest<'_>) -> Vec<i32> {
     points
 }
 
-/// What a request needs to be repaired or scanned.
+/// The inputs of a scan or a repair.
 pub(crate) struct Inputs<'a> {
     pub(crate) prepared: &'a PreparedRequest<'a>,
     pub(crate) scorers: &'a WeightedScorers,

@@ -1,4 +1,5 @@
-//! Diagnosis of a refusal: who removed whom, who came closest, and which single rule matters most.
+//! Diagnosis of a refusal: which filter removed which node, which node came closest, and which single
+//! filter matters most.
 
 use super::{FilterCount, NearestMiss, Refusal};
 use crate::filter::{FILTERS, FilterId, FilterTest, all_failures};
@@ -20,7 +21,7 @@ pub(crate) struct Diagnosis {
     pub(crate) lack_only_room: Vec<NodeIndex>,
 }
 
-/// Smaller is closer: a shortfall in numbers first, else the order of ids decides.
+/// How far a node is from passing; smaller is closer. Ties are decided by the order of ids.
 type Closeness = i64;
 
 /// Judges every node and notes which filters keep it out.
@@ -71,7 +72,7 @@ impl Diagnosis {
 /// The refusal that a diagnosis amounts to, without fixes.
 pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Refusal {
     let removing = || FilterId::all().filter(|id| diagnosis.removed[usize::from(id.0)] > 0);
-    // The last filter to remove a node emptied the list, as in a chain of filters.
+    // As in a chain of filters, the last one that removed a node left none.
     let last = removing().next_back();
     let counts = removing().map(|id| FilterCount {
         filter: id.filter().name.into(),
@@ -88,7 +89,7 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
     Refusal {
         instance: prepared.request.id,
         owner: prepared.request.owner.clone(),
-        // A fleet without nodes has, above all, no active ones.
+        // A fleet without nodes has no active ones.
         code: last.map_or("no_nodes_active", |id| id.filter().code).into(),
         filter: last.map(|id| id.filter().name.into()),
         remedy: last.map_or("add a node", |id| id.filter().remedy).into(),

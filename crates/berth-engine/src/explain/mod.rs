@@ -1,8 +1,8 @@
 //! Why this node, why not that one, and what would help.
 //!
-//! Explanations are values computed from the same filters and scorers that decided, and only when
-//! somebody asks or nothing fits. Text is made in `render`, where the audience is known; a tenant
-//! never sees another tenant's instances, nor any rack.
+//! Explanations are values, computed by the same filters and scorers that decide, and only on request
+//! or when nothing fits. Text is made in `render`, where the audience is known; a tenant never sees
+//! another tenant's instances or any rack.
 
 mod diagnosis;
 mod render;
@@ -21,14 +21,14 @@ pub(crate) use table::explain_choice;
 /// Who reads an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience<'a> {
-    /// Whoever runs the fleet: everything.
+    /// An operator of the fleet: sees everything.
     Operator,
     /// The owner of the request: nothing of others, no racks, nodes only if the policy says so.
     Tenant(&'a str),
 }
 
-/// A stable name or code. The engine lends its own, which costs nothing; a client that reads an
-/// answer owns what it read, and so may meet names that are newer than itself.
+/// A stable name or code: borrowed by the engine, owned by a client that reads an answer, which may
+/// contain names that are newer than the client.
 pub(crate) type StableName = Cow<'static, str>;
 
 /// How many nodes one filter removed.
@@ -38,7 +38,7 @@ pub struct FilterCount {
     /// The filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub filter: StableName,
-    /// Nodes for which it was the first to say no.
+    /// Nodes for which it was the first filter to fail.
     pub removed: usize,
 }
 
@@ -106,7 +106,7 @@ pub enum Fix {
     },
 }
 
-/// How far the planner had to go.
+/// How the search for a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -176,7 +176,7 @@ pub struct Term {
     pub points: i64,
 }
 
-/// What was found of one node.
+/// The verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -185,12 +185,12 @@ pub enum NodeVerdict {
     Removed {
         /// The node.
         node: NodeId,
-        /// The first filter that said no.
+        /// The first filter that failed.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         filter: StableName,
         /// Why.
         evidence: Evidence,
-        /// Filters further down that say no as well; all that are not named said yes.
+        /// Later filters that failed as well; all others passed.
         #[cfg_attr(feature = "schema", schema(value_type = Vec<(String, Evidence)>))]
         others: Vec<(StableName, Evidence)>,
     },
@@ -205,7 +205,7 @@ pub enum NodeVerdict {
     },
 }
 
-/// A node that could take the instance, and why it stands where it stands.
+/// A node that could take the instance, with its total and terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Decision {

@@ -10,8 +10,8 @@ impl Refusal {
     /// The same refusal as its audience may see it.
     ///
     /// For a tenant: fixes that would release others' instances or that only an operator can apply
-    /// are gone, as is who else uses a volume and what others run on a node; node names go if
-    /// the policy says so. Racks never appear in a refusal at all.
+    /// are removed, as are the users of a volume and what others run on a node; node names are removed
+    /// if the policy says so. Racks never appear in a refusal at all.
     #[must_use]
     pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
@@ -120,7 +120,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a proposed node needs beside its size.
+/// What a proposed node needs besides its size.
 fn particulars(facts: &NodeFacts) -> Vec<String> {
     let mut texts = Vec::new();
     texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));

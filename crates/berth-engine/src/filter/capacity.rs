@@ -1,8 +1,8 @@
-//! Rules about what is left on a node.
+//! Rules about the room on a node.
 //!
-//! The comparisons themselves are in `model::Room`, which the ledger's guards use too. Each is "a
-//! column is at least a need", and [`Needs`] hands exactly these pairs to the scan. A
-//! need of zero passes everywhere, over-full nodes included.
+//! The comparisons themselves are in `model::Room`, which the ledger's guards use too. Each compares a
+//! column with a need, and [`Needs`] gives the same pairs to the scan. A need of zero passes
+//! everywhere, over-full nodes included.
 
 use super::{Filter, FilterTest, Verdict};
 use crate::fleet::{Column, Columns, Fleet, NodeRow};

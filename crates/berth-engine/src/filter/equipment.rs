@@ -1,4 +1,4 @@
-//! Rules about what a node is and has, whatever is asked of it.
+//! Rules about a node's facts, independent of the request.
 
 use super::{Filter, FilterTest, Verdict};
 use crate::fleet::NodeRow;

@@ -1,4 +1,4 @@
-//! Rules about where a node stands in its life: its state, its pulse, its health, its calendar.
+//! Rules about a node's lifecycle: state, heartbeat, health and planned reboots.
 
 use super::{Filter, FilterTest, Verdict};
 use crate::example::ExampleSetup;

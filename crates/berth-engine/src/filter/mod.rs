@@ -1,8 +1,8 @@
-//! The rules that remove a node: the one feasibility function, and its parts in their fixed order.
+//! The rules that remove a node: the feasibility function, and its filters in their fixed order.
 //!
-//! [`first_failure`] decides whether an instance may go on a node. Preview, choice, re-check and
-//! explanation all rest on it: the fast scan folds the same tests into bits
-//! and compares the same columns with the same needs, and the property tests hold the two equal.
+//! [`first_failure`] decides whether an instance may be placed on a node. Preview, choice, re-check and
+//! explanation all use it: the fast scan folds the same tests into bits and compares the same columns
+//! with the same needs, and property tests check that both agree.
 //!
 //! The order is cheapest and most static first, with capacity last, so that the last rule to
 //! remove a node names what the remaining nodes lacked. A filter never scores and never mutates.
@@ -26,17 +26,17 @@ pub(crate) use capacity::{Gate, Needs};
 
 pub use crate::policy::FilterId;
 
-/// What a filter says of a node: fine, or why not.
+/// The verdict of a filter on a node: `Ok`, or the evidence.
 pub(crate) type Verdict = Result<(), Evidence>;
 
-/// What a filter looks at, and so when it must be asked again.
+/// What a filter depends on, and so when it must be run again.
 #[derive(Clone, Copy)]
 pub(crate) enum FilterTest {
     /// Only the request: the same answer for every node.
     Request(fn(&PreparedRequest<'_>) -> Verdict),
     /// The node's facts, the policy and the time.
     Node(fn(&NodeRow, &Policy, Timestamp) -> Verdict),
-    /// The node's facts and what the request asks of facts.
+    /// The node's facts and the request's requirements on them.
     Static(fn(&NodeRow, &InstanceRequest, &Policy) -> Verdict),
     /// Where other instances are.
     Neighbour(fn(&PreparedRequest<'_>, NodeIndex) -> Verdict),
@@ -92,10 +92,10 @@ impl FilterId {
     }
 }
 
-/// The filter on mixing capped and uncapped instances, which the scan has as bits.
+/// The filter on mixing capped and uncapped instances, which the scan reads as bits.
 pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(27);
 
-/// Every filter, in the order in which they are asked.
+/// Every filter, in the order in which they are run.
 pub static FILTERS: [&Filter; 33] = [
     &requested::SECRETS_PRESENT,
     &requested::ADDRESS_AVAILABLE,
@@ -132,7 +132,7 @@ pub static FILTERS: [&Filter; 33] = [
     &capacity::EXTRA_CLASSES,
 ];
 
-/// What one filter says of one node.
+/// Runs one filter on one node.
 pub(crate) fn run_filter(
     id: FilterId,
     prepared: &PreparedRequest<'_>,
@@ -151,7 +151,7 @@ pub(crate) fn run_filter(
     }
 }
 
-/// The first rule that keeps the instance off the node, if any does.
+/// The first filter that removes the node, if any does.
 pub(crate) fn first_failure(
     prepared: &PreparedRequest<'_>,
     index: NodeIndex,
@@ -161,7 +161,7 @@ pub(crate) fn first_failure(
         .find_map(|id| run_filter(id, prepared, index, row).err().map(|evidence| (id, evidence)))
 }
 
-/// Every rule that keeps the instance off the node, in order.
+/// Every filter that removes the node, in order.
 pub(crate) fn all_failures(
     prepared: &PreparedRequest<'_>,
     index: NodeIndex,
@@ -171,10 +171,10 @@ pub(crate) fn all_failures(
     FilterId::all().filter_map(failure).collect()
 }
 
-/// Places in the order whose filters look only at a node's own facts and the time.
+/// Positions of the filters that depend only on a node's own facts and the time.
 const NODE_TESTS: Range<u8> = 3..14;
 
-/// Places in the order whose filters compare a node's facts with the request's.
+/// Positions of the filters that compare a node's facts with the request.
 const STATIC_TESTS: Range<u8> = 14..20;
 
 /// Whether the node passes every rule that looks only at its own facts and the time.

@@ -1,6 +1,6 @@
-//! Rules about where other instances are, and about where this one is bound to be.
+//! Rules about where other instances are, and about nodes that the request is tied to.
 //!
-//! What "others" means was resolved when the request was prepared (see `plan::neighbours`); here
+//! Which instances count was resolved when the request was prepared (see `prepared_request`); here
 //! only the node's own domain is looked up.
 
 use super::{Filter, FilterTest, Verdict};

@@ -1,4 +1,4 @@
-//! Rules that depend on the request alone: they hold for every node or for none.
+//! Rules that depend on the request alone: they pass for every node or for none.
 
 use super::{Filter, FilterTest, Verdict};
 use crate::model::{Evidence, InstanceId};

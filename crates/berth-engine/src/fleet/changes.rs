@@ -1,7 +1,7 @@
-//! Which nodes changed, in order: the feed that everything derived follows.
+//! The log of changed nodes, which all derived state follows.
 //!
-//! The log is bounded. A follower that fell behind further than it reaches is told so and rebuilds
-//! from the rows, which is never wrong, only slower.
+//! The log is bounded. A follower that fell behind further than the log reaches rebuilds from the
+//! rows, which is never wrong, only slower.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,13 +16,13 @@ pub(crate) struct Change {
     pub(crate) index: NodeIndex,
     /// What about it changed.
     pub(crate) kind: ChangeKind,
-    /// How the node stood afterwards. Filled in by whoever computes points, before any ranking
-    /// looks.
+    /// The node's availability after the change. Set when points are computed, before any ranking
+    /// reads it.
     pub(crate) after: Availability,
 }
 
-/// How a node stands for the next instance: all that the repair of a ranking needs to know. In
-/// the log it lies beside the other changes, where the next reader finds it without a search.
+/// What a node offers to the next instance: all that the repair of a ranking needs to know. It is
+/// stored in the log, where the next reader finds it without a lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Availability {
     /// Room of each kind, as in the columns: memory, disk, CPU, bandwidth.
@@ -38,14 +38,14 @@ pub(crate) struct Availability {
 impl Availability {
     /// Passes every filter that looks only at facts and time.
     pub(crate) const ELIGIBLE: u32 = 1;
-    /// One more instance may come by count.
+    /// The instance limit is not reached.
     pub(crate) const OPEN: u32 = 2;
-    /// A capped instance may come.
+    /// Accepts a capped instance.
     pub(crate) const TAKES_CAPPED: u32 = 4;
-    /// An uncapped instance may come.
+    /// Accepts an uncapped instance.
     pub(crate) const TAKES_UNCAPPED: u32 = 8;
 
-    /// As the columns have it.
+    /// From the columns.
     pub(crate) fn new(columns: &Columns, index: NodeIndex, eligible: bool, points: i32) -> Self {
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         Self {
@@ -77,16 +77,15 @@ impl Change {
 pub(crate) enum ChangeKind {
     /// Its facts, and perhaps its usage.
     Facts,
-    /// Whether it is eligible, or the points it has by itself, by the passing of time.
+    /// Its eligibility or its own points, with the passing of time.
     Eligibility,
-    /// An instance came or went.
+    /// An instance was claimed, released or resized.
     Claim(Claimant),
 }
 
-/// Whose instance came or went, as numbers that tell owners and workloads apart well enough:
-/// followers use them to leave out changes that cannot concern them, and two workloads with one
-/// hash cost a look too many, never one too few. Hashes of the texts and not of their symbols,
-/// which may be given to other texts.
+/// The owner and workload of an instance that was claimed or released, as hashes: followers use them
+/// to skip changes that cannot affect them. A collision costs an unneeded recomputation, never a
+/// missed one. Hashes of the texts and not of their symbols, which may be reused for other texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claimant {
     pub(crate) owner: u32,
@@ -161,7 +160,7 @@ impl<T: Copy> Log<T> {
 }
 
 impl Changes {
-    /// Notes how a node stood after a logged change.
+    /// Sets a node's availability after a logged change.
     pub(crate) fn set_availability(&mut self, number: u64, after: Availability) {
         let place = usize::try_from(number).unwrap_or(0) & (REACH - 1);
         self.ring[place].after = after;

@@ -1,7 +1,7 @@
-//! Claims come and go: one instance on one node, with all it holds there.
+//! Claims: one instance on one node, with all it holds there.
 //!
-//! A claim is recorded, never judged: whether it may be is the planner's question. Adding and
-//! removing the same claims in any order leaves every column and posting where it was.
+//! A claim is recorded without checks: whether it is allowed is decided by the planner. Adding and
+//! removing the same claims in any order leaves every column and posting unchanged.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub enum ClaimError {
     },
 }
 
-/// An instance that is off its node for a while. It must be set down again.
+/// An instance that is detached from its node for a plan. It must be attached again.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct DetachedInstance(InstanceRow);
@@ -135,7 +135,7 @@ impl Fleet {
 
     /// Takes an instance off its node for a while: for plans, which put it down again, here or
     /// elsewhere. It keeps its volumes meanwhile. Unlike a release and a new claim this needs no
-    /// request, so what comes back is what was there, whatever anybody believes it to be.
+    /// request, so the instance comes back exactly as it was recorded.
     pub(crate) fn detach_instance(&mut self, id: InstanceId) -> Option<DetachedInstance> {
         self.remove_instance(id).map(DetachedInstance)
     }
@@ -267,8 +267,8 @@ impl Fleet {
             if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume))
                 && volume.is_for(self.texts.text(instance.owner))
             {
-                // Whoever has it keeps it: two claims on one volume are reality gone wrong, and the
-                // second must not make the first look free when it goes.
+                // The first user keeps it: two claims on one volume are an inconsistency, and
+                // releasing the second must not make the volume look free.
                 volume.attached_to.get_or_insert(instance.id);
             }
         }

@@ -138,13 +138,13 @@ pub(crate) struct Columns {
     pub(crate) disk: Column<i32>,
     /// Bandwidth that may still be promised.
     pub(crate) bandwidth: Column<i32>,
-    /// A node is here.
+    /// There is a node.
     pub(crate) present: Bits,
-    /// One more instance may come by count.
+    /// The instance limit is not reached.
     pub(crate) open: Bits,
-    /// A capped instance may come.
+    /// Accepts a capped instance.
     pub(crate) takes_capped: Bits,
-    /// An uncapped instance may come.
+    /// Accepts an uncapped instance.
     pub(crate) takes_uncapped: Bits,
     /// Position in the order of node ids, for ties.
     pub(crate) rank: Column<u32>,
@@ -156,7 +156,7 @@ pub(crate) struct Columns {
 
 impl Columns {
     pub(crate) fn new() -> Self {
-        // A lane without a node is never eligible, but a room nobody can use makes it doubly sure.
+        // A lane without a node is never eligible; room that no request fits is a second safeguard.
         let room = Column::new(i32::MIN);
         Self {
             cpu: room.clone(),

@@ -1,4 +1,4 @@
-//! One hash of all that counts: for tests that a way there and back again leaves no trace.
+//! One hash of the fleet's state, for tests that undoing changes restores it exactly.
 //!
 //! Independent of indexes, symbols and the order in which things came, all of which may differ
 //! between two fleets that are in the same state.

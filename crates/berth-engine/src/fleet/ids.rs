@@ -1,7 +1,7 @@
 //! From an instance's id to its row.
 //!
-//! The id stands in the row already, so the table holds row numbers alone: five bytes an instance
-//! instead of twenty-one. It must only be asked with the rows it was filled from.
+//! The row holds the id already, so the table holds row numbers alone: five bytes an instance
+//! instead of twenty-one. It must be used with the rows it was filled from.
 
 use std::hash::BuildHasher;
 

@@ -1,7 +1,7 @@
-//! Where instances live, by what others ask about them: owner, workload, tag, rule, cached image.
+//! Where instances are, by owner, workload, tag, rule and cached image.
 //!
 //! Kept in step with the rows by `claims` and `nodes`; answers "on which nodes, and how many"
-//! without looking at a single instance.
+//! without reading instance rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Index {
     cached_images: FxHashMap<Symbol, Posting>,
 }
 
-/// A place: node index, rack, zone.
+/// A location: node index, rack, zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Location {
     pub(crate) index: u32,

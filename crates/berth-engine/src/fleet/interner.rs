@@ -1,7 +1,7 @@
 //! Texts, and sets of tags, that many rows share, as small numbers.
 //!
-//! Every stored use is counted, so that a text nobody uses any more gives its number back: tags and
-//! names come from tenants and must not pile up for ever. A [`Symbol`] never outlives its row.
+//! Every stored use is counted, so that the number of an unused text is freed: tags and names come
+//! from tenants and must not accumulate. A [`Symbol`] never outlives its row.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};

@@ -50,8 +50,8 @@ pub(crate) struct GroupRow {
     pub(crate) presence: Presence,
 }
 
-/// Tells one fleet from another, also from its own copy: whoever follows a fleet's log must notice
-/// when it is given another fleet.
+/// Tells one fleet from another, including its own copy: a follower of a fleet's log must notice when
+/// it is given another fleet.
 #[derive(Debug, Default)]
 pub(crate) struct FleetIdentity(Arc<()>);
 
@@ -202,7 +202,7 @@ impl Fleet {
         empty
     }
 
-    /// Removes a volume that nobody uses. Returns whether it is gone.
+    /// Removes a volume that is not in use. Returns whether it was removed.
     pub fn remove_volume(&mut self, id: &str) -> bool {
         let unused = self.volumes.get(id).is_some_and(|volume| volume.attached_to.is_none());
         if unused {
@@ -211,7 +211,7 @@ impl Fleet {
         unused
     }
 
-    /// A volume as it stands.
+    /// A volume.
     #[must_use]
     pub fn volume(&self, id: &str) -> Option<&Volume> {
         self.volumes.get(id)
@@ -281,15 +281,16 @@ impl Fleet {
         self.indexes_by_id.get(node).copied()
     }
 
-    /// A node's place: a small number that stays its own until it is removed or changes its zone.
+    /// A node's position: a small number that stays the same until the node is removed or changes its
+    /// zone.
     #[must_use]
-    pub fn place_of(&self, node: &NodeId) -> Option<usize> {
+    pub fn position_of(&self, node: &NodeId) -> Option<usize> {
         self.index_of(node).map(NodeIndex::as_usize)
     }
 
-    /// How many places there are, those that are empty included: a multiple of 64.
+    /// How many positions there are, empty ones included: a multiple of 64.
     #[must_use]
-    pub fn place_count(&self) -> usize {
+    pub fn position_count(&self) -> usize {
         self.columns.zone_of_block.len() * LANES
     }
 
@@ -333,7 +334,7 @@ impl Fleet {
         self.changes.since(place)
     }
 
-    /// Notes how a node stood after a logged change.
+    /// Sets a node's availability after a logged change.
     pub(crate) fn set_availability(&mut self, number: u64, after: Availability) {
         self.changes.set_availability(number, after);
     }
@@ -350,13 +351,13 @@ impl Fleet {
         self.fact_changes.since(place)
     }
 
-    /// Tells followers to look at a node again.
+    /// Logs that a node's eligibility or points changed with time.
     pub(crate) fn log_eligibility_change(&mut self, index: NodeIndex, after: Availability) {
         self.changes.push(Change { index, kind: ChangeKind::Eligibility, after });
     }
 
-    /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too
-    /// long, so it does not go through the change log, which every ranking follows.
+    /// Nodes with a heartbeat since the last call. A heartbeat changes nothing unless the node was
+    /// silent for too long, so it does not go through the change log, which every ranking follows.
     pub(crate) fn take_heartbeats(&mut self) -> Vec<NodeIndex> {
         std::mem::take(&mut self.heartbeats)
     }

@@ -1,7 +1,7 @@
-//! Nodes come, change and go.
+//! Adding, changing and removing nodes.
 //!
 //! A change of facts refreshes that node's columns and bumps its constraint generation; claims do
-//! not. Nothing here looks at any other node.
+//! not. Nothing here reads any other node.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -197,13 +197,13 @@ impl Fleet {
         true
     }
 
-    /// Notes that a node's agent was heard. Returns whether the node is known.
+    /// Records a heartbeat of a node's agent. Returns whether the node is known.
     pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) -> bool {
         let Some(index) = self.index_of(id) else { return false };
         let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
         row.heartbeat_at = row.heartbeat_at.max(at);
         self.heartbeats.push(index);
-        // Nobody may be planning: a node needs to be remembered only once.
+        // Without decisions the list is never drained; each node is needed only once.
         if self.heartbeats.len() > 2 * self.indexes_by_id.len() {
             self.heartbeats.sort_unstable();
             self.heartbeats.dedup();
@@ -211,7 +211,7 @@ impl Fleet {
         true
     }
 
-    /// Notes how a boot ended. Returns whether the node is known.
+    /// Records how a boot ended. Returns whether the node is known.
     pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) -> bool {
         let Some(index) = self.index_of(id) else { return false };
         let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
@@ -222,7 +222,7 @@ impl Fleet {
         true
     }
 
-    /// Changes where a node stands in its life. Returns whether the node is known.
+    /// Changes the state of a node. Returns whether the node is known.
     pub fn set_state(&mut self, id: &NodeId, state: NodeState) -> bool {
         let Some(index) = self.index_of(id) else { return false };
         let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
@@ -233,7 +233,7 @@ impl Fleet {
         true
     }
 
-    /// Closes a node to newcomers for a plan, or opens it again with what the first call returned.
+    /// Closes a node to new instances for a plan, or reopens it with what the first call returned.
     pub(crate) fn swap_state(
         &mut self,
         index: NodeIndex,
@@ -272,7 +272,7 @@ impl Fleet {
         let mut boots = facts.boots.clone();
         boots.sort_by_key(|boot| boot.at);
         keep_newest(&mut boots);
-        // One counter for all nodes: a node that left and came back is not taken for the old one.
+        // One counter for all nodes: a node that was removed and added again gets a new generation.
         self.generation += 1;
         let constraint_gen = self.generation;
         let texts = &mut self.texts;
@@ -427,7 +427,7 @@ impl Fleet {
         NodeIndex::at(blocks - 1, 0)
     }
 
-    /// Tells everything that counts instances by place that those of a node are elsewhere now.
+    /// Updates all counts by location when the instances of a node change theirs.
     fn move_instances(&mut self, index: NodeIndex, to: Location) {
         let Some(row) = self.row(index) else { return };
         let from = Location { index: index.0, rack: row.rack, zone: row.zone };

@@ -75,7 +75,7 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
-    /// What the host keeps for itself: by the policy, else by its own word.
+    /// What the host keeps for itself: as the policy says, or else as the node states.
     pub(crate) fn kept_by_host(&self) -> Amounts {
         self.policy_reserve.unwrap_or(self.system_reserve)
     }
@@ -125,7 +125,7 @@ impl NodeRow {
     }
 }
 
-/// What few instances have.
+/// Attributes that few instances have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct RareAttributes {
     pub(crate) name: Option<Symbol>,

@@ -1,5 +1,4 @@
-//! Why a filter removed a node: values, not prose. Text is made here, at the edge, and only when
-//! somebody asks for it.
+//! Why a filter removed a node, as values. Text is made here, and only on request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,11 +16,11 @@ use crate::affinity::Topology;
 pub enum Evidence {
     /// Not enough of something that is counted.
     Short {
-        /// Of what.
+        /// The resource.
         resource: String,
         /// How much the request wants.
         wanted: i64,
-        /// How much more it costs beside that.
+        /// Overhead on top of that.
         overhead: i64,
         /// How much is free; negative when the node is over-full.
         free: i64,
@@ -35,7 +34,7 @@ pub enum Evidence {
     },
     /// Something happened too long ago, or will happen too soon.
     Time {
-        /// What.
+        /// What happened, or will.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         what: Cow<'static, str>,
         /// How many seconds ago, or until then.

@@ -1,7 +1,6 @@
-//! The vocabulary: what a caller says about nodes, instances, groups and volumes.
+//! The data model: what a caller states about nodes, instances, groups and volumes.
 //!
-//! These are plain data with validation. Nothing here decides anything and nothing here knows how
-//! the fleet stores it.
+//! Plain data with validation. Nothing here makes decisions or depends on how the fleet stores it.
 
 mod amounts;
 mod evidence;

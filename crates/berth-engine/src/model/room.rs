@@ -1,7 +1,7 @@
 //! The arithmetic of one node: what is used, what may be promised, and what one more instance would
-//! need. The filters and the ledger's guards compare through here, so that they cannot disagree.
+//! need. The filters and the ledger's guards both use it, so they cannot disagree.
 //!
-//! Numbers only: it knows no other instance and no rule but room.
+//! Only capacity is compared here; no other rule is known.
 
 use serde::{Deserialize, Serialize};
 
@@ -99,11 +99,11 @@ fn after_other(total: u64, system: u64, raw: u64, unit: u64) -> i64 {
 }
 
 fn overcommitted(amount: i64, permille: u32) -> i64 {
-    // A deficit is not multiplied: it is real.
+    // A deficit is not multiplied by the ratio.
     if amount < 0 { amount } else { amount.saturating_mul(i64::from(permille)) / 1000 }
 }
 
-/// What one more instance needs of a node, under a policy.
+/// What one more instance needs on a node, under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Demand {
@@ -119,7 +119,7 @@ pub struct Demand {
     pub minds_mixing: bool,
 }
 
-/// What keeps an instance off a node that has everything else: the rule's code, and the numbers.
+/// A lack of capacity: the code of the rule, and the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Lack {
@@ -130,7 +130,7 @@ pub struct Lack {
     pub evidence: Evidence,
 }
 
-/// One node's use and limits: all that a guard on its counters may read.
+/// What is used on a node and its limits: all that a guard on its counters may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Room {

@@ -1,7 +1,7 @@
 //! CPU and memory together, and the only arithmetic that elastic code may do with them.
 //!
-//! There is no subtraction: what is less than nothing is nothing, or is asked for as such. Sums stop
-//! at [`Amounts::MAX`]. Unsigned underflow was the commonest fault of the systems this follows.
+//! Subtraction saturates at zero, and sums at [`Amounts::MAX`]. Unsigned underflow was the most common
+//! defect of the systems that this design follows.
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::fmt;
@@ -31,7 +31,7 @@ impl Size {
     /// Nothing.
     pub const ZERO: Self = Self::new(0, 0);
 
-    /// So much CPU and memory.
+    /// This much CPU and memory.
     #[must_use]
     pub const fn new(cpu_milli: u32, memory_mib: u32) -> Self {
         Self { cpu_milli, memory_mib }
@@ -82,7 +82,7 @@ impl Size {
         self.each(other, u32::max)
     }
 
-    /// Whether there is at least so much of both.
+    /// Whether there is at least this much of both.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         self.cpu_milli >= other.cpu_milli && self.memory_mib >= other.memory_mib
@@ -107,7 +107,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// How many times what a node has may be given to instances of a class, in thousandths. Never zero.
+/// How many times a node's capacity may be given to instances of a class, in thousandths. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(try_from = "u32", into = "u32")]
@@ -120,7 +120,7 @@ pub struct Overcommit(u32);
 pub struct InvalidOvercommit(u32);
 
 impl Overcommit {
-    /// What is there is given once.
+    /// No overcommit.
     pub const NONE: Self = Self(1000);
 
     /// In thousandths.
@@ -175,7 +175,7 @@ impl From<Overcommit> for u32 {
     }
 }
 
-/// What is left of something; negative when more is used than there may be.
+/// CPU and memory that are free; negative when more is used than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free {
     /// Thousandths of a core.
@@ -185,7 +185,7 @@ pub struct Free {
 }
 
 impl Free {
-    /// As much as one could ever want.
+    /// No limit.
     pub const UNLIMITED: Self = Self { cpu: i64::MAX, memory: i64::MAX };
 
     /// What a node has left for instances that are on it.
@@ -197,7 +197,7 @@ impl Free {
         }
     }
 
-    /// What is left once something on it is charged so much instead of so much.
+    /// What is left when the charge of an instance changes.
     #[must_use]
     pub fn recharged(self, from: Size, to: Size) -> Self {
         let one = |free: i64, from: u32, to: u32| {

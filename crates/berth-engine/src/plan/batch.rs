@@ -1,8 +1,8 @@
-//! Batches: instances that are placed together, and see each other while they are.
+//! Batches: instances that are placed together, each taking those before it into account.
 //!
-//! Greedy in the order given; if that fails, the largest first; if that fails too, a bounded exact
-//! search, so that a batch which fits is not refused merely because greedy missed it. Whatever is
-//! tried is claimed in the fleet and taken back, so one batch leaves no trace but its answer.
+//! Greedy in the given order; if that fails, the largest first; if that fails too, a bounded exact
+//! search, so that a batch that fits is not refused only because the greedy pass missed it. All
+//! attempts are claimed in the fleet and released again, so the fleet is unchanged afterwards.
 
 use super::search::{self, Budget};
 use crate::engine::{Engine, NodeChoice, PlaceError, Placement, Reuse};
@@ -29,7 +29,7 @@ pub struct Batch {
     pub requests: Vec<InstanceRequest>,
     /// How many must be placed.
     pub mode: BatchMode,
-    /// How many steps the exact search may take: a choice tried, or 64 nodes looked at.
+    /// How many steps the exact search may take: a choice tried, or 64 nodes scanned.
     pub search_budget: u32,
 }
 
@@ -60,15 +60,15 @@ impl Batch {
     }
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Debug)]
 pub struct BatchOutcome {
     /// Where instances go, in the order of the batch; empty when too few could be placed.
     pub placements: Vec<Placement>,
-    /// Instances without a place, explained beside those that have one: one of each class, and for
-    /// a batch of all or none the first.
+    /// Instances that could not be placed, explained with the others placed: one of each class, and
+    /// only the first for an all-or-nothing batch.
     pub refused: Vec<(InstanceId, Refusal)>,
-    /// How far the planner had to go.
+    /// How the search ended.
     pub end: SearchEnd,
 }
 
@@ -79,7 +79,7 @@ impl Engine {
     /// Chooses nodes for a batch. Nothing is claimed.
     ///
     /// # Errors
-    /// When a request means nothing. A batch that does not fit is an outcome, not an error.
+    /// When a request is not valid. A batch that does not fit is an outcome, not an error.
     pub fn place_batch(
         &mut self,
         batch: &Batch,
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// Adds to what the search found whatever else fits, and gives every choice its score.
+    /// Places whatever else fits in addition to what the search found, and scores every choice.
     fn place_remaining(&mut self, batch: &Batch, found: Assignment, now: Timestamp) -> Assignment {
         let mut assignment = found;
         for (request, picked) in batch.requests.iter().zip(&mut assignment) {
@@ -156,7 +156,7 @@ impl Engine {
         assignment
     }
 
-    /// Places what can be placed, one after the other, each seeing those before it.
+    /// Places what can be placed, one after the other, each taking those before it into account.
     fn try_in_order(&mut self, batch: &Batch, order: &[usize], now: Timestamp) -> Assignment {
         let any_waits = batch.requests.iter().any(search::waits_for_others);
         let mut assignment = vec![None; batch.requests.len()];
@@ -176,7 +176,7 @@ impl Engine {
                     break;
                 }
             }
-            // Who waits for another of the batch may find it there now.
+            // An instance that waits for another of the batch may find it placed now.
             let retry = any_waits && !missing.is_empty() && missing.len() < before;
             rest = missing;
             if !retry {
@@ -220,7 +220,7 @@ impl Engine {
         BatchOutcome { placements, refused, end }
     }
 
-    /// Explains the instances without a place, with the others of the batch in theirs.
+    /// Explains the instances that could not be placed, with the others of the batch placed.
     fn explain_missing(
         &mut self,
         batch: &Batch,
@@ -238,7 +238,7 @@ impl Engine {
         let mut refused: Vec<(InstanceId, Refusal)> = Vec::new();
         let mut explained: Vec<&InstanceRequest> = Vec::new();
         for (request, index) in batch.requests.iter().zip(&indexes) {
-            // One explanation per class: a hundred equal ones help nobody.
+            // One explanation per class: further equal ones add nothing.
             if index.is_some() || explained.iter().any(|other| other.same_class(request)) {
                 continue;
             }
@@ -249,7 +249,7 @@ impl Engine {
             explained.push(request);
             let mut refusal = self.refusal(request, now);
             refusal.search = Some(end);
-            // To release a member that was never placed is no advice.
+            // Releasing a member that was never placed is no fix.
             let member = |id: &InstanceId| batch.requests.iter().any(|other| other.id == *id);
             refusal.fixes.retain(|fix| match fix {
                 Fix::Free { instances, .. } => !instances.iter().any(member),

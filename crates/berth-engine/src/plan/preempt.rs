@@ -1,7 +1,7 @@
-//! What could be pushed out to make room: a proposal, never an act.
+//! Preemption: which instances could be released to make room. A proposal only.
 //!
-//! Only instances of lower priority are considered, and only room is bought: a node that other
-//! rules remove stays removed. Of all nodes the one is proposed whose victims matter least.
+//! Only instances of lower priority are considered, and only a lack of room is resolved: a node that
+//! other rules remove stays removed. The node whose victims matter least is proposed.
 
 use serde::Serialize;
 
@@ -15,15 +15,15 @@ use crate::prepared_request::PreparedRequest;
 pub struct Preemption {
     /// The node.
     pub node: NodeId,
-    /// Whom to release, the least important first.
+    /// Instances to release, the least important first.
     pub victims: Vec<InstanceId>,
     /// The highest priority among them.
     pub highest_priority: i32,
 }
 
 impl Engine {
-    /// The least harmful set of lower-priority instances whose release lets the request in; nothing
-    /// when it fits as things are, means nothing, or when no such set exists.
+    /// The least harmful set of lower-priority instances whose release makes the request fit; `None`
+    /// when it fits already, is not valid, or when no such set exists.
     pub fn propose_preemption(
         &mut self,
         request: &InstanceRequest,

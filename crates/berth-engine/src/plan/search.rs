@@ -1,8 +1,9 @@
 //! The exact search behind a batch: depth first over instances and nodes, within a budget.
 //!
-//! It claims and releases in the fleet as it goes, so feasibility is the one function again. Two
-//! kinds of repetition are cut: equal instances are placed in order of node, and of nodes that no
-//! instance of the batch can tell apart only the first is tried. Neither loses a solution.
+//! It claims and releases in the fleet as it goes, so feasibility is checked by the same function as
+//! elsewhere. Two kinds of repetition are pruned: equal instances are placed in order of node, and of
+//! nodes that are equal for every instance of the batch only the first is tried. Neither loses a
+//! solution.
 
 use rustc_hash::FxHashSet;
 
@@ -12,7 +13,7 @@ use crate::engine::{Engine, NodeChoice};
 use crate::fleet::{Bits, LANES, NodeIndex};
 use crate::model::{Hint, InstanceRequest, Timestamp};
 
-/// Steps that may still be taken: a choice tried, or 64 nodes looked at.
+/// Steps that may still be taken: a choice tried, or 64 nodes scanned.
 pub(super) struct Budget {
     left: u32,
     spent: bool,
@@ -23,7 +24,7 @@ impl Budget {
         Self { left: steps, spent: false }
     }
 
-    /// Whether the search ended for want of budget.
+    /// Whether the search ended because the budget ran out.
     pub(super) const fn is_spent(&self) -> bool {
         self.spent
     }
@@ -259,8 +260,8 @@ pub(super) fn waits_for_others(request: &InstanceRequest) -> bool {
         || (request.locality.strict && !request.locality.near.is_empty())
 }
 
-/// Whether what fits depends on who comes first: one waits for another, or looks at others who do
-/// not look back, or needs room beside what it is charged.
+/// Whether the order of placement matters: one instance waits for another, has one-sided rules about
+/// others, or needs more room than it is charged.
 fn order_matters(requests: &[InstanceRequest]) -> bool {
     let first_image = requests.first().map_or(0, |request| request.image_mib);
     requests.iter().any(|request| {

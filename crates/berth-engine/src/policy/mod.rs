@@ -59,10 +59,10 @@ pub enum Combine {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CpuRule {
-    /// It only lowers the score.
+    /// No, it only lowers the score.
     #[default]
     Soft,
-    /// It removes the node.
+    /// Yes.
     Hard,
 }
 
@@ -71,22 +71,22 @@ pub enum CpuRule {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TraitRule {
-    /// The same set of names: special nodes are kept for those who ask for them.
+    /// The same set of names: special nodes are reserved for requests that name their traits.
     #[default]
     Exact,
-    /// The node has at least what is asked for.
+    /// The node has at least the requested traits.
     Subset,
 }
 
-/// What a planned reboot that was missed means.
+/// How a planned reboot that was missed counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissedReboot {
-    /// Nothing.
+    /// It is ignored.
     #[default]
     Ignore,
-    /// That it comes soonest of all.
+    /// It counts as the soonest of all.
     Soonest,
 }
 
@@ -108,7 +108,7 @@ pub struct FilterSettings {
     /// Packet loss on the overlay that is still healthy.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1000000))]
     pub max_overlay_loss_ppm: u32,
-    /// Disk to be left beside what a request asks for.
+    /// Disk that must stay free in addition to what a request asks for.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1073741824))]
     pub disk_headroom_mib: u32,
     /// How long two failed boots in a row keep a node out.
@@ -314,7 +314,7 @@ impl Policy {
     }
 }
 
-// The hash stands for the content.
+// The hash identifies the content.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("hash", &self.hash).finish()

@@ -31,7 +31,7 @@ pub enum PolicyError {
     Syntax {
         /// TOML or JSON.
         format: &'static str,
-        /// What the reader said.
+        /// The parser's message.
         message: String,
     },
     /// A value outside its range.
@@ -56,7 +56,7 @@ pub enum PolicyError {
     },
 }
 
-/// Most recurring shapes; each is looked at for each node.
+/// Most recurring shapes; each is evaluated for each node.
 const MAX_SHAPES: usize = 32;
 
 /// A policy as it is written.

@@ -9,7 +9,7 @@ use crate::policy::{FilterSettings, Policy, ScoreOptions};
 /// One key of a policy, for the reference.
 pub(crate) struct Setting {
     pub(crate) key: &'static str,
-    /// As it stands in TOML.
+    /// As written in TOML.
     pub(crate) default: String,
     pub(crate) accepted: String,
     pub(crate) about: &'static str,

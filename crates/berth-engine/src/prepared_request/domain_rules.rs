@@ -1,8 +1,8 @@
-//! What a request says about other instances, resolved to counts per node, rack or zone.
+//! Rules of a request about other instances, resolved to counts per node, rack or zone.
 //!
 //! Groups, affinity expressions, the rules of instances already placed and locality hints all
 //! become [`DomainRule`]s: counts of members and a test of the count. Only instances of the same
-//! owner are ever seen; a rule that matches nobody is reported, never dropped in silence.
+//! owner are considered; a rule that matches nothing is reported, never dropped silently.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,14 +30,14 @@ pub(crate) enum Origin {
     Locality,
 }
 
-/// What a rule's members are, for asking whether one instance is among them.
+/// Which instances are members of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RuleMembers<'a> {
     /// Members of this group.
     Group(&'a str),
     /// The owner's instances that this rule selects.
     Selected(&'a Rule),
-    /// Instances of the owner that a hint names; any of them may be meant.
+    /// Instances of the owner that a hint may name.
     Hinted,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum CountTest {
     Below(u32),
     /// At least one and fewer than this many; or any known domain while there is none anywhere.
     HomeBelow(u32),
-    /// Anything: a rule that its own first member starts.
+    /// Anything: the instance is the first member of its own rule.
     Anywhere,
 }
 
@@ -76,15 +76,15 @@ impl DomainRule<'_> {
         }
     }
 
-    /// Whether a hard rule lets the node through.
+    /// Whether the node passes the rule.
     pub(crate) fn admits(&self, fleet: &Fleet, index: NodeIndex) -> bool {
         let known =
             self.topology == Topology::Node || fleet.domain(index, self.topology) != NO_DOMAIN;
         self.admits_count(self.members(fleet, index), known)
     }
 
-    /// Whether a domain with this many members is let through; `known` is false for nodes that
-    /// are in no domain of this kind.
+    /// Whether a domain with this many members passes; `known` is false for nodes that are in no
+    /// domain of this kind.
     pub(crate) fn admits_count(&self, members: u32, known: bool) -> bool {
         match self.test {
             CountTest::Present => members > 0,
@@ -97,13 +97,13 @@ impl DomainRule<'_> {
         }
     }
 
-    /// Whether a change on one node can change this rule's answer for others.
+    /// Whether the rule's result for other nodes changes when the first member is placed.
     pub(crate) fn depends_on_first_member(&self) -> bool {
-        // A home is taken by the first member, which changes the answer of every other node.
+        // The first member decides the domain, which changes the result of every other node.
         matches!(self.test, CountTest::HomeBelow(_) | CountTest::Anywhere)
     }
 
-    /// Whether the rule may count this instance of a node.
+    /// Whether the rule may count this instance as a member.
     pub(crate) fn may_count(
         &self,
         fleet: &Fleet,
@@ -123,12 +123,12 @@ impl DomainRule<'_> {
         }
     }
 
-    /// Whether members in the domain are what the rule asks for.
+    /// Whether the rule wants members in the domain.
     pub(crate) const fn wants_members(&self) -> bool {
         matches!(self.test, CountTest::Present | CountTest::HomeBelow(_) | CountTest::Anywhere)
     }
 
-    /// What a soft rule adds for each member it sees: one, or minus one.
+    /// What a soft rule adds for each member in the domain: one, or minus one.
     pub(crate) fn sign(&self) -> i64 {
         if self.wants_members() { 1 } else { -1 }
     }
@@ -145,7 +145,7 @@ impl DomainRule<'_> {
     }
 }
 
-/// Soft locality: nodes to keep away from, nodes to seek.
+/// Soft locality hints: nodes to avoid and nodes to prefer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints<'a> {
     pub(crate) far: Vec<Cow<'a, Posting>>,
@@ -158,7 +158,7 @@ impl Hints<'_> {
     }
 }
 
-/// Something about the request's rules that its author should know.
+/// A warning about the rules of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -202,7 +202,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Fills in an ask's rules.
+/// Resolves the rules of a request.
 pub(super) fn resolve(prepared: &mut PreparedRequest<'_>) {
     let request = prepared.request;
     for id in &request.groups {
@@ -259,7 +259,7 @@ fn add_affinity<'a>(prepared: &mut PreparedRequest<'a>, rule: &'a Rule) {
     };
     if none && rule.is_hard() {
         let text = rule.to_string();
-        // The first of a set that wants to be together cannot find the set: it starts it.
+        // The first instance of a set has no other member to join: it starts the set.
         if rule.operator() == Operator::Same && selects_request(rule, prepared.request) {
             test = CountTest::Anywhere;
             prepared.notices.push(Notice::Seeds { rule: text });
@@ -281,8 +281,8 @@ fn add_affinity<'a>(prepared: &mut PreparedRequest<'a>, rule: &'a Rule) {
     }
 }
 
-/// Hard `!=` rules of the owner's placed instances bind newcomers too, or parallel creates would
-/// break them from the other side.
+/// Hard `!=` rules of the owner's placed instances apply to new instances too, or parallel creates
+/// would break them from the other side.
 fn add_resident_rules(prepared: &mut PreparedRequest<'_>) {
     let Some(owner) = prepared.owner else { return };
     for (rule, nodes) in prepared.fleet.index().apart_rules_of(owner) {
@@ -327,7 +327,7 @@ fn add_hint(prepared: &mut PreparedRequest<'_>, hint: &Hint, test: CountTest) {
     };
     if nodes.is_empty() {
         prepared.notices.push(Notice::UnknownHint { hint: text.clone() });
-        // Far from nothing holds everywhere; near to nothing fails everywhere when strict.
+        // `far` from nothing holds everywhere; a strict `near` to nothing fails everywhere.
         if test == CountTest::Absent {
             return;
         }
@@ -390,7 +390,7 @@ fn matching_nodes<'a>(prepared: &PreparedRequest<'a>, rule: &Rule) -> Cow<'a, Po
     let pattern = rule.pattern();
     let value = pattern.exact().map(|text| texts.find(text));
     match (rule.subject(), value) {
-        // An exact value that no row uses matches nobody.
+        // An exact value that no row uses matches nothing.
         (Subject::Tag(_) | Subject::Workload, Some(None)) => no_nodes(),
         (Subject::Workload, Some(Some(name))) => {
             borrowed(index.workload(owner, name).map(|presence| &presence.nodes))
@@ -415,7 +415,7 @@ fn matching_nodes<'a>(prepared: &PreparedRequest<'a>, rule: &Rule) -> Cow<'a, Po
         (Subject::Instance, Some(name)) => {
             let named = name.is_some_and(|name| index.name(owner, name).is_some());
             match pattern.source().parse() {
-                // A whole id that nobody has taken for a name.
+                // A complete id that no instance uses as its name.
                 Ok(id) if !named => Cow::Owned(node_of_own_instance(prepared, InstanceId(id))),
                 Ok(_) | Err(_) => Cow::Owned(matching_instances(prepared, owner, rule)),
             }
@@ -426,7 +426,7 @@ fn matching_nodes<'a>(prepared: &PreparedRequest<'a>, rule: &Rule) -> Cow<'a, Po
     }
 }
 
-/// Ids and images have no index: look at the owner's instances one by one.
+/// Ids and images have no index, so the owner's instances are checked one by one.
 fn matching_instances(prepared: &PreparedRequest<'_>, owner: Symbol, rule: &Rule) -> Posting {
     let mut found = Posting::Empty;
     let Some(nodes) = prepared.fleet.index().owner(owner) else {

@@ -1,4 +1,5 @@
-//! A request made ready: names resolved, others' places looked up, once for all nodes.
+//! A request with its names resolved and the locations of other instances looked up, once for all
+//! nodes.
 
 mod domain_rules;
 
@@ -12,7 +13,7 @@ pub(crate) use domain_rules::{DomainRule, Origin};
 
 use domain_rules::Hints;
 
-/// What all filters and scorers are asked about.
+/// The input of all filters and scorers.
 pub(crate) struct PreparedRequest<'a> {
     pub(crate) request: &'a InstanceRequest,
     pub(crate) policy: &'a Policy,
@@ -28,15 +29,15 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) cached_nodes: Option<&'a Posting>,
     /// Nodes that denied this request before.
     pub(crate) excluded: Vec<NodeIndex>,
-    /// Rules about others that must hold.
+    /// Rules about other instances that must hold.
     pub(crate) hard_rules: Vec<DomainRule<'a>>,
-    /// Rules about others that should hold.
+    /// Rules about other instances that should hold.
     pub(crate) soft_rules: Vec<DomainRule<'a>>,
     /// Soft locality hints.
     pub(crate) hints: Hints<'a>,
-    /// Some rule may mean this very instance, by its id or name, and not all of its class.
+    /// A rule may select this instance by its id or name, and not its whole class.
     pub(crate) may_be_named_by_rule: bool,
-    /// What the caller should be told, whatever the answer is.
+    /// Notices for the caller, whatever the result is.
     pub(crate) notices: Vec<Notice>,
 }
 
@@ -73,8 +74,8 @@ impl<'a> PreparedRequest<'a> {
         prepared
     }
 
-    /// Whether one node's change can only change that node's own answer, apart from the spread
-    /// over racks and zones, which rankings handle: then a ranking can be repaired.
+    /// Whether a change of one node affects the result for that node only, apart from the spread over
+    /// racks and zones, which rankings handle. Only then can a ranking be repaired.
     pub(crate) fn is_local(&self) -> bool {
         let mut rules = self.hard_rules.iter().chain(&self.soft_rules);
         rules.all(|rule| rule.topology == Topology::Node)

@@ -131,7 +131,7 @@ fn changes(value: &impl Serialize, usual: &impl Serialize, leave_out: &[&str]) -
     lines
 }
 
-/// By name: whether a map keeps an order of its own depends on who else is built.
+/// Entries by name: whether a map preserves insertion order depends on the features of other crates.
 fn in_order(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
     let mut entries: Vec<_> = map.iter().collect();
     entries.sort_unstable_by_key(|(name, _)| *name);

@@ -1,7 +1,7 @@
 //! The policy reference as Markdown, made of the same tables that decide.
 //!
-//! What it says of a filter, a scorer, a setting or a policy is data of that filter, scorer, setting
-//! or policy, and its examples are run; so it cannot say what is not so.
+//! It is generated from the data of filters, scorers, settings and policies, and its examples are run,
+//! so it cannot be out of date.
 
 mod example_run;
 

@@ -1,4 +1,4 @@
-//! Scores of what a node is: its platform, calendar, hardware, reliability and price.
+//! Scores by a node's facts: its platform, calendar, hardware, reliability and price.
 
 use super::scale::{Scale, between, counted_reboot};
 use super::{Scorer, ScorerKind};

@@ -1,4 +1,4 @@
-//! Scores of what is used on a node, before the instance comes.
+//! Scores by what is used on a node before the instance is placed.
 
 use super::scale::Scale;
 use super::{Scorer, ScorerKind};

@@ -3,7 +3,7 @@
 //! A scorer returns `0..=1_000_000` for a node; a policy weighs it; the weighted terms add up (or,
 //! by policy, multiply). Integers only, equal inputs give equal scores, and a scorer never removes
 //! a node. Scores that compare nodes compare them with the whole fleet, not with the survivors of
-//! the filters, so that a node's term does not depend on who else was filtered out; the few that
+//! the filters, so that a node's term does not depend on which others were filtered out; the few that
 //! rank survivors, as Triton does, are marked `Relative` and cost a slower path.
 
 mod facts;
@@ -26,14 +26,14 @@ pub(crate) use weighted::WeightedScorers;
 
 pub use crate::policy::ScorerId;
 
-/// What a scorer looks at, and so when it must be asked again.
+/// What a scorer depends on, and so when its value must be recomputed.
 #[derive(Clone, Copy)]
 pub(crate) enum ScorerKind {
     /// The node's facts, the fleet's spans and the time.
     Facts(fn(&NodeRow, &Scale, &Policy, Timestamp) -> u32),
     /// What is used on the node.
     Load(LoadValue),
-    /// Where others are: most nodes have the same value, and the exceptions can be listed.
+    /// Where other instances are: most nodes have the default value, and the exceptions are listed.
     Sparse(Sparse),
     /// The node's zone.
     Zone(fn(&PreparedRequest<'_>, u32) -> u32),
@@ -54,14 +54,14 @@ pub(crate) type LoadValue = fn(&NodeRow, &Scale, &Policy) -> u32;
 pub(crate) struct Sparse {
     /// The value of one node.
     pub(crate) value: fn(&PreparedRequest<'_>, NodeIndex) -> u32,
-    /// The value of every node that is not listed.
+    /// The value of every node that is not an exception.
     pub(crate) default: fn(&PreparedRequest<'_>) -> u32,
-    /// Lists every node whose value differs from the rest.
+    /// Lists every node whose value differs from the default.
     pub(crate) exceptions: fn(&PreparedRequest<'_>, &mut Exceptions<'_>),
 }
 
-/// Takes nodes with what is to be added to their totals. A node that is listed twice is changed
-/// from one value to the next: first as one of its rack, say, then on its own.
+/// Collects exceptions and what they add to the totals. A node that is listed twice changes from one
+/// value to the next: first as part of its rack, for example, then on its own.
 pub(crate) struct Exceptions<'a> {
     weight_permille: u32,
     changes: &'a mut Vec<(Lanes, i32)>,
@@ -72,7 +72,7 @@ impl<'a> Exceptions<'a> {
         Self { weight_permille, changes }
     }
 
-    /// Some nodes of one block have another value.
+    /// Lists nodes of one block that have another value.
     pub(crate) fn list(&mut self, nodes: Lanes, from: u32, to: u32) {
         let delta = term(to, self.weight_permille) - term(from, self.weight_permille);
         if delta != 0 {
@@ -81,7 +81,7 @@ impl<'a> Exceptions<'a> {
     }
 }
 
-/// One way of judging a node.
+/// A scorer.
 pub struct Scorer {
     /// Its stable name.
     pub name: &'static str,

@@ -1,5 +1,5 @@
-//! Scores of who else is there: replicas, soft rules, hints, the owner's other instances, and the
-//! image, which is a neighbour of a kind.
+//! Scores by what else is on a node: replicas, soft rules, hints, the owner's other instances, and
+//! the cached image.
 
 use super::scale::between;
 use super::{Exceptions, Scorer, ScorerKind, Sparse};
@@ -186,7 +186,7 @@ fn list_domain(
         (Topology::Rack, _) => prepared.fleet.domains().rack(domain),
         (Topology::Zone, _) => prepared.fleet.domains().zone(domain),
     };
-    // All nodes of a rack are in one zone, so any of them speaks for it.
+    // All nodes of a rack are in one zone, so any of them can stand for the rack.
     let Some(first) = nodes.first() else { return };
     let index = NodeIndex::at(first.block as usize, first.mask.trailing_zeros() as usize);
     let (mut wider, mut here) = (0, 0);

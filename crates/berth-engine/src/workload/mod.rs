@@ -1,7 +1,7 @@
-//! What should run, and the next steps towards it: seats, classes, roll-outs.
+//! Workloads: what should run, and the next steps towards it (slots, capacity classes, roll-outs).
 //!
-//! Pure rules over a workload's members. `reconcile` says what to create and what to let go; it
-//! never chooses a node: each creation goes through the one claim path like any other request.
+//! Pure rules over a workload's members. `reconcile` returns what to create and what to release; it
+//! never chooses a node: each creation goes through the claim path like any other request.
 
 mod planner;
 mod reconcile;

@@ -1,9 +1,9 @@
-//! Seats: which kind of capacity each is, which one comes next, which goes first.
+//! Slots: the kind of capacity of each, which one is filled next, and which is released first.
 
 use super::rule::CapacityRule;
 use crate::model::CapacityType;
 
-/// How many seats are on-demand: those with the lowest numbers. All of them when there is no limit.
+/// How many slots are on-demand: those with the lowest numbers. All of them when there is no limit.
 /// `replicas` is how many should run; absent when the caller creates the members itself.
 #[must_use]
 pub fn on_demand_slots(rule: &CapacityRule, replicas: Option<u32>) -> u32 {
@@ -17,7 +17,7 @@ pub fn on_demand_slots(rule: &CapacityRule, replicas: Option<u32>) -> u32 {
     }
 }
 
-/// The kind of capacity that a seat's member must be on; none when the rule is not in force.
+/// The kind of capacity that a slot's member must be on; none when the rule is not in force.
 #[must_use]
 pub fn slot_class(rule: &CapacityRule, replicas: Option<u32>, slot: u32) -> Option<CapacityType> {
     let on_demand = slot < on_demand_slots(rule, replicas);
@@ -38,7 +38,7 @@ pub fn lowest_free_slot(taken: impl IntoIterator<Item = u32>) -> u32 {
     free
 }
 
-/// What it costs to let a member go: the lowest goes first.
+/// The deletion cost of a member: the lowest is released first.
 #[must_use]
 pub const fn deletion_cost(class: CapacityType) -> u32 {
     match class {
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_lowest_seats_are_on_demand() {
         let cases = [
-            // limit, one of each, replicas, on-demand seats
+            // limit, one of each, replicas, on-demand slots
             (Some(3), false, Some(5), 3),
             (Some(7), false, Some(5), 7),
             (Some(0), false, Some(5), 0),
@@ -73,8 +73,8 @@ mod tests {
             (Some(0), true, None, 0),
         ];
         for (limit, each, replicas, expected) in cases {
-            let seats = on_demand_slots(&rule(limit, each), replicas);
-            assert_eq!(seats, expected, "{limit:?} {each} {replicas:?}");
+            let slots = on_demand_slots(&rule(limit, each), replicas);
+            assert_eq!(slots, expected, "{limit:?} {each} {replicas:?}");
         }
     }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn spot_members_are_cheaper_to_let_go() {
+    fn spot_members_are_cheaper_to_release() {
         assert!(deletion_cost(CapacityType::Spot) < deletion_cost(CapacityType::OnDemand));
     }
 }

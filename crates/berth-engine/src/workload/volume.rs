@@ -1,7 +1,7 @@
 //! Workloads with a volume, which one instance at a time may use.
 //!
-//! Nothing here ever creates a member while another one may still be writing, not even one whose
-//! node is lost: that it is silent does not mean that it stopped.
+//! A member is never created while another one may still be writing, not even one on a lost node:
+//! silence does not mean that it stopped.
 
 use super::reconcile::{
     BlockedMember, Blocker, Cause, DesiredState, HostState, Member, MemberState, Step,
@@ -27,7 +27,7 @@ pub(super) fn one_at_a_time(desired: &DesiredState<'_>, members: &[Member]) -> W
     }
     let members = sorted(members);
     let keeps = kept(desired, &members);
-    // One that was told to stop and cannot be asked any more still may write.
+    // A member that was stopped on a node that is lost may still write.
     let silent = |it: &&Member| it.state == MemberState::Leaving && it.host == HostState::Lost;
     for member in members.iter().filter(silent) {
         let (instance, cause) = (member.id, Cause::NodeLost);
@@ -52,7 +52,7 @@ pub(super) fn one_at_a_time(desired: &DesiredState<'_>, members: &[Member]) -> W
     plan
 }
 
-/// The member that stays. One of another revision does only while roll-outs stand still.
+/// The member that stays. One of another revision does so only while roll-outs are paused.
 fn kept<'a>(desired: &DesiredState<'_>, members: &'a [Member]) -> Option<&'a Member> {
     if desired.replicas == 0 {
         return None;
@@ -61,7 +61,7 @@ fn kept<'a>(desired: &DesiredState<'_>, members: &'a [Member]) -> Option<&'a Mem
         it.state != MemberState::Leaving && (desired.paused || it.revision == desired.revision)
     };
     // Of several, which only a change of the template can have left: one that runs, then the
-    // newest, then the lowest seat.
+    // newest, then the lowest slot.
     members.iter().filter(may_stay).min_by_key(|it| {
         let newest = std::cmp::Reverse((it.revision == desired.revision, it.revision));
         (!it.is_live(), newest, it.slot, std::cmp::Reverse(it.fence))

@@ -1,7 +1,7 @@
-//! Elastic instances of a play: how large each would like to be, as its day goes by in fast motion.
+//! The load of elastic instances in the demo: how large each wants to be over an accelerated day.
 //!
-//! Wishes come from a clock and the instance's own number, so that tenants rise and fall at
-//! different hours and nothing has to be remembered.
+//! Sizes follow from the time and the instance's own number, so that tenants peak at different hours
+//! and no state is needed.
 
 use berth_engine::elastic::Size;
 use berth_engine::{Elastic, InstanceId};
@@ -20,14 +20,14 @@ pub(super) struct ElasticLoad {
 }
 
 impl ElasticLoad {
-    /// What an assignment says; absent when nobody knows what it has.
+    /// From an assignment; absent when its present size is not known.
     pub(super) fn of(elastic: &Elastic) -> Option<Self> {
         let has = elastic.using?;
         let (min, max) = elastic.bounds(has);
         Some(Self { min, max, unit: elastic.compute_unit?, has })
     }
 
-    /// What it would like to have at a moment of its day, in whole units.
+    /// The size it wants at a moment of its day, in whole units.
     pub(super) fn wanted_size(&self, instance: InstanceId, at_ms: u64, day_ms: u64) -> Size {
         let own = u64::try_from(instance.0.as_u128() & 0xffff).unwrap_or(0);
         let day = day_ms.max(1);

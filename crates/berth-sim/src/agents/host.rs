@@ -1,4 +1,4 @@
-//! One simulated host: what it would say, and what it makes of the answer. It does no I/O.
+//! One simulated host: its heartbeats, and how it applies the answers. It does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::fleet::SeededRng;
 
 /// Of how many boots one fails.
 const BOOTS_PER_FAILURE: u64 = 40;
-/// Permits that a host asks for at most each time it speaks: a fleet of them is one server's work.
+/// Permits that a host requests with one heartbeat at most, to limit the load on the server.
 const MAX_PERMIT_REQUESTS: usize = 2;
-/// How long a day of elastic instances takes.
+/// How long a simulated day of elastic instances takes.
 const DAY_MS: u64 = 600_000;
 
-/// Where an instance stands on a host.
+/// The phase of an instance on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Booting { until: Instant, fails: bool },
@@ -46,7 +46,7 @@ pub(super) struct Host {
     instances: BTreeMap<InstanceId, HostedInstance>,
     instances_changed: bool,
     migrations: Migrations,
-    /// When its play began: the hours of its instances are counted from it.
+    /// When the first permit was due; the simulated days of its instances start here.
     started_at: Option<Instant>,
     silent_until: Option<Instant>,
     rng: SeededRng,
@@ -77,7 +77,7 @@ impl Host {
         self.facts_changed = true;
     }
 
-    /// Falls silent. After a crash, nothing runs any more; after a mere outage, everything does.
+    /// Goes silent. After a crash no instance runs; after an outage all of them do.
     pub(super) fn fall_silent(&mut self, until: Instant, crash: bool) {
         self.silent_until = Some(until);
         if crash {
@@ -130,7 +130,7 @@ impl Host {
         self.migrations.reports(now)
     }
 
-    /// Permits that are to be asked for: of instances that would like another size by now.
+    /// Permit requests of instances that want another size now.
     pub(super) fn permit_requests(&mut self, now: Instant) -> Vec<(InstanceId, AskPermit)> {
         let started_at = *self.started_at.get_or_insert(now);
         let at_ms = u64::try_from(now.duration_since(started_at).as_millis()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! All hosts, each speaking when it is time to, and never too many at once.
+//! Sends the heartbeats of all hosts when they are due, with a limit on concurrent requests.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -15,22 +15,22 @@ use super::host::Host;
 use super::pace::Pace;
 use crate::fleet::SeededRng;
 
-/// Requests under way at the same time.
+/// Concurrent requests.
 const MAX_REQUESTS: usize = 16;
-/// How often a host speaks at least, unless there are very many.
+/// The heartbeat interval, unless there are very many hosts.
 const USUAL_INTERVAL: Duration = Duration::from_secs(15);
-/// The longest that a host may be silent without being missed.
+/// The longest interval that does not make a host count as silent.
 const MAX_INTERVAL: Duration = Duration::from_secs(45);
 /// Hosts for which the usual interval makes about 70 requests a second.
 const USUAL_HOSTS: u32 = 1000;
 
-/// Something that happens to a host from outside.
+/// A command to a host.
 pub(super) enum HostCommand {
-    /// Something is to be started or stopped there.
+    /// Send a heartbeat soon: something is to be started or stopped there.
     Wake(NodeId),
-    /// It falls silent for a while, and may lose what runs on it.
+    /// Be silent for a while, with or without losing its instances.
     Silence { node: NodeId, how_long: Duration, crash: bool },
-    /// What is known of it changes.
+    /// Change its facts.
     Change { node: NodeId, change: Box<dyn FnOnce(&mut NodeFacts) + Send> },
 }
 
@@ -42,12 +42,12 @@ impl HostCommand {
     }
 }
 
-/// One host's place in the crew.
+/// One host and when it is due.
 struct HostEntry {
-    /// Absent while it speaks.
+    /// Absent while its heartbeat is being sent.
     host: Option<Host>,
     due: Instant,
-    /// What happened while it spoke.
+    /// Commands that arrived while its heartbeat was being sent.
     commands: Vec<HostCommand>,
 }
 
@@ -56,13 +56,13 @@ pub(super) struct HostScheduler {
     client: Client,
     entries: Vec<HostEntry>,
     by_node: BTreeMap<NodeId, usize>,
-    /// Who is due when. An entry whose time is not that of the seat is out of date.
+    /// Hosts by due time. An item whose time differs from the entry's is out of date.
     queue: BinaryHeap<Reverse<(Instant, usize)>>,
     interval: Duration,
 }
 
 impl HostScheduler {
-    /// A crew whose hosts first speak spread over one interval.
+    /// Spreads the first heartbeats over one interval.
     pub(super) fn new(client: Client, facts: Vec<NodeFacts>, seed: u64, pace: Pace) -> Self {
         let count = u32::try_from(facts.len()).unwrap_or(u32::MAX);
         let interval = (USUAL_INTERVAL * count / USUAL_HOSTS).clamp(USUAL_INTERVAL, MAX_INTERVAL);
@@ -85,7 +85,7 @@ impl HostScheduler {
         scheduler
     }
 
-    /// Plays until everyone who gives orders is gone.
+    /// Runs until all senders of commands are dropped.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<HostCommand>) {
         let mut requests: JoinSet<(usize, Host, Result<Heard, ClientError>)> = JoinSet::new();
         loop {
@@ -110,7 +110,7 @@ impl HostScheduler {
         }
     }
 
-    /// The host that is due, if the foremost entry is not out of date.
+    /// The host that is due, if the first item of the queue is not out of date.
     fn take_due_host(&mut self) -> Option<(usize, Host)> {
         let Reverse((due, number)) = self.queue.pop()?;
         let entry = self.entries.get_mut(number)?;
@@ -160,7 +160,7 @@ impl HostScheduler {
         let now = Instant::now();
         let due = match command {
             HostCommand::Wake(_) if host.silent_until(now).is_some() => entry.due,
-            // A little later, so that one word covers a batch.
+            // A little later, so that one heartbeat covers a batch.
             HostCommand::Wake(_) => entry.due.min(now + Duration::from_millis(150)),
             HostCommand::Silence { how_long, crash, .. } => {
                 host.fall_silent(now + how_long, crash);
@@ -177,14 +177,14 @@ impl HostScheduler {
     }
 }
 
-/// Gives a sign of life for a host, and registers it where the server does not know it.
+/// Sends the heartbeat of a host, and registers the host if the server does not know it.
 async fn send_heartbeat(
     client: Client,
     number: usize,
     mut host: Host,
 ) -> (usize, Host, Result<Heard, ClientError>) {
     for report in host.reports(Instant::now()) {
-        // What was called off meanwhile, or is over, the answer tells.
+        // A migration that was cancelled or is finished is missing in the next answer.
         let _ = client.report_migration(&host.facts.id, &report).await;
     }
     let heartbeat = host.heartbeat(Instant::now());
@@ -196,7 +196,7 @@ async fn send_heartbeat(
     }
     if answer.is_ok() {
         for (instance, asked) in host.permit_requests(Instant::now()) {
-            // What is refused is asked for again, or is gone by then.
+            // A refused permit is requested again with a later heartbeat.
             if let Ok(permit) = client.ask_permit(instance, &asked).await {
                 host.apply_permit(&permit);
             }

@@ -1,4 +1,4 @@
-//! What happens to a fleet beside its daily work: refusals, waits, outages, repairs.
+//! Incidents: refusals, waits, outages and repairs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ enum Incident {
     Move,
 }
 
-/// One round of incidents; the order is drawn anew each time.
+/// One round of incidents, shuffled each time.
 const ROUND: [Incident; 14] = [
     Incident::Impossible,
     Incident::Patient,
@@ -54,11 +54,11 @@ struct IncidentRunner {
     commands: mpsc::Sender<HostCommand>,
     rng: SeededRng,
     pace: Pace,
-    /// What is still to be undone.
+    /// Tasks that undo an incident later.
     follow_ups: JoinSet<()>,
 }
 
-/// Lets things happen until told to stop.
+/// Triggers incidents until stopped.
 pub(super) async fn run(
     client: Client,
     nodes: Arc<[NodeId]>,
@@ -133,7 +133,7 @@ impl IncidentRunner {
         }
     }
 
-    /// Moves something that runs on a host elsewhere while it runs.
+    /// Live-migrates an instance off a host.
     async fn relocate(&mut self, node: &NodeId) -> Result<(), ClientError> {
         let query = [("node", node.as_str()), ("state", "active"), ("limit", "1")];
         let found: Page<Claim> = self.client.get("/v1/claims", &query).await?;
@@ -143,12 +143,12 @@ impl IncidentRunner {
     }
 
     async fn send(&self, command: HostCommand) -> Result<(), ClientError> {
-        // A crew that is gone means that the play is over.
+        // A closed channel means that the demo is over.
         let _ = self.commands.send(command).await;
         Ok(())
     }
 
-    /// Empties a host for a while; the server moves what is there.
+    /// Drains a host for a while; the server moves its instances.
     async fn drain(&mut self, node: NodeId) -> Result<(), ClientError> {
         let reason = Some("memory is to be replaced".to_owned());
         self.client.drain(&node, &DrainNode { reason, ..DrainNode::default() }).await?;
@@ -157,7 +157,7 @@ impl IncidentRunner {
     }
 }
 
-/// A refusal is what was to be seen; anything else is not.
+/// Refusals are expected; other errors are not.
 fn accept_refusal(outcome: Result<(), ClientError>) -> Result<(), ClientError> {
     match outcome {
         Err(error) if is_refusal(&error) => Ok(()),
@@ -175,7 +175,7 @@ fn upgrade(facts: &mut NodeFacts, now: Timestamp) {
     facts.boots = vec![BootOutcome { at: now, failed: false }];
 }
 
-/// Takes instances again after a while, however often that has to be asked for.
+/// Uncordons a node after a while, with retries.
 async fn uncordon(client: Client, node: NodeId, how_long: Duration) {
     sleep(how_long).await;
     for _ in 0..10 {

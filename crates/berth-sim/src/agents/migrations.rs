@@ -1,4 +1,4 @@
-//! A simulated host's part in migrations: it takes its time, and says what it would have done.
+//! A simulated host's part in migrations: it waits as long as a copy would take, and reports progress.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct RunningTask {
 pub(super) struct Migrations(BTreeMap<String, RunningTask>);
 
 impl Migrations {
-    /// Takes in what a server told. What is no longer told is over.
+    /// Updates the tasks from the server's answer. Tasks that are no longer listed are over.
     pub(super) fn update(
         &mut self,
         tasks: &[MigrationTask],
@@ -48,7 +48,7 @@ impl Migrations {
         }
     }
 
-    /// What is to be reported at this moment.
+    /// The reports that are due now.
     pub(super) fn reports(&self, now: Instant) -> Vec<MigrationReport> {
         let reports = self.0.iter().filter_map(|(id, known)| {
             let over = known.until <= now;
@@ -112,7 +112,7 @@ mod tests {
         update(&mut migrations, &task, now);
         assert_eq!(step(&migrations, now), Some(MigrationStep::Copying));
         assert!(migrations.is_sending(task.instance));
-        // Told again, it does not begin anew.
+        // A task that is listed again does not start over.
         let later = now + Duration::from_secs(7);
         update(&mut migrations, &task, later);
         assert_eq!(step(&migrations, later), Some(MigrationStep::Switched));

@@ -1,9 +1,9 @@
-//! A fleet that plays itself: simulated hosts with their agents, tenants that come and go, and
-//! now and then an incident.
+//! A demo fleet: simulated hosts with their agents, tenants that place and release instances, and an
+//! occasional incident.
 //!
-//! Everything goes through the public API, as it would with real hosts, so a server sees no
-//! difference. Nothing here ends because a server does: it is tried again until told to stop. With
-//! the same seed, the same things are wanted in the same order; when they happen depends on answers.
+//! Everything goes through the public API, as with real hosts, so a server sees no difference. Failed
+//! requests are retried until the demo is stopped. With the same seed the same requests are made in the
+//! same order; their timing depends on the server.
 
 mod elastic_load;
 mod host;
@@ -31,12 +31,12 @@ use host_scheduler::{HostCommand, HostScheduler};
 use pace::Pace;
 use tenants::{FleetFill, Tenant};
 
-/// What is played.
+/// Options of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DemoOptions {
     /// How many hosts.
     pub hosts: u64,
-    /// What is wanted, and of whom, follows from it.
+    /// The seed of all requests and incidents.
     pub seed: u64,
     /// How fast, in percent of what a person can follow.
     pub pace: u32,
@@ -51,7 +51,7 @@ impl Default for DemoOptions {
 /// Nodes that are registered with one request.
 const CHUNK: usize = 250;
 
-/// Plays until told to stop. The client's token must be an operator's.
+/// Runs the demo until it is stopped. The client's token must be an operator's.
 pub async fn run(client: Client, options: DemoOptions, stop: CancellationToken) {
     let pace = Pace::new(options.pace);
     let now = Timestamp(jiff::Timestamp::now().as_second());
@@ -83,7 +83,7 @@ pub async fn run(client: Client, options: DemoOptions, stop: CancellationToken) 
     tasks.shutdown().await;
 }
 
-/// Makes the hosts known, however long the server takes to come up.
+/// Registers the hosts, retrying until the server is up.
 async fn register_hosts(client: &Client, facts: &[NodeFacts]) {
     for chunk in facts.chunks(CHUNK) {
         let mut tries = 0;
@@ -102,7 +102,7 @@ async fn register_hosts(client: &Client, facts: &[NodeFacts]) {
     }
 }
 
-/// Wakes hosts that were given something or are to stop something, instead of a stream for each.
+/// Follows the event stream and wakes hosts with new assignments, instead of a stream for each.
 async fn wake_hosts(client: Client, commands: mpsc::Sender<HostCommand>) {
     let kinds = [("kinds", "instance.allocated,instance.state")];
     loop {

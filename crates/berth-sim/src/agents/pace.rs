@@ -1,4 +1,4 @@
-//! How fast a play goes.
+//! The speed of the demo.
 
 use std::time::Duration;
 

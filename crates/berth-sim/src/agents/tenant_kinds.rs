@@ -1,4 +1,4 @@
-//! What the tenants of a play are like, and what they ask for.
+//! The kinds of tenants in the demo, and their requests.
 
 use berth_api::{InstanceSpec, Mode, PlaceRequest, Resources};
 use berth_engine::affinity::Rule;
@@ -104,11 +104,11 @@ impl TenantKind {
         spec.name = Some(workload.clone());
         spec.image = Some(format!("image-{}", rng.below(40)));
         spec.tags.insert("role".to_owned(), self.workload.to_owned());
-        // Only some: the rest takes what there is.
+        // Only some of them; the rest takes any capacity.
         if self.spot && rng.one_in(4) {
             spec.capacity_type = Some(CapacityType::Spot);
         }
-        // Nodes with a trait take only those who ask for it.
+        // Nodes with a trait accept only instances that request it.
         if rng.one_in(10) {
             spec.traits.insert("ssd".to_owned(), TraitValue::Bool(true));
         }
@@ -153,7 +153,7 @@ pub(super) fn request(owner: &str, spec: InstanceSpec, mode: Mode) -> PlaceReque
     }
 }
 
-/// Something that no fleet of this kind can grant, each for a reason of its own.
+/// A request that this fleet cannot grant, for one of several reasons.
 pub(super) fn impossible_request(rng: &mut SeededRng, now: Timestamp) -> PlaceRequest {
     let named = |mut spec: InstanceSpec, name: &str| {
         spec.name = Some(name.to_owned());
@@ -195,7 +195,7 @@ pub(super) fn impossible_request(rng: &mut SeededRng, now: Timestamp) -> PlaceRe
     request(owner, spec, Mode::AllOrNothing)
 }
 
-/// Something large that may have to wait.
+/// A large request that may have to wait.
 pub(super) fn waiting_request(rng: &mut SeededRng) -> PlaceRequest {
     let mut spec = spec(32, (200 + rng.below_u32(4) * 80) * 1024);
     spec.name = Some(format!("report-{}", rng.below(90) + 10));

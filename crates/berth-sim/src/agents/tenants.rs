@@ -1,4 +1,4 @@
-//! Tenants: each places small batches, keeps them a while and releases them, so that the fleet is
+//! Tenants: each places small batches, keeps them for a while and releases them, so that the fleet is
 //! neither empty nor full.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use super::pace::Pace;
 use super::tenant_kinds::{KINDS, TenantKind};
 use crate::fleet::SeededRng;
 
-/// Below this share of memory, in thousandths, tenants are in a hurry.
+/// Below this share of memory in use, in thousandths, tenants place large batches.
 const HURRY_BELOW: u64 = 580;
-/// Below it they rather place, above the other they rather release.
+/// Below the first share tenants place, above the second they release.
 const CALM: (u64, u64) = (630, 680);
-/// How often a tenant looks at what it really has.
+/// How often a tenant refreshes its list of claims.
 const REFRESH_EVERY: Duration = Duration::from_secs(60);
 
 /// How full the fleet is, as far as its tenants know.
@@ -31,7 +31,7 @@ pub(super) struct FleetFill {
 }
 
 impl FleetFill {
-    /// A board of these hosts.
+    /// The fill of a fleet of these hosts.
     pub(super) fn new(facts: &[NodeFacts]) -> Self {
         let of = |facts: &NodeFacts| u64::from(facts.capacity.unwrap_or_default().memory_mib);
         let total_mib = facts.iter().map(of).sum();
@@ -44,7 +44,7 @@ impl FleetFill {
     }
 }
 
-/// An instance that a tenant has.
+/// An instance of a tenant.
 #[derive(Clone, Copy, Debug)]
 struct HeldInstance {
     memory_mib: u32,
@@ -63,7 +63,7 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    /// A tenant that has not looked yet what it has.
+    /// A tenant that has not listed its claims yet.
     pub(super) const fn new(
         client: Client,
         kind: &'static TenantKind,
@@ -74,7 +74,7 @@ impl Tenant {
         Self { client, kind, fill, rng: SeededRng::new(seed), pace, held: BTreeMap::new() }
     }
 
-    /// Comes and goes until told to stop.
+    /// Places and releases until stopped.
     pub(super) async fn run(mut self) {
         let mut refreshed_at: Option<Instant> = None;
         loop {
@@ -100,7 +100,7 @@ impl Tenant {
         }
     }
 
-    /// Does one thing: places, or releases.
+    /// Places a batch or releases one.
     async fn place_or_release(&mut self) -> Result<(), ClientError> {
         let full = self.fill.permille();
         let now = Instant::now();
@@ -160,7 +160,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// Finds out what it has: boots fail, hosts crash, and others may release.
+    /// Lists its claims: boots fail, hosts crash, and operators may release instances.
     async fn refresh_claims(&mut self) -> Result<(), ClientError> {
         let query = [("owner", self.kind.owner), ("limit", "1000")];
         let claims: Vec<Claim> = self.client.all("/v1/claims", &query).await?;
@@ -189,7 +189,7 @@ impl Tenant {
     }
 }
 
-/// Whether the server understood and said no.
+/// Whether the server refused the request, as opposed to a failure.
 pub(super) fn is_refusal(error: &ClientError) -> bool {
     matches!(error, ClientError::Problem { problem, .. }
         if (400..500).contains(&problem.status) && !matches!(problem.status, 401 | 403 | 429))

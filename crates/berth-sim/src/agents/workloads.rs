@@ -1,4 +1,4 @@
-//! Workloads of the demo: what should run whatever the incidents do.
+//! The workloads of the demo.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use berth_client::{Client, ClientError};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-/// Their names and what each asks for: on-demand and spot, spot alone, and no matter which.
+/// Their names and definitions: on-demand and spot, spot alone, and any capacity.
 fn workloads() -> [(&'static str, Value); 3] {
     let each = |image: &str, cpu: u32, memory: u32| {
         let resources = json!({ "cpu_milli": cpu, "memory_mib": memory });
@@ -32,7 +32,7 @@ fn workloads() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// Stores them, however long the server takes to come up. What somebody changed stays changed.
+/// Stores the workloads, retrying until the server is up. Existing ones are not overwritten.
 pub(super) async fn store_workloads(client: Client) {
     for (name, wanted) in workloads() {
         let path = format!("/v1/workloads/demo/{name}");

@@ -1,6 +1,6 @@
-//! What a day looks like: how large instances want to be, and the nodes that are sized for it.
+//! The load of a day: how large instances want to be, and nodes that are sized for it.
 //!
-//! A load follows from the seed, the instance and the minute, and from nothing that any rule does.
+//! A load depends on the seed, the instance and the minute, and not on the rule.
 
 use berth_engine::elastic::Size;
 use berth_engine::{Amounts, NodeFacts, Ratios};
@@ -24,7 +24,7 @@ const RIPPLE_MIN: u32 = 8;
 /// One instance in this many bursts at any time.
 const BURSTS: u64 = 40;
 
-/// What an instance is like all day.
+/// The fixed properties of an instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) tenant: u32,
@@ -33,7 +33,7 @@ pub(super) struct Shape {
     pub(super) max_units: u32,
     /// How far its tenant's day is shifted.
     shift_min: u32,
-    /// What tells its bursts from those of others.
+    /// Seeds its bursts.
     key: u64,
 }
 

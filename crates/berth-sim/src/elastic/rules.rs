@@ -15,7 +15,7 @@ const NO_RETURN_MIN: u32 = 24 * 60;
 /// For how long an instance counts as recently moved.
 const RECENT_S: i64 = 6 * 3600;
 
-/// How often an agent of the seed asks in a minute.
+/// How often an agent of the seed requests a permit in a minute.
 const SEED_ASKS: u32 = 4;
 
 impl Simulation {
@@ -88,8 +88,8 @@ impl Simulation {
         }
     }
 
-    /// The seed's rule: whoever asks, is the first of its node's queue by load, and finds its node
-    /// under pressure, is sent to where an ordinary placement would put it. Nothing is held.
+    /// The seed's rule: when the first instance of a node's queue by load requests a permit and its node
+    /// is under pressure, it moves to where an ordinary placement would put it. No target is held.
     pub(super) fn relieve_by_seed_rule(
         &mut self,
         options: &Options,
@@ -112,7 +112,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Who has the lowest load of those on a node that are not on their way.
+    /// The instance with the lowest load on a node that is not being moved.
     fn first_of_queue(&self, host: usize) -> Option<usize> {
         let instances = self.hosts[host].instances.iter().copied();
         let waiting = instances.filter(|&number| self.instances[number].moving.is_none());

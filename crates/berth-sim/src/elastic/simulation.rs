@@ -1,7 +1,7 @@
-//! The nodes and instances of a day, and what happens to them whatever the rule.
+//! The nodes and instances of a day, and what happens to them under either rule.
 //!
-//! Every node's room is kept here by the engine's arithmetic and in the engine's fleet beside it;
-//! each minute both are compared with the sum of the instances.
+//! Every node's room is kept here, by the engine's arithmetic, and in the engine's fleet; each minute
+//! both are compared with the sum of the instances.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl SimulatedInstance {
         charge.within(self.request.resources)
     }
 
-    /// Its load as its agent tells it, in thousandths of a core.
+    /// Its load as reported by its agent, in thousandths of a core.
     pub(super) fn load_milli(&self) -> u32 {
         self.shape.size(self.shape.max_units).cpu_milli / 1000 * self.load_permille
     }
@@ -87,7 +87,7 @@ pub(super) struct Simulation {
     pub(super) minute: u32,
     pub(super) report: Outcome,
     pub(super) settings: ElasticSettings,
-    /// Instances that are on their way.
+    /// Instances that are being moved.
     pub(super) on_the_way: Vec<usize>,
     copy_mib_s: u32,
     failing_permille: u32,
@@ -97,7 +97,7 @@ pub(super) struct Simulation {
 }
 
 impl Simulation {
-    /// Midnight: every instance as large as it wants to be, placed as it was asked for, one by one.
+    /// The state at midnight: every instance has its wanted size, placed one by one.
     pub(super) fn new(options: &Options) -> Result<Self, SimulationError> {
         let shapes = day::shapes(options);
         let settings = options.policy.elastic().clone();
@@ -181,16 +181,16 @@ impl Simulation {
         i64::from(self.minute) * 60
     }
 
-    /// Everybody whose load asks for another size asks for it; who was denied asks again.
+    /// Every instance whose load requires another size requests it; denied requests are repeated.
     pub(super) fn ask_for_permits(&mut self) -> Result<(), SimulationError> {
         let count = self.instances.len();
-        // Nobody is always the first.
+        // No instance is always the first.
         let first = self.minute as usize * 7919 % count.max(1);
         for number in (first..count).chain(0..first) {
             let instance = &mut self.instances[number];
             instance.load_permille = instance.shape.load_permille(self.minute);
             let size = instance.shape.size(instance.shape.wanted_units(instance.load_permille));
-            // Who is content has said so, and says nothing more.
+            // An instance that has its wanted size sends no further request.
             let permit = &instance.permit;
             if size != permit.granted || size != permit.wanted {
                 self.ask(number, size)?;
@@ -370,12 +370,12 @@ impl Simulation {
         self.instances.iter().map(|instance| instance.moves).collect()
     }
 
-    /// The time as the engine is told: nothing that it decides here depends on it.
+    /// The time that is passed to the engine; no decision here depends on it.
     pub(super) const fn engine_time() -> Timestamp {
         NOW
     }
 
-    /// Counts the minute, and whatever is not as it must always be.
+    /// Counts the minute and checks the invariants.
     pub(super) fn audit(&mut self) {
         let mut sums = vec![(0i64, 0i64, 0u32); self.hosts.len()];
         let mut add = |host: usize, charge: Size| {

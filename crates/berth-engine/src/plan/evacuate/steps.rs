@@ -1,5 +1,5 @@
-//! The steps of a plan to empty nodes: everybody in turn, then whoever can go once others have
-//! gone, then a search, then whoever can only go before its replacement comes.
+//! The steps of an evacuation plan: every instance in turn, then those that fit once others have
+//! moved, then a search, then those that must be released before their replacement is placed.
 
 use std::cmp::Reverse;
 
@@ -14,15 +14,15 @@ use crate::plan::search::{self, Budget};
 /// instances that wait for each other is not worth its cost.
 const ROUNDS: usize = 16;
 
-/// How an instance stands.
+/// The state of one instance in the plan.
 enum MoveState {
-    /// It has found no place yet.
+    /// No target found yet.
     Waiting,
-    /// It is there now.
+    /// Moved to this node.
     Moved(NodeIndex),
-    /// It is there now, but had to leave first; and why, if that was asked for.
+    /// Moved to this node, but only after its release; with the reason, if it was explained.
     LeftFirst(NodeIndex, Option<Box<Refusal>>),
-    /// It cannot be tried.
+    /// It cannot be planned.
     Out(MoveOutcome),
 }
 
@@ -30,7 +30,7 @@ enum MoveState {
 struct Evacuee {
     id: InstanceId,
     from: NodeIndex,
-    /// The same again, without volumes, and under another id: both are there for a while.
+    /// The same request without volumes and under another id: both exist during the move.
     replacement: InstanceRequest,
     volumes: Vec<String>,
     state: MoveState,
@@ -44,7 +44,7 @@ impl Evacuee {
     }
 }
 
-/// A plan in the making. Between steps, every instance is where its stand says.
+/// A plan in the making. Between steps, every instance is where its state says.
 pub(super) struct EvacuationPlanner<'e> {
     engine: &'e mut Engine,
     indexes: &'e [NodeIndex],
@@ -56,8 +56,8 @@ pub(super) struct EvacuationPlanner<'e> {
 }
 
 impl<'e> EvacuationPlanner<'e> {
-    /// Everybody on these nodes, the hardest to place first; those with volumes last, since they
-    /// wait for somebody and the others need not.
+    /// All instances on these nodes, the hardest to place first; those with volumes last, since they
+    /// need manual intervention.
     pub(super) fn new(
         engine: &'e mut Engine,
         indexes: &'e [NodeIndex],
@@ -78,7 +78,7 @@ impl<'e> EvacuationPlanner<'e> {
         Self { engine, indexes, evacuees, effort, explained: 0, turns: 0, now }
     }
 
-    /// Moves whoever can be moved.
+    /// Moves every instance that can be moved.
     pub(super) fn run(&mut self) {
         self.place_replacements();
         if self.without_volumes().any(Evacuee::is_waiting) {
@@ -98,7 +98,7 @@ impl<'e> EvacuationPlanner<'e> {
         self.evacuees.iter().filter(|evacuee| evacuee.volumes.is_empty())
     }
 
-    /// Places replacements while the old ones still count, until nobody more can be placed.
+    /// Places replacements while the old ones still count, until no more can be placed.
     fn place_replacements(&mut self) {
         for _ in 0..ROUNDS {
             let (mut moved, mut waiting) = (false, false);
@@ -121,7 +121,7 @@ impl<'e> EvacuationPlanner<'e> {
         }
     }
 
-    /// Looks for another way when the first left somebody behind, all replacements at once.
+    /// Searches for a placement of all replacements at once when the first pass left some unplaced.
     fn search(&mut self) {
         if self.effort.search_budget == 0 {
             return;
@@ -144,7 +144,7 @@ impl<'e> EvacuationPlanner<'e> {
         {
             return;
         }
-        // The first try stands. What it chose is still right: the fleet is as it was then.
+        // The first pass stands. Its choices are still valid: the fleet is as it was then.
         self.move_back(&places);
         for (_, place, index) in found_first {
             self.move_to(place, index, MoveState::Moved(index));
@@ -190,8 +190,8 @@ impl<'e> EvacuationPlanner<'e> {
         node.is_some_and(|node| self.engine.check(request, &node, self.now).is_ok())
     }
 
-    /// Tries, for everybody left, whether a replacement can be placed once the old one is gone.
-    /// Whether anybody moved.
+    /// Tries, for every instance left, whether a replacement can be placed once the old one is
+    /// released. Returns whether any was moved.
     fn release_before_replacing(&mut self) -> bool {
         let mut any = false;
         for place in 0..self.evacuees.len() {
@@ -200,7 +200,7 @@ impl<'e> EvacuationPlanner<'e> {
             }
             let has_volumes = !self.evacuees[place].volumes.is_empty();
             let request = &self.evacuees[place].replacement;
-            // Somebody before it may have made way in this very round.
+            // An instance before it may have made room in this round.
             if !has_volumes
                 && let Some(picked) = self.engine.pick(request, self.now, Reuse::Ranking)
             {
@@ -247,7 +247,7 @@ impl<'e> EvacuationPlanner<'e> {
         }
     }
 
-    /// Why no node can take a replacement as things are; nothing when enough was explained.
+    /// Why no node can take a replacement now; `None` when enough was explained.
     fn explain(&mut self, place: usize) -> Option<Box<Refusal>> {
         if self.explained >= self.effort.explained {
             return None;
@@ -265,7 +265,7 @@ impl<'e> EvacuationPlanner<'e> {
         Some(Box::new(refusal))
     }
 
-    /// Why those are left who have no place, as things are in the end.
+    /// Explains the instances without a target, in the final state of the plan.
     fn explain_unplaced(&mut self) -> Vec<(usize, Option<Box<Refusal>>)> {
         let mut explained: Vec<(usize, Option<Box<Refusal>>)> = Vec::new();
         for place in 0..self.evacuees.len() {
@@ -289,7 +289,7 @@ impl<'e> EvacuationPlanner<'e> {
         self.engine.fleet.row(index).map_or_else(|| NodeId::new(""), |row| row.id.clone())
     }
 
-    /// Takes everything back and says what was found.
+    /// Undoes everything and returns the plan.
     pub(super) fn finish(mut self) -> EvacuationPlan {
         let mut refusals = self.explain_unplaced();
         let mut moves: Vec<((bool, usize), PlannedMove)> = Vec::new();
@@ -339,7 +339,7 @@ fn outcome(
     }
 }
 
-/// An instance as it stands, and what would be asked for in its place.
+/// An instance and the request for its replacement.
 fn evacuee(
     engine: &Engine,
     row: &InstanceRow,
@@ -362,26 +362,26 @@ fn evacuee(
     Some(Evacuee { id, from, replacement, volumes, state, turn: 0 })
 }
 
-/// What would be asked for in the place of an instance that asked for `request`.
+/// The request for the replacement of an instance.
 pub(in crate::plan) fn replacement(
     engine: &Engine,
     row: &InstanceRow,
     request: InstanceRequest,
 ) -> InstanceRequest {
-    // What it is charged now may not be what it was granted, and who shares a request with others
-    // has a name of its own.
+    // What it is charged now may differ from its request, and an instance that shares a request with
+    // others has a name of its own.
     let name = row.rare.as_ref().and_then(|rare| rare.name);
     InstanceRequest {
         id: temporary_id(engine, row.id),
         resources: row.resources,
         name: name.map(|name| engine.fleet.texts().text(name).to_owned()),
-        // It moves as it is: its bounds are about what it uses, and may have changed since.
+        // It moves with its present size: its bounds apply to what it uses, and may have changed.
         elastic: None,
         ..request
     }
 }
 
-/// An id that nobody has: the engine knows one claim by each.
+/// An unused id, since the fleet holds one claim per id.
 pub(in crate::plan) fn temporary_id(engine: &Engine, id: InstanceId) -> InstanceId {
     // Not the complement, which may stand for the instance's own move to another node.
     let mut number = id.0.as_u128() ^ (0x5a << 120);
@@ -391,7 +391,7 @@ pub(in crate::plan) fn temporary_id(engine: &Engine, id: InstanceId) -> Instance
     InstanceId::from_u128(number)
 }
 
-/// Whether rules leave an instance fewer nodes than its size does.
+/// Whether rules, and not only its size, restrict the nodes of an instance.
 pub(in crate::plan) fn has_placement_rules(request: &InstanceRequest) -> bool {
     !request.groups.is_empty()
         || !request.extra.is_empty()
@@ -400,8 +400,8 @@ pub(in crate::plan) fn has_placement_rules(request: &InstanceRequest) -> bool {
         || request.affinity.iter().any(crate::affinity::Rule::is_hard)
 }
 
-/// Whether a fix would undo the plan: nobody is helped by opening the node that is to be emptied,
-/// nor by releasing what has just been moved out of the way.
+/// Whether a fix would undo the plan, by using a node that is to be emptied or by releasing an
+/// instance that the plan moves.
 fn contradicts_plan(fix: &Fix, emptied: &[NodeId], evacuees: &[Evacuee]) -> bool {
     let is_emptied = |node: &Option<NodeId>| node.as_ref().is_some_and(|n| emptied.contains(n));
     match fix {

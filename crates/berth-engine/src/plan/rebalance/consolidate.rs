@@ -1,8 +1,7 @@
-//! Consolidating: the emptiest node gives all it has to nodes that are in use anyway, or nothing.
+//! Consolidating: moves all instances of the emptiest node to nodes that are in use anyway, or none.
 //!
-//! A node that is half emptied has gained nothing, so its moves are planned together and taken back
-//! together. What has arrived somewhere stays there: a node that took somebody in is not emptied by
-//! the same plan.
+//! A node that is only half emptied gains nothing, so its moves are planned and undone together. An
+//! instance moves at most once: a node that received one is not emptied by the same plan.
 
 use std::cmp::Reverse;
 
@@ -11,7 +10,7 @@ use super::{RebalanceTerms, StopReason};
 use crate::fleet::NodeIndex;
 use crate::plan::evacuate::has_placement_rules;
 
-/// Of so many best destinations of an instance one must be allowed by the rules of others.
+/// How many of the best destinations of an instance are tried against the rules of others.
 const TRIED: usize = 8;
 
 pub(super) fn run(state: &mut RebalanceState<'_>, terms: &RebalanceTerms) -> StopReason {
@@ -29,7 +28,8 @@ pub(super) fn run(state: &mut RebalanceState<'_>, terms: &RebalanceTerms) -> Sto
                 emptied_any = true;
             }
         }
-        // Once more after a success: who found no room in one arrangement may in another.
+        // Once more after a success: an instance without room in one arrangement may have some in
+        // another.
         match (emptied_any, too_many) {
             (true, _) => {}
             (false, true) => return StopReason::Budget,
@@ -51,7 +51,7 @@ fn sources(state: &RebalanceState<'_>) -> Vec<NodeIndex> {
     free
 }
 
-/// Moves everybody off a node, or nobody. Whether it is empty now.
+/// Moves all instances off a node, or none. Returns whether it is empty now.
 fn empty(state: &mut RebalanceState<'_>, source: NodeIndex) -> bool {
     let mut instances = state.instances(source).to_vec();
     instances.sort_by_cached_key(|&place| {
@@ -72,7 +72,7 @@ fn empty(state: &mut RebalanceState<'_>, source: NodeIndex) -> bool {
 }
 
 /// Moves one instance to the fullest node that may take it. Nodes that cannot be emptied come
-/// first: what goes there is in nobody's way.
+/// first: instances there are not in the way of a later move.
 fn move_off(state: &mut RebalanceState<'_>, place: usize) -> bool {
     let mut indexes = state.destinations(place, false);
     indexes.sort_by_cached_key(|&index| {

@@ -1,7 +1,7 @@
-//! The fleet while a plan is made: who may move, who is where, and what it takes to put all back.
+//! The state of a rebalance plan in the making: which instances may move, and where they are.
 //!
-//! The fleet itself holds where everybody is; what is here beside it is only what it does not know.
-//! Whether a node can take an instance is asked of the engine, never decided here.
+//! The fleet itself holds where instances are; this adds what the fleet does not know. Whether a node
+//! can take an instance is decided by the engine, never here.
 
 use rustc_hash::FxHashMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Movable {
     pub(super) id: InstanceId,
     home: NodeIndex,
     pub(super) at: NodeIndex,
-    /// The same again under another id: both are there for a while.
+    /// The same request under another id: both exist during the move.
     pub(super) replacement: InstanceRequest,
     size: Size,
     pub(super) cost: u64,
@@ -29,19 +29,19 @@ pub(super) struct Movable {
     pub(super) priority: i32,
 }
 
-/// An instance that needs others near, or far: whoever moves must not leave it without.
+/// An instance with rules about others, which must still hold after another instance moved.
 struct DependentInstance {
     id: InstanceId,
     request: InstanceRequest,
-    /// As far as its rules look.
+    /// The widest scope of its rules.
     scope: Topology,
 }
 
-/// What is known of a node beside its row.
+/// What a plan knows about a node in addition to its row.
 struct NodeEntry {
     in_service: bool,
     below_watermark: Free,
-    /// Who is here and may still move.
+    /// Instances here that may still move.
     instances: Vec<usize>,
     was_empty: bool,
 }
@@ -52,7 +52,7 @@ pub(super) struct RebalanceState<'e> {
     pub(super) movables: Vec<Movable>,
     pub(super) scale: Scale,
     nodes: Vec<NodeEntry>,
-    /// By owner, since nobody sees the instances of others.
+    /// By owner, since rules concern only instances of the same owner.
     dependents: FxHashMap<String, Vec<DependentInstance>>,
     moves: Vec<RebalanceMove>,
     now: Timestamp,
@@ -116,12 +116,12 @@ impl<'e> RebalanceState<'e> {
         indexes.filter_map(|(_, index)| fleet.row(index).map(|row| (index, row)))
     }
 
-    /// Who is on a node and may still move.
+    /// Instances on a node that may still move.
     pub(super) fn instances(&self, index: NodeIndex) -> &[usize] {
         &self.nodes[index.as_usize()].instances
     }
 
-    /// Whether somebody on a node cannot be moved by this plan, or not any more.
+    /// Whether some instance on a node cannot be moved by this plan, or not again.
     pub(super) fn is_pinned(&self, index: NodeIndex) -> bool {
         let there = self.engine.fleet.row(index).map_or(0, |row| row.instances.len());
         there > self.instances(index).len()
@@ -159,8 +159,8 @@ impl<'e> RebalanceState<'e> {
         self.movables[place].size
     }
 
-    /// Nodes other than its own that can take an instance while it still runs and that stay calm
-    /// with it, in order of id.
+    /// Nodes other than its own that can take an instance while it still runs and stay below their
+    /// watermark with it, in order of id.
     pub(super) fn destinations(&mut self, place: usize, onto_empty: bool) -> Vec<NodeIndex> {
         let mut indexes = self.engine.candidates(&self.movables[place].replacement, self.now);
         indexes.retain(|&index| {
@@ -174,8 +174,8 @@ impl<'e> RebalanceState<'e> {
         indexes
     }
 
-    /// Whether a node is not above its watermark with one more: CPU may be at the mark, memory must
-    /// be below it, as nodes are judged elsewhere.
+    /// Whether a node stays within its watermark with one more instance: CPU may be at the mark,
+    /// memory must be below it, as in `Account::must_shed`.
     fn stays_below_watermark(&self, place: usize, index: NodeIndex) -> bool {
         let free = self.nodes[index.as_usize()].below_watermark;
         let left = free.recharged(Size::ZERO, self.size_on(place, index));
@@ -183,7 +183,7 @@ impl<'e> RebalanceState<'e> {
     }
 
     /// Whether a node, or its rack or zone, would hold more replicas of the instance's workload than
-    /// the one that it leaves: that would undo what placing them had taken care of.
+    /// the one that it leaves: that would undo the spread of their placement.
     fn crowds_replicas(&self, place: usize, to: NodeIndex) -> bool {
         let (fleet, movable) = (&self.engine.fleet, &self.movables[place]);
         let texts = fleet.texts();
@@ -203,8 +203,8 @@ impl<'e> RebalanceState<'e> {
         })
     }
 
-    /// Whether it would leave the domain of a group that must be together. The engine lets it go to
-    /// any domain with members, and if they are in two already, those it leaves may be left alone.
+    /// Whether it would leave the domain of a group that must be together. The engine allows any
+    /// domain with members, and if they are in two already, the remaining ones may be separated.
     fn leaves_group_domain(&self, place: usize, to: NodeIndex) -> bool {
         let (fleet, movable) = (&self.engine.fleet, &self.movables[place]);
         let groups = movable.replacement.groups.iter().filter_map(|id| fleet.group(id));
@@ -215,8 +215,8 @@ impl<'e> RebalanceState<'e> {
         })
     }
 
-    /// Moves an instance for good, as far as the plan goes, if the rules hold afterwards: its own
-    /// once it is gone from where it was, and those of others who need it near, or far.
+    /// Moves an instance if the rules hold afterwards: its own once it has left its old node, and
+    /// those of instances that depend on it.
     pub(super) fn try_move(&mut self, place: usize, to: NodeIndex) -> bool {
         let from = self.movables[place].at;
         let affected = self.affected_dependents(place, from, to);
@@ -267,8 +267,8 @@ impl<'e> RebalanceState<'e> {
         self.movables[place].at = to;
     }
 
-    /// Whether an instance may be on a node when it is no longer where it was. Then it is known by
-    /// its own id again, which rules may name.
+    /// Whether an instance may be on a node once it has left its old one. Then it has its own id again,
+    /// which rules may name.
     fn rules_allow(&mut self, place: usize, to: NodeIndex) -> bool {
         let (node, movable) = (self.name(to), &mut self.movables[place]);
         let Some(detached) = self.engine.fleet.detach_instance(movable.id) else { return false };
@@ -279,7 +279,7 @@ impl<'e> RebalanceState<'e> {
         allowed
     }
 
-    /// Those of the owner's instances whose rules may see that one of them moves.
+    /// The owner's instances whose rules may be affected by a move.
     fn affected_dependents(&self, place: usize, from: NodeIndex, to: NodeIndex) -> Vec<usize> {
         let Some(dependents) = self.dependents.get(&self.movables[place].replacement.owner) else {
             return Vec::new();
@@ -295,7 +295,7 @@ impl<'e> RebalanceState<'e> {
         near.map(|(number, _)| number).collect()
     }
 
-    /// Whether the rules of an instance of the mover's owner hold where it is.
+    /// Whether the rules of a dependent instance hold where it is.
     fn rules_hold(&mut self, place: usize, dependent: usize) -> bool {
         let owner = &self.movables[place].replacement.owner;
         let Some(dependent) = self.dependents.get(owner).and_then(|of| of.get(dependent)) else {
@@ -316,7 +316,7 @@ impl<'e> RebalanceState<'e> {
         satisfied
     }
 
-    /// The measure of spreading, exactly.
+    /// The exact measure of spreading.
     pub(super) fn unevenness(&self) -> u128 {
         self.in_service().map(|(_, row)| self.scale.term(Load::of(row))).sum()
     }
@@ -347,7 +347,7 @@ impl<'e> RebalanceState<'e> {
         emptied.map(|(_, row)| row.id.clone()).collect()
     }
 
-    /// Puts everybody back and says what was found.
+    /// Moves every instance back and returns the planned moves.
     pub(super) fn finish(mut self) -> Vec<RebalanceMove> {
         for place in 0..self.movables.len() {
             if self.movables[place].at != self.movables[place].home {
@@ -378,8 +378,8 @@ fn movable(engine: &Engine, row: &InstanceRow, instance: &RebalanceInstance) -> 
     })
 }
 
-/// An instance whose rules another's move may break although the mover's own rules hold. A hard
-/// `!=` and groups bind both sides, so only what looks at others one-sidedly is kept an eye on.
+/// An instance whose rules may be broken by the move of another although that one's own rules hold. A
+/// hard `!=` and groups bind both sides, so only one-sided rules need to be checked.
 fn dependent(
     engine: &Engine,
     row: &InstanceRow,
@@ -393,13 +393,13 @@ fn dependent(
     Some(DependentInstance { id: row.id, request, scope })
 }
 
-/// What would be asked for in an instance's place.
+/// The request for a replacement, with what the instance is charged now.
 fn request_as_charged(
     engine: &Engine,
     row: &InstanceRow,
     instance: &RebalanceInstance,
 ) -> InstanceRequest {
     let request = replacement(engine, row, InstanceRequest::clone(&instance.request));
-    // Its bounds are about what it uses, which may be more than it is charged.
+    // Its bounds apply to what it uses, which may be more than it is charged.
     InstanceRequest { elastic: None, ..request }
 }

@@ -1,8 +1,8 @@
-//! Spreading: the fullest node gives something to where it lowers the measure, again and again.
+//! Spreading: moves instances from the fullest node to where that lowers the measure, repeatedly.
 //!
-//! A node that has nothing worth moving is passed over until all others have nothing either; then
-//! all are asked once more, since much may have changed. The plan ends when nobody has anything, so
-//! the same question about its result has the same answer.
+//! A node without a worthwhile move is skipped until all others have none either; then all are tried
+//! once more, since much may have changed. The plan ends when no node has a worthwhile move, so a plan
+//! for its result is empty.
 
 use std::cmp::Reverse;
 
@@ -11,10 +11,10 @@ use super::rebalance_state::RebalanceState;
 use super::{RebalanceTerms, StopReason};
 use crate::fleet::NodeIndex;
 
-/// Of so many best destinations of an instance one must be allowed by the rules of others.
+/// How many of the best destinations of an instance are tried against the rules of others.
 const TRIED: usize = 8;
 
-/// Moves that gain at least so many tenths of the best are as good: the cheapest is made.
+/// Moves that gain at least this many tenths of the best count as equally good: the cheapest is made.
 const AS_GOOD_TENTHS: i128 = 9;
 
 /// A move that would lower the measure.
@@ -31,7 +31,7 @@ struct Spread<'b, 'e> {
     onto_empty: bool,
     /// The smallest shares that a destination has.
     least: [u64; 2],
-    /// Nodes that had nothing to give when they were last asked.
+    /// Nodes that had no worthwhile move when they were last tried.
     passed_over: Vec<bool>,
 }
 
@@ -141,7 +141,7 @@ impl Spread<'_, '_> {
                 continue;
             }
             let with = there.with(self.state.size_on(place, to));
-            // Or it would be the next to give something away.
+            // Or the destination would be the next source.
             if with.larger_share() >= load.larger_share() {
                 continue;
             }

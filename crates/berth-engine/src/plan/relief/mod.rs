@@ -1,9 +1,9 @@
-//! Relieving a node under pressure: who leaves, and where each of them fits.
+//! Relieving a node under pressure: which instances leave, and where each of them fits.
 //!
-//! The choice of who is arithmetic (`elastic`); the choice of where is that of any placement, among
-//! nodes that stay at or below their own watermark, for otherwise two nodes could pass an instance
-//! to and fro for ever. A place is tried as a migration takes it: the target is held while the
-//! source still counts. What is tried in the fleet is taken back.
+//! Which instances leave is arithmetic (`elastic`); where they go is chosen like any placement, among
+//! nodes that stay at or below their own watermark, or two nodes could move an instance back and forth
+//! forever. A target is tried as a migration uses it: it is held while the source still counts.
+//! Everything that is tried in the fleet is undone.
 
 use rustc_hash::FxHashMap;
 
@@ -15,11 +15,11 @@ use crate::engine::Engine;
 use crate::fleet::NodeIndex;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
 
-/// A destination should keep this part of itself free below its watermark. Whoever is sent to a node
-/// that is almost there has soon to be sent on.
+/// A destination should keep this part of its capacity free below its watermark. An instance that is
+/// sent to an almost full node would soon have to be moved again.
 const MARGIN: i64 = 10;
 
-/// What a plan is made under.
+/// The inputs of a relief plan.
 struct ReliefContext<'a> {
     from: NodeIndex,
     instances: &'a [ReliefInstance],
@@ -28,17 +28,17 @@ struct ReliefContext<'a> {
     now: Timestamp,
 }
 
-/// What each node may still take; nothing where it must take nobody. Asked once per node.
+/// What each node may still take; `None` where it must take nothing. Computed once per node.
 type Rooms = FxHashMap<NodeIndex, Option<Free>>;
 
 impl Engine {
     /// Plans to bring a node under its watermark in both resources, as cheaply as can be.
     ///
     /// `below_watermark` says what may be added to a node before it passes its watermark, `closed`
-    /// which nodes must take nobody: those with enough migrations, and those under pressure
-    /// themselves. The set is chosen for the whole excess; at most `most` of it go now. Whoever
-    /// finds no place is left out, and the set is chosen anew. The fleet is as before when this
-    /// returns.
+    /// which nodes must take nothing: those with enough migrations, and those under pressure
+    /// themselves. The set is chosen for the whole excess; at most `most` of it are moved now. An
+    /// instance without a target is left out, and the set is chosen again. The fleet is unchanged
+    /// when this returns.
     #[expect(clippy::too_many_arguments, reason = "each is a question of its own")]
     pub fn plan_relief(
         &mut self,
@@ -61,7 +61,7 @@ impl Engine {
         let context = ReliefContext { from, instances, below_watermark, closed, now };
         let mut rooms = Rooms::default();
         let mut candidates = self.relief_candidates(&context);
-        // Each round leaves somebody out, or is the last.
+        // Each round excludes an instance, or is the last.
         loop {
             let mut set = cheapest_set(&candidates, need);
             set.truncate(most);
@@ -82,7 +82,7 @@ impl Engine {
         plan
     }
 
-    /// Those that may leave and are there.
+    /// Instances on the node that may leave.
     fn relief_candidates(&self, context: &ReliefContext<'_>) -> Vec<ReliefCandidate> {
         let here = |instance: &&ReliefInstance| {
             let row = self.fleet.instance(instance.id);
@@ -101,8 +101,8 @@ impl Engine {
         Some(ReliefMove { instance: one.id, to, cost: one.cost, frees: one.frees })
     }
 
-    /// Finds a place for everybody, in the order of the set. If that leaves somebody without, once
-    /// more with those first; the set is then in that order.
+    /// Finds a target for every instance, in the order of the set. If that leaves some without one,
+    /// once more with those first; the set is then in that order.
     fn find_targets(
         &mut self,
         context: &ReliefContext<'_>,
@@ -180,8 +180,8 @@ impl Engine {
         find_target.or(without_margin)
     }
 
-    /// The same again, under another id: both are there for a while. Nothing if it could not be
-    /// asked for as things are.
+    /// The same request under another id: both exist during the move. `None` if it is not valid
+    /// anymore.
     fn replacement(&self, context: &ReliefContext<'_>, id: InstanceId) -> Option<InstanceRequest> {
         let instance = context.instances.iter().find(|instance| instance.id == id)?;
         let row = self.fleet.instance(id)?;

@@ -226,13 +226,13 @@ fn check_rebuilds(world: &World, plan: &WorkloadPlan) {
     assert!(rebuilds == 0 || rebuilds == 1 && waiting == 0, "{plan:?} of {world:?}");
 }
 
-/// Each seat has one holder.
+/// Each slot has one holder.
 fn check_seats(world: &World) {
     let mut fences: Vec<_> =
         world.members.iter().map(|it| (it.revision, it.slot, it.fence)).collect();
     fences.sort_unstable();
     fences.dedup();
-    assert_eq!(fences.len(), world.members.len(), "two hold a seat: {world:?}");
+    assert_eq!(fences.len(), world.members.len(), "two hold a slot: {world:?}");
 }
 
 /// Lets time pass until nothing is left to do.

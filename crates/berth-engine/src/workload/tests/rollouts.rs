@@ -77,7 +77,7 @@ fn rolling_without_surge_lets_one_go_first() {
     let mut world = five_with_a_new_revision(rolling(0, 1));
     let steps = world.steps();
     assert!(created_slots(&steps).is_empty());
-    let first = world.holder(1, 2).expect("the highest on-demand seat").id;
+    let first = world.holder(1, 2).expect("the highest on-demand slot").id;
     assert_eq!(released(&steps), [(first, Cause::RollOut)]);
     world.apply(&steps[0]);
     assert_eq!(created_slots(&world.steps()), [0]);

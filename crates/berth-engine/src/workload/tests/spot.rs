@@ -1,4 +1,4 @@
-//! The scenarios of the spot rules: which seats are on-demand, what is refilled, what goes first.
+//! The scenarios of the spot rules: which slots are on-demand, what is refilled, what goes first.
 
 use super::super::{BlockedMember, Blocker, Cause, HostState, MemberState, OnChange, Step};
 use super::world::{World, created_slots, in_place_of, into_free_seat, limit, released};
