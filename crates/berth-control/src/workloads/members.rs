@@ -1,6 +1,6 @@
 //! A workload's members as the rules see them.
 
-use berth_engine::workload::{Desired, HostState, Member, MemberState};
+use berth_engine::workload::{DesiredState, HostState, Member, MemberState};
 use berth_engine::{CapacityType, NodeId, NodeState};
 use berth_ledger::ClaimState;
 use jiff::Timestamp;
@@ -103,8 +103,8 @@ impl<'a> Hosts<'a> {
 
 /// What is wanted, as the rules see it.
 #[must_use]
-pub fn desired(definition: &Definition) -> Desired<'_> {
-    Desired {
+pub fn desired(definition: &Definition) -> DesiredState<'_> {
+    DesiredState {
         replicas: definition.wanted(),
         revision: definition.body.revision,
         capacity: definition.body.capacity.as_ref(),

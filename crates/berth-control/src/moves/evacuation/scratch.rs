@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use berth_engine::elastic::{Account, Free, ReliefGuest, ReliefPlan};
+use berth_engine::elastic::{Account, Free, ReliefInstance, ReliefPlan};
 use berth_engine::{
-    Effort, Engine, EvacuationPlan, Group, Guest, InstanceId, InstanceRequest, InvalidRequest,
-    NodeFacts, NodeId, PlaceError, Policy, RebalanceGuest, RebalancePlan, RebalanceTerms, Refusal,
-    Timestamp, Used, Volume,
+    Effort, Engine, EvacuationInstance, EvacuationPlan, Group, InstanceId, InstanceRequest,
+    InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance, RebalancePlan,
+    RebalanceTerms, Refusal, Timestamp, Used, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -132,8 +132,9 @@ impl Scratch {
     /// Plans to empty nodes together.
     pub(super) fn plan(&mut self, nodes: &[NodeId], effort: Effort) -> EvacuationPlan {
         let claims = &self.claims;
-        let guest =
-            |id: InstanceId| claims.get(&id).map_or(Guest::Unknown, |claim| guest(claims, claim));
+        let guest = |id: InstanceId| {
+            claims.get(&id).map_or(EvacuationInstance::Unknown, |claim| guest(claims, claim))
+        };
         self.engine.plan_evacuation(nodes, guest, effort, self.now)
     }
 
@@ -143,7 +144,7 @@ impl Scratch {
         &mut self,
         node: &NodeId,
         account: &Account,
-        guests: &[ReliefGuest],
+        guests: &[ReliefInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
         closed: &dyn Fn(&NodeId) -> bool,
         most: usize,
@@ -156,7 +157,7 @@ impl Scratch {
     pub(crate) fn rebalance(
         &mut self,
         terms: RebalanceTerms,
-        guests: &[RebalanceGuest],
+        guests: &[RebalanceInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
     ) -> RebalancePlan {
         self.engine.plan_rebalance(terms, guests, below_watermark, self.now)
@@ -224,7 +225,10 @@ fn as_placed(id: InstanceId, claim: &ClaimEntry) -> InstanceRequest {
 }
 
 /// What a claim needs when its node is emptied.
-fn guest(claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>, claim: &ClaimEntry) -> Guest {
+fn guest(
+    claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>,
+    claim: &ClaimEntry,
+) -> EvacuationInstance {
     let target = ClaimKey { instance: claim.key.instance, role: Role::MigrationTarget };
     // A place that is being given back is nowhere to go.
     let held = claims.get(&engine_id(target)).is_some_and(|it| it.state == ClaimState::Binding);
@@ -233,8 +237,8 @@ fn guest(claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>, claim: &ClaimEntry) ->
         || claim.key.role == Role::MigrationSource
         || claim.state == ClaimState::Releasing
     {
-        Guest::Leaves
+        EvacuationInstance::Leaving
     } else {
-        Guest::Asks(Arc::clone(&claim.request))
+        EvacuationInstance::Requested(Arc::clone(&claim.request))
     }
 }

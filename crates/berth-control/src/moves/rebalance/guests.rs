@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use berth_engine::elastic::ElasticSettings;
-use berth_engine::{InstanceRequest, NodeId, RebalanceGuest};
+use berth_engine::{InstanceRequest, NodeId, RebalanceInstance};
 use berth_ledger::{ClaimState, Role};
 
 use crate::catalog::ClaimEntry;
@@ -102,7 +102,7 @@ pub(super) fn everybody(
     settings: &ElasticSettings,
     all: bool,
     now: i64,
-) -> Vec<RebalanceGuest> {
+) -> Vec<RebalanceInstance> {
     let closed = being_left(control);
     let primary = claims.iter().filter(|claim| claim.key.role == Role::Primary);
     let guest = |claim: &Arc<ClaimEntry>| {
@@ -117,7 +117,7 @@ pub(super) fn everybody(
         } else {
             Arc::clone(&claim.request)
         };
-        RebalanceGuest {
+        RebalanceInstance {
             id: claim.key.instance,
             request,
             copy_mib: copy_mib(claim),
@@ -136,7 +136,7 @@ fn copy_mib(claim: &ClaimEntry) -> u32 {
 
 /// What moving an instance costs, as a plan counts it.
 pub(super) fn cost(claim: &ClaimEntry) -> u64 {
-    let guest = RebalanceGuest {
+    let guest = RebalanceInstance {
         id: claim.key.instance,
         request: Arc::clone(&claim.request),
         copy_mib: copy_mib(claim),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::MigrationState;
-use berth_engine::elastic::{ElasticSettings, MigrationSettings, ReliefGuest, Size};
+use berth_engine::elastic::{ElasticSettings, MigrationSettings, ReliefInstance, Size};
 use berth_engine::{InstanceRequest, NodeId};
 use berth_ledger::{ClaimKey, ClaimState, Role};
 
@@ -21,7 +21,7 @@ pub(super) fn of(
     settings: &ElasticSettings,
     entry: &NodeEntry,
     now: i64,
-) -> Vec<ReliefGuest> {
+) -> Vec<ReliefInstance> {
     let claims = entry.claims.iter().filter(|key| key.role == Role::Primary);
     let claims = claims.filter_map(|key| books.claims.get(key));
     claims.map(|claim| guest(control, books, settings, claim, now)).collect()
@@ -34,7 +34,7 @@ pub(crate) fn guest(
     settings: &ElasticSettings,
     claim: &ClaimEntry,
     now: i64,
-) -> ReliefGuest {
+) -> ReliefInstance {
     let past = control.migrations.of(claim.key.instance);
     let past: Vec<&MigrationRecord> = past.iter().map(|(_, known)| &known.value).collect();
     let heard = |permit| control.permit_cache.newest(claim.key.instance, claim.fence, permit);
@@ -53,7 +53,7 @@ pub(crate) fn guest(
     // A node that it left within the last day is no place to go: nobody is passed to and fro.
     request.excluded_nodes.extend(left_lately(&past));
     let pressure = permit.map(|it| it.charged_pressure(now, settings.pressure_half_life_s));
-    ReliefGuest {
+    ReliefInstance {
         id: claim.key.instance,
         request: Arc::new(request),
         charge: Size::of(&claim.amounts),

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::MigrationReason;
-use berth_engine::elastic::{Account, MigrationSettings, ReliefGuest, ReliefPlan, watermark_free};
+use berth_engine::elastic::{
+    Account, MigrationSettings, ReliefInstance, ReliefPlan, watermark_free,
+};
 use berth_engine::{NodeId, NodeState, Timestamp};
 use rustc_hash::FxHashMap;
 
@@ -36,7 +38,7 @@ const ACTOR: &str = "pressure";
 struct Pressed {
     node: NodeId,
     account: Account,
-    guests: Vec<ReliefGuest>,
+    guests: Vec<ReliefInstance>,
     /// How many more migrations it may have.
     most: usize,
 }
@@ -142,7 +144,7 @@ async fn begin_all(
     let caller = Caller::local(ACTOR);
     for (node, plan) in plans {
         if !plan.left.is_zero() {
-            let (left, stuck) = (plan.left, plan.landless.len());
+            let (left, stuck) = (plan.left, plan.without_target.len());
             tracing::debug!(%node, %left, stuck, "cannot be relieved as a whole");
         }
         for step in plan.moves {
