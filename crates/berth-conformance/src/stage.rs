@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 
@@ -84,31 +84,60 @@ impl Stage {
             Engine::Sqlite => {
                 let folder = tempfile::tempdir()?;
                 let path: PathBuf = folder.path().join("ledger.db");
-                let url = format!("sqlite:{}", path.display());
-                let ledger = Ledger::open(Backend::Sqlite(path.clone()), Options::default())?;
-                Ok(Self {
-                    engine,
-                    claimant: Claimant::Placer,
-                    url,
-                    ledger: Some(ledger),
-                    hand: Hand::sqlite(&path)?,
-                    _folder: Some(folder),
-                    server: None,
-                })
+                Self::on_sqlite(folder, &path)
             }
             Engine::Postgres(isolation) => {
                 let (server, url) = Self::database()?;
-                let options = Options { isolation, ..Options::default() };
-                let ledger = Ledger::open(Backend::Postgres(url.clone()), options)?;
-                Ok(Self {
-                    engine,
-                    claimant: Claimant::Placer,
-                    hand: Hand::postgres(&url)?,
-                    url,
-                    ledger: Some(ledger),
-                    _folder: None,
-                    server: Some(server),
-                })
+                Self::on_postgres(server, url, isolation)
+            }
+        }
+    }
+
+    fn on_sqlite(folder: TempDir, path: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            engine: Engine::Sqlite,
+            claimant: Claimant::Placer,
+            url: format!("sqlite:{}", path.display()),
+            ledger: Some(Ledger::open(Backend::Sqlite(path.to_owned()), Options::default())?),
+            hand: Hand::sqlite(path)?,
+            _folder: Some(folder),
+            server: None,
+        })
+    }
+
+    fn on_postgres(
+        server: Arc<TempPostgres>,
+        url: String,
+        isolation: Isolation,
+    ) -> anyhow::Result<Self> {
+        let options = Options { isolation, ..Options::default() };
+        Ok(Self {
+            engine: Engine::Postgres(isolation),
+            claimant: Claimant::Placer,
+            ledger: Some(Ledger::open(Backend::Postgres(url.clone()), options)?),
+            hand: Hand::postgres(&url)?,
+            url,
+            _folder: None,
+            server: Some(server),
+        })
+    }
+
+    /// A ledger made from SQL, as an earlier version left it, opened by this one.
+    ///
+    /// # Errors
+    /// When it cannot be made or opened.
+    pub fn restored(engine: Engine, sql: &str) -> anyhow::Result<Self> {
+        match engine {
+            Engine::Sqlite => {
+                let folder = tempfile::tempdir()?;
+                let path: PathBuf = folder.path().join("ledger.db");
+                Hand::sqlite(&path)?.run(sql)?;
+                Self::on_sqlite(folder, &path)
+            }
+            Engine::Postgres(isolation) => {
+                let (server, url) = Self::database()?;
+                Hand::postgres(&url)?.run(sql)?;
+                Self::on_postgres(server, url, isolation)
             }
         }
     }
