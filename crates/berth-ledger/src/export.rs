@@ -6,11 +6,13 @@
 use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::encoding::hex;
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
+use crate::schema::{Cell, Column, TABLES};
 
 /// The form of the lines; a newer one would be refused. Format 1 had fewer tables, and up to format 2
 /// claims had no permits.
@@ -106,6 +108,28 @@ impl Ledger {
         }
         loaded?;
         reader.end.ok_or_else(|| malformed(reader.line, "the export has no end".to_owned()))
+    }
+
+    /// Hands out every row of some tables, as of one moment: the table, and its columns by name.
+    /// Bytes are in hexadecimal. Returns the number of the last event that is in them.
+    ///
+    /// # Errors
+    /// When the database cannot be read, or `take` refuses.
+    pub fn rows(
+        &self,
+        tables: &[&str],
+        mut take: impl FnMut(&'static str, Map<String, Value>) -> Result<(), LedgerError>,
+    ) -> Result<i64, LedgerError> {
+        // Not by way of the readers that are kept: what was handed out cannot be read once more.
+        let mut open = self.open_tables()?;
+        let wanted = |table: &str| tables.contains(&table);
+        let read = open.dump(&wanted, &mut |table, cells| {
+            let shape = &TABLES[table];
+            let names = shape.columns.iter().map(|column| column.name().to_owned());
+            let row = names.zip(cells.iter().map(Cell::value)).collect();
+            take(shape.table, row).map_err(Fault::Fatal)
+        });
+        read.map_err(|fault| fault.into_error(1))
     }
 
     fn must_be_empty(&self) -> Result<(), TransferError> {
@@ -260,10 +284,6 @@ fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
     Some((table, cells.collect::<Option<Vec<Cell>>>()?))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) {
         return None;
@@ -271,308 +291,3 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
     (0..text.len()).step_by(2).map(byte).collect()
 }
-
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
-    Int(&'static str),
-    Text(&'static str),
-    Bytes(&'static str),
-}
-
-impl Column {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Int(name) | Self::Text(name) | Self::Bytes(name) => name,
-        }
-    }
-}
-
-/// A table, the same in every database.
-pub(crate) struct Shape {
-    pub(crate) table: &'static str,
-    pub(crate) columns: &'static [Column],
-}
-
-/// One value of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cell {
-    Null,
-    Int(i64),
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl Cell {
-    /// The value in JSON; bytes in hexadecimal.
-    pub(crate) fn value(&self) -> Value {
-        match self {
-            Self::Null => Value::Null,
-            Self::Int(number) => Value::from(*number),
-            Self::Text(text) => Value::from(text.as_str()),
-            Self::Bytes(bytes) => Value::from(hex(bytes)),
-        }
-    }
-}
-
-/// Takes rows as they are read: which table, and its cells in the order of its columns.
-pub(crate) type TakeRow<'a> = dyn FnMut(usize, Vec<Cell>) -> Result<(), Fault> + 'a;
-
-/// Hands out rows to be stored.
-pub(crate) type NextRow<'a> = dyn FnMut() -> Result<Option<(usize, Vec<Cell>)>, Fault> + 'a;
-
-/// Every table and column, in the order of the schema.
-pub(crate) static TABLES: &[Shape] = &[
-    Shape {
-        table: "ledger",
-        columns: &[
-            Column::Int("one"),
-            Column::Text("id"),
-            Column::Int("next_event"),
-            Column::Int("first_event"),
-        ],
-    },
-    Shape {
-        table: "node",
-        columns: &[Column::Text("id"), Column::Text("facts"), Column::Int("heartbeat_at")],
-    },
-    Shape {
-        table: "node_room",
-        columns: &[
-            Column::Text("node"),
-            Column::Text("state"),
-            Column::Int("known"),
-            Column::Text("zone"),
-            Column::Text("rack"),
-            Column::Int("constraint_gen"),
-            Column::Int("rules_gen"),
-            Column::Int("fence"),
-            Column::Int("limit_cpu"),
-            Column::Int("limit_memory"),
-            Column::Int("limit_disk"),
-            Column::Int("limit_bandwidth"),
-            Column::Int("limit_instances"),
-            Column::Int("overhead_mib"),
-            Column::Text("cap_mode"),
-            Column::Int("used_cpu"),
-            Column::Int("used_memory"),
-            Column::Int("used_disk"),
-            Column::Int("used_bandwidth"),
-            Column::Int("used_instances"),
-            Column::Int("used_capped"),
-        ],
-    },
-    Shape {
-        table: "node_class",
-        columns: &[
-            Column::Text("node"),
-            Column::Text("class"),
-            Column::Int("lim"),
-            Column::Int("used"),
-        ],
-    },
-    Shape {
-        table: "claim",
-        columns: &[
-            Column::Bytes("instance"),
-            Column::Int("role"),
-            Column::Text("node"),
-            Column::Text("owner"),
-            Column::Text("workload"),
-            Column::Int("state"),
-            Column::Int("cpu"),
-            Column::Int("memory"),
-            Column::Int("disk"),
-            Column::Int("bandwidth"),
-            Column::Int("capped"),
-            Column::Int("lease_until"),
-            Column::Int("fence"),
-            Column::Text("request_id"),
-            Column::Bytes("batch"),
-            Column::Text("name"),
-            Column::Text("spec"),
-            Column::Text("ties"),
-            Column::Text("release_id"),
-            Column::Text("secrets_version"),
-            Column::Int("created_at"),
-            Column::Text("permit"),
-        ],
-    },
-    Shape {
-        table: "request",
-        columns: &[
-            Column::Text("request_id"),
-            Column::Text("owner"),
-            Column::Bytes("body_hash"),
-            Column::Text("answer"),
-            Column::Int("at"),
-        ],
-    },
-    Shape {
-        table: "team",
-        columns: &[
-            Column::Text("id"),
-            Column::Text("owner"),
-            Column::Text("kind"),
-            Column::Text("strength"),
-            Column::Text("topology"),
-            Column::Int("max_per_domain"),
-            Column::Text("home"),
-        ],
-    },
-    Shape {
-        table: "team_domain",
-        columns: &[Column::Text("team"), Column::Text("domain"), Column::Int("members")],
-    },
-    Shape {
-        table: "team_member",
-        columns: &[Column::Text("team"), Column::Bytes("instance"), Column::Int("role")],
-    },
-    Shape {
-        table: "volume",
-        columns: &[
-            Column::Text("id"),
-            Column::Text("owner"),
-            Column::Text("home"),
-            Column::Bytes("attached_to"),
-        ],
-    },
-    Shape {
-        table: "pool",
-        columns: &[
-            Column::Text("id"),
-            Column::Text("kind"),
-            Column::Bytes("first"),
-            Column::Bytes("last"),
-            Column::Bytes("next"),
-            Column::Int("quarantine_s"),
-        ],
-    },
-    Shape {
-        table: "pool_value",
-        columns: &[
-            Column::Text("pool"),
-            Column::Bytes("value"),
-            Column::Bytes("instance"),
-            Column::Int("role"),
-            Column::Int("released_at"),
-        ],
-    },
-    Shape {
-        table: "tenant",
-        columns: &[
-            Column::Text("owner"),
-            Column::Int("limit_cpu"),
-            Column::Int("limit_memory"),
-            Column::Int("limit_disk"),
-            Column::Int("limit_instances"),
-            Column::Int("used_cpu"),
-            Column::Int("used_memory"),
-            Column::Int("used_disk"),
-            Column::Int("used_instances"),
-        ],
-    },
-    Shape {
-        table: "workload",
-        columns: &[
-            Column::Text("owner"),
-            Column::Text("name"),
-            Column::Int("revision"),
-            Column::Int("replicas"),
-            Column::Text("body"),
-        ],
-    },
-    Shape {
-        table: "slot",
-        columns: &[
-            Column::Text("owner"),
-            Column::Text("workload"),
-            Column::Int("revision"),
-            Column::Int("slot"),
-            Column::Bytes("instance"),
-            Column::Int("role"),
-        ],
-    },
-    Shape { table: "env_secrets", columns: &[Column::Text("env"), Column::Text("version")] },
-    Shape {
-        table: "policy",
-        columns: &[
-            Column::Text("hash"),
-            Column::Text("name"),
-            Column::Text("body"),
-            Column::Int("at"),
-            Column::Int("active"),
-        ],
-    },
-    Shape {
-        table: "demand",
-        columns: &[
-            Column::Text("shape"),
-            Column::Text("owner"),
-            Column::Text("code"),
-            Column::Text("spec"),
-            Column::Int("times"),
-            Column::Int("first_at"),
-            Column::Int("last_at"),
-        ],
-    },
-    Shape {
-        table: "event_segment",
-        columns: &[
-            Column::Int("id"),
-            Column::Int("first"),
-            Column::Int("count"),
-            Column::Int("at"),
-            Column::Text("origin"),
-            Column::Text("body"),
-        ],
-    },
-    Shape {
-        table: "chain",
-        columns: &[
-            Column::Text("id"),
-            Column::Int("length"),
-            Column::Bytes("head"),
-            Column::Int("base"),
-            Column::Bytes("base_hash"),
-            Column::Int("started_at"),
-        ],
-    },
-    Shape {
-        table: "receipt",
-        columns: &[
-            Column::Text("chain"),
-            Column::Int("n"),
-            Column::Int("at"),
-            Column::Bytes("hash"),
-            Column::Int("count"),
-            Column::Text("body"),
-        ],
-    },
-    Shape {
-        table: "document",
-        columns: &[
-            Column::Text("kind"),
-            Column::Text("id"),
-            Column::Int("rev"),
-            Column::Text("body"),
-            Column::Int("at"),
-        ],
-    },
-    Shape {
-        table: "audit",
-        columns: &[
-            Column::Int("n"),
-            Column::Int("at"),
-            Column::Text("actor"),
-            Column::Text("origin"),
-            Column::Text("action"),
-            Column::Text("subject"),
-            Column::Text("request_id"),
-        ],
-    },
-    Shape {
-        table: "policy_history",
-        columns: &[Column::Int("n"), Column::Text("hash"), Column::Int("at")],
-    },
-];

@@ -9,6 +9,7 @@ use std::time::Duration;
 use berth_engine::{InstanceId, NodeId};
 use rustc_hash::FxHasher;
 
+use crate::database::{Database, SnapshotItem};
 use crate::error::{Fault, LedgerError};
 use crate::model::{
     Adopt, Advance, Answer, Claim, ClaimKey, Drift, Expect, Move, Op, Outcome, Page, Plan,
@@ -16,9 +17,8 @@ use crate::model::{
 };
 use crate::postgres::{Isolation, Postgres};
 use crate::retention::{Forget, Retention};
-use crate::run::{Chain, Patience};
 use crate::sqlite::Sqlite;
-use crate::tables::{SnapshotItem, Tables};
+use crate::transaction::{Chain, Patience};
 use crate::writer::{self, Job, LaneSettings, Observer, Queue, Reply, Tally, WriteStats};
 
 /// Which database.
@@ -49,8 +49,8 @@ impl Backend {
         }
     }
 
-    fn open(&self, isolation: Isolation) -> Result<Box<dyn Tables>, LedgerError> {
-        let opened: Result<Box<dyn Tables>, Fault> = match self {
+    fn open(&self, isolation: Isolation) -> Result<Box<dyn Database>, LedgerError> {
+        let opened: Result<Box<dyn Database>, Fault> = match self {
             Self::Sqlite(path) => Sqlite::open(path).map(|tables| Box::new(tables) as _),
             Self::Postgres(url) => {
                 Postgres::open(url, isolation).map(|tables| Box::new(tables) as _)
@@ -95,7 +95,7 @@ struct Inner {
     queues: Vec<Arc<Queue>>,
     tally: Arc<Tally>,
     origins: Vec<Text>,
-    readers: Mutex<Vec<Box<dyn Tables>>>,
+    readers: Mutex<Vec<Box<dyn Database>>>,
     lanes: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -489,7 +489,7 @@ impl Ledger {
     }
 
     /// A connection of its own, for a read that cannot begin again.
-    pub(crate) fn open_tables(&self) -> Result<Box<dyn Tables>, LedgerError> {
+    pub(crate) fn open_tables(&self) -> Result<Box<dyn Database>, LedgerError> {
         self.0.backend.open(self.0.options.isolation)
     }
 
@@ -535,7 +535,7 @@ impl Ledger {
     /// Reads on a connection of its own, and once more when the connection was lost.
     pub(crate) fn read<T>(
         &self,
-        mut read: impl FnMut(&mut dyn Tables) -> Result<T, Fault>,
+        mut read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let kept = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut tables = match kept {

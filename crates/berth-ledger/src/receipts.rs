@@ -5,11 +5,11 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::database::{ChainRow, Database, ReceiptPlace, ReceiptRow};
+use crate::encoding::{hex, is_storable};
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
-use crate::lists::{ReceiptPlace, storable};
 use crate::model::{DecisionRecord, Micros, link, unpack_decisions};
-use crate::tables::{ChainRow, ReceiptRow, Tables};
 
 /// Receipts read at once.
 const STEP: i64 = 500;
@@ -202,7 +202,7 @@ impl Ledger {
 fn parts_of(id: &str) -> Option<(&str, i64, usize)> {
     let mut parts = id.split('/');
     let (chain, n, place) = (parts.next()?, parts.next()?, parts.next()?);
-    let whole = parts.next().is_none() && !chain.is_empty() && storable([chain]);
+    let whole = parts.next().is_none() && !chain.is_empty() && is_storable([chain]);
     whole.then_some((chain, n.parse().ok()?, place.parse().ok()?))
 }
 
@@ -222,7 +222,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn chain(&mut self, tables: &mut dyn Tables, chain: &ChainRow) -> Result<(), Fault> {
+    fn chain(&mut self, tables: &mut dyn Database, chain: &ChainRow) -> Result<(), Fault> {
         let (mut next, mut head) = (chain.base, chain.base_hash.clone());
         let id = chain.id.to_string();
         self.found.chains += 1;
@@ -298,8 +298,4 @@ impl Walk {
             }
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

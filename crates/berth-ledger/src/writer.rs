@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use crate::database::Database;
 use crate::error::LedgerError;
 use crate::model::{Answer, Op};
-use crate::run::{Chain, Committed, Done, Patience, Retries, run};
-use crate::tables::Tables;
+use crate::transaction::{Chain, Committed, Done, Patience, Retries, run};
 
 /// Gets the answer once it is durable, on the thread that made it so. It must be quick.
 pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
@@ -214,7 +214,7 @@ fn finish(finished: Finished, observer: Option<&Observer>) {
 /// What one lane does until the queue is closed and empty.
 pub(crate) fn lane(
     queue: &Arc<Queue>,
-    mut tables: Box<dyn Tables>,
+    mut tables: Box<dyn Database>,
     mut chain: Chain,
     settings: &LaneSettings,
 ) {

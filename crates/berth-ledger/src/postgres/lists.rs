@@ -14,14 +14,14 @@ use super::read::{RECEIPT, list, receipt_from};
 use super::rows::{
     CLAIM, POOL, WORKLOAD, claim_from, get, optional_text, pool_from, text, workload_from,
 };
+use crate::database::ReceiptRow;
+use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
-use crate::lists::{Lists, ReceiptPlace};
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
     Workload,
 };
-use crate::tables::ReceiptRow;
-use crate::work::StoredAnswer;
+use crate::unit_of_work::StoredAnswer;
 
 /// Receipts that are looked at in one statement.
 const RECEIPTS: usize = 1024;
@@ -52,7 +52,7 @@ fn entry_from(row: &Row) -> Result<AuditEntry, Fault> {
     })
 }
 
-impl Lists for Postgres {
+impl Queries for Postgres {
     fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
         let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = $1 AND id = $2";
         let call = Call::new("document", sql, vec![owned(kind), owned(id)]);

@@ -22,11 +22,11 @@ use super::rows::{
     CLAIM, DEMAND, POOL, ROOM, TEAM, claim_from, claim_key_from, demand_from, get, group_from,
     node_from, node_id, optional_text, pool_from, quota_from, text, workload_from,
 };
+use crate::encoding;
 use crate::error::Fault;
-use crate::export::Column;
 use crate::model::{ClaimKey, Micros, Text};
-use crate::stored;
-use crate::work::{
+use crate::schema::Column;
+use crate::unit_of_work::{
     ClassRow, DocumentRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows,
     TenantRow, VolumeRow,
 };
@@ -372,13 +372,13 @@ pub(super) fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
 
 fn volume_from(row: &Row) -> Result<VolumeRow, Fault> {
     let attached_to: Option<&[u8]> = get(row, 2)?;
-    let attached_to = attached_to.map(stored::instance).transpose()?;
+    let attached_to = attached_to.map(encoding::instance).transpose()?;
     Ok(VolumeRow { owner: optional_text(row, 3)?, home: node_id(row, 1)?, attached_to })
 }
 
 fn request_from(row: &Row) -> Result<RequestRow, Fault> {
     Ok(RequestRow {
-        body_hash: stored::half_hash(get(row, 2)?)?,
+        body_hash: encoding::half_hash(get(row, 2)?)?,
         answer: serde_json::from_str(get(row, 3)?)?,
         at: Micros(get(row, 4)?),
     })
@@ -425,7 +425,7 @@ pub(super) fn peeked(calls: &[Call], answers: &[Vec<Row>]) -> Result<Peeked, Fau
     for (call, answer) in calls.iter().zip(answers) {
         for row in answer {
             if call.what == "team" {
-                peeked.topologies.insert(text(row, 0)?, stored::topology(get(row, 1)?)?);
+                peeked.topologies.insert(text(row, 0)?, encoding::topology(get(row, 1)?)?);
             } else {
                 let claim = claim_from(row)?;
                 peeked.claims.insert(claim.key, claim);

@@ -18,10 +18,10 @@ use super::rows::{
     workload_from,
 };
 use super::session::Session;
+use crate::database::{LogEnds, SnapshotItem, Take};
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Micros, Seen, Segment};
-use crate::stored;
-use crate::tables::{LogEnds, SnapshotItem, Take};
 
 /// Who numbers holds this lock: "berth" and a number.
 const SEQUENCER: i64 = 0x62_6572_7468_0002;
@@ -128,7 +128,7 @@ pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(),
     })?;
     each("volume", "SELECT id, home, attached_to, owner FROM volume".to_owned(), |row| {
         let attached_to: Option<&[u8]> = get(row, 2)?;
-        let attached_to = attached_to.map(stored::instance).transpose()?;
+        let attached_to = attached_to.map(encoding::instance).transpose()?;
         let (id, owner, home) = (get(row, 0)?, get(row, 3)?, node_id(row, 1)?);
         Ok(SnapshotItem::Volume(Volume { id, owner, home, attached_to }))
     })?;

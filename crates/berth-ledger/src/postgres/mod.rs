@@ -29,8 +29,6 @@ mod pipeline;
 mod read;
 mod rows;
 mod session;
-#[cfg(test)]
-mod tests;
 mod tls;
 mod values;
 
@@ -39,14 +37,14 @@ use std::collections::BTreeSet;
 use berth_engine::NodeId;
 use tokio_postgres::Row;
 
+use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, Take};
 use crate::drift::Drifted;
 use crate::error::Fault;
-use crate::export::{NextRow, TakeRow};
 use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
+use crate::pool_search::{Runs, offer};
 use crate::retention::Forget;
-use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
-use crate::values::{Runs, offer};
-use crate::work::{Keys, PeekKeys, Peeked, Rows};
+use crate::schema::{NextRow, TakeRow};
+use crate::unit_of_work::{Keys, PeekKeys, Peeked, Rows};
 pub use isolation::{InvalidIsolation, Isolation};
 use pipeline::Call;
 use session::{Session, Target};
@@ -234,7 +232,7 @@ impl Postgres {
     }
 }
 
-impl Tables for Postgres {
+impl Database for Postgres {
     fn begin(&mut self, alone: bool) -> Result<(), Fault> {
         // Sent with the locks, which saves a round trip; see `lock`.
         self.alone = alone;
@@ -413,5 +411,24 @@ impl Tables for Postgres {
     fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {
         let done = self.load_rows(rows);
         self.tidied(done)
+    }
+}
+
+/// What tests of the whole crate need of a connection.
+#[cfg(test)]
+pub(crate) mod testing {
+    pub(crate) use super::migrate::make_first;
+    pub(crate) use super::session::{Session, configure};
+
+    impl super::Postgres {
+        /// Times that this connection waited for an answer.
+        pub(crate) fn round_trips(&self) -> u32 {
+            self.session.as_ref().map_or(0, |session| session.round_trips)
+        }
+
+        /// Runs SQL on this connection.
+        pub(crate) fn script(&mut self, sql: &str) {
+            self.with(|session| session.script("test", sql)).unwrap();
+        }
     }
 }

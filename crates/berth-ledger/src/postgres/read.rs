@@ -7,11 +7,11 @@ use super::lock::CLOCK;
 use super::pipeline::{Call, Value};
 use super::rows::{CLAIM, DEMAND, claim_from, claim_key_from, demand_from, get, node_id, text};
 use super::session::Session;
+use crate::database::{ChainRow, ReceiptRow};
 use crate::drift::{self, Drifted};
 use crate::error::Fault;
 use crate::model::{Claim, ClaimKey, Micros, Text, UnmetDemand};
 use crate::retention::Forget;
-use crate::tables::{ChainRow, ReceiptRow};
 
 pub(super) fn list<T>(
     session: &mut Session,

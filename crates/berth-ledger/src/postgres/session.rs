@@ -47,25 +47,25 @@ const SETTINGS: &str = "\
     SET client_min_messages = 'warning'";
 
 /// One connection.
-pub(super) struct Session {
+pub(crate) struct Session {
     // Dropped before the runtime that carries it.
     client: Client,
     statements: FxHashMap<String, Statement>,
     runtime: Runtime,
     /// Times that somebody waited for an answer.
     #[cfg(test)]
-    pub(super) round_trips: u32,
+    pub(crate) round_trips: u32,
 }
 
 /// Where to connect to, and how.
-pub(super) struct Target {
+pub(crate) struct Target {
     config: Config,
     /// What encrypts; none if nothing is to be.
     tls: Option<MakeRustlsConnect>,
 }
 
 /// The settings of a connection, from its URL.
-pub(super) fn configure(url: &str) -> Result<Target, Fault> {
+pub(crate) fn configure(url: &str) -> Result<Target, Fault> {
     let (plain, mut wanted) = tls::take_out(url).map_err(Fault::Fatal)?;
     let mut config: Config = plain
         .parse()
@@ -108,7 +108,7 @@ fn without_password(url: &str) -> String {
 
 impl Session {
     /// Opens a connection.
-    pub(super) fn connect(target: &Target) -> Result<Self, Fault> {
+    pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Fault::Lost(format!("no runtime: {error}")))?;
         // The connection moves whenever this thread waits for an answer; its errors reach every
@@ -155,7 +155,7 @@ impl Session {
     }
 
     /// Runs statements without values, as one script.
-    pub(super) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
+    pub(crate) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
         self.count();
         let done = self.runtime.block_on(self.client.batch_execute(sql));
         done.map_err(|error| fault(what, &error))

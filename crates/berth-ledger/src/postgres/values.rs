@@ -1,12 +1,12 @@
-//! The rows of a pool's values, for the search in `crate::values`.
+//! The rows of a pool's values, for the search in `crate::pool_search`.
 
 use super::pipeline::Call;
 use super::rows::get;
 use super::session::Session;
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::Pool;
-use crate::stored;
-use crate::values::{STEP, Taken};
+use crate::pool_search::{STEP, Taken};
 
 pub(super) fn look(
     session: &mut Session,
@@ -27,5 +27,5 @@ pub(super) fn look(
         ],
     );
     let rows = session.rows(call)?;
-    rows.iter().map(|row| Ok((stored::number(get(row, 0)?)?, get(row, 1)?))).collect()
+    rows.iter().map(|row| Ok((encoding::number(get(row, 0)?)?, get(row, 1)?))).collect()
 }

@@ -7,7 +7,7 @@
 use berth_engine::NodeId;
 use rustc_hash::FxHashMap;
 
-use crate::work::{NodeRow, Rows};
+use crate::unit_of_work::{NodeRow, Rows};
 
 /// Rows kept; about 40 MiB.
 const MOST: usize = 200_000;

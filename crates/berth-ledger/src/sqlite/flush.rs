@@ -3,12 +3,12 @@
 
 use rusqlite::{Connection, Params};
 
-use super::super::work::{Change, NodeRow, Rows};
+use crate::database::{NewReceipt, NewSegment};
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Claim, ClaimKey, Text};
-use crate::stored;
-use crate::tables::{NewReceipt, NewSegment};
-use crate::work::{ValueRow, delta};
+use crate::unit_of_work::{Change, NodeRow, Rows};
+use crate::unit_of_work::{ValueRow, delta};
 
 pub(super) fn write(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     groups(connection, rows)?;
@@ -49,8 +49,8 @@ fn groups(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         let values = (
             id,
             &group.owner,
-            stored::kind_name(group.kind),
-            stored::strength_name(group.strength),
+            encoding::kind_name(group.kind),
+            encoding::strength_name(group.strength),
             group.topology.name(),
             group.max_per_domain,
             row.home.as_deref(),
@@ -190,7 +190,7 @@ fn whole_node(
         room.limits.bandwidth,
         room.instance_limit,
         room.overhead_mib,
-        stored::cap_mode_name(room.cpu_cap_mode),
+        encoding::cap_mode_name(room.cpu_cap_mode),
         room.used.cpu,
         room.used.memory,
         room.used.disk,
@@ -351,9 +351,9 @@ fn claims(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         match (change.before, change.now) {
             (None, Some(claim)) => insert_claim(connection, claim)?,
             (Some(before), Some(claim)) => {
-                if crate::work::only_steps(before, claim) {
+                if crate::unit_of_work::only_steps(before, claim) {
                     step_claim(connection, before, claim)?;
-                } else if crate::work::only_size(before, claim) {
+                } else if crate::unit_of_work::only_size(before, claim) {
                     size_claim(connection, before, claim)?;
                 } else {
                     delete_claim(connection, change.key)?;

@@ -7,14 +7,14 @@ use super::Sqlite;
 use super::lock::{tenant_from, workload_from};
 use super::read::{NODES, RECEIPT, receipt_from, seen_from};
 use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
+use crate::database::ReceiptRow;
+use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
-use crate::lists::{Lists, ReceiptPlace};
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
     Workload,
 };
-use crate::tables::ReceiptRow;
-use crate::work::StoredAnswer;
+use crate::unit_of_work::StoredAnswer;
 
 /// All rows of a query.
 fn list<T>(
@@ -46,7 +46,7 @@ fn document_from(row: &Row<'_>) -> Result<Document, Fault> {
     })
 }
 
-impl Lists for Sqlite {
+impl Queries for Sqlite {
     fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
         let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = ?1 AND id = ?2";
         Ok(list(&self.connection, sql, (kind, id), document_from)?.pop())

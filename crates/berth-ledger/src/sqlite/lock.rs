@@ -8,10 +8,10 @@ use super::rows::{
     CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, optional_text, pool_from,
     text,
 };
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Claim, Micros, Quota, Text, UnmetDemand, Workload};
-use crate::stored;
-use crate::work::{
+use crate::unit_of_work::{
     ClassRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows, TenantRow, VolumeRow,
 };
 
@@ -24,7 +24,7 @@ pub(super) fn peek(connection: &Connection, keys: &PeekKeys, now: Micros) -> Res
         let mut statement = connection.prepare_cached("SELECT topology FROM team WHERE id = ?1")?;
         let name: Option<String> = statement.query_row([&**id], |row| row.get(0)).optional()?;
         if let Some(name) = name {
-            peeked.topologies.insert(Text::clone(id), stored::topology(&name)?);
+            peeked.topologies.insert(Text::clone(id), encoding::topology(&name)?);
         }
     }
     for node in &keys.expired_on {
@@ -196,7 +196,7 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
         if let Some(row) = found.next()? {
             let home = NodeId::new(&text(row, 0)?);
             let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
-            let attached_to = attached_to.map(stored::instance).transpose()?;
+            let attached_to = attached_to.map(encoding::instance).transpose()?;
             let owner = optional_text(row, 2)?;
             rows.volumes.load(Text::clone(id), VolumeRow { owner, home, attached_to });
         }
@@ -230,7 +230,7 @@ fn claims_and_requests(connection: &Connection, keys: &Keys, rows: &mut Rows) ->
             let hash = row.get_ref(0)?.as_blob().map_err(Fault::corrupt)?;
             let answer = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
             let row = RequestRow {
-                body_hash: stored::half_hash(hash)?,
+                body_hash: encoding::half_hash(hash)?,
                 answer: serde_json::from_str(answer)?,
                 at: Micros(row.get(2)?),
             };

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
+use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, Take};
 use crate::error::{Fault, LedgerError};
-use crate::export::{NextRow, TakeRow};
 use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
+use crate::pool_search::offer;
 use crate::retention::Forget;
-use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
-use crate::values::offer;
-use crate::work::{Keys, PeekKeys, Peeked, Rows};
+use crate::schema::{NextRow, TakeRow, newest_version};
+use crate::unit_of_work::{Keys, PeekKeys, Peeked, Rows};
 use cache::NodeCache;
 
 mod embedded {
@@ -99,7 +99,7 @@ impl Sqlite {
 
     /// Brings the schema up to date, one process at a time.
     fn migrate(&mut self) -> Result<(), Fault> {
-        let known = i64::from(newest(embedded::migrations::runner().get_migrations()));
+        let known = newest_version(embedded::migrations::runner().get_migrations());
         // Most starts find the schema as it should be, and need no lock.
         if self.schema_version()? == Some(known) {
             return Ok(());
@@ -142,12 +142,7 @@ impl Sqlite {
     }
 }
 
-/// The newest version among embedded migrations.
-pub(crate) fn newest(migrations: &[refinery::Migration]) -> i32 {
-    migrations.iter().map(|migration| migration.version()).max().unwrap_or(0)
-}
-
-impl Tables for Sqlite {
+impl Database for Sqlite {
     fn begin(&mut self, _alone: bool) -> Result<(), Fault> {
         // A second writer waits here, not in the middle.
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;

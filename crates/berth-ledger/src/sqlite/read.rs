@@ -6,13 +6,13 @@ use rusqlite::{Connection, Row};
 
 use super::lock::{demand_from, workload_from};
 use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_from, text};
+use crate::database::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
 use crate::drift::{self, Drifted};
+use crate::encoding;
 use crate::error::Fault;
-use crate::export::{Cell, NextRow, TABLES, TakeRow};
 use crate::model::{ClaimKey, Micros, Quota, Seen, Segment, Text, UnmetDemand};
 use crate::retention::Forget;
-use crate::stored;
-use crate::tables::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
+use crate::schema::{Cell, NextRow, TABLES, TakeRow};
 
 /// Calls back for each row of a query.
 pub(super) fn each(
@@ -94,7 +94,7 @@ pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(
             id: row.get(0)?,
             owner: row.get(3)?,
             home: NodeId::new(&text(row, 1)?),
-            attached_to: attached_to.map(stored::instance).transpose()?,
+            attached_to: attached_to.map(encoding::instance).transpose()?,
         }))
     })?;
     let pools = "SELECT id, kind, first, last, quarantine_s, next FROM pool";

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::flush::one;
 use crate::error::Fault;
 use crate::model::Micros;
-use crate::work::{DocumentRow, Keys, Rows};
+use crate::unit_of_work::{DocumentRow, Keys, Rows};
 
 pub(super) fn load(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
     for key in &keys.documents {

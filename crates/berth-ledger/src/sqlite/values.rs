@@ -1,12 +1,12 @@
-//! The rows of a pool's values, for the search in `crate::values`.
+//! The rows of a pool's values, for the search in `crate::pool_search`.
 
 use rusqlite::Connection;
 
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::Pool;
-use crate::stored;
-pub(super) use crate::values::Runs;
-use crate::values::{STEP, Taken};
+pub(super) use crate::pool_search::Runs;
+use crate::pool_search::{STEP, Taken};
 
 pub(super) fn look(
     connection: &Connection,
@@ -20,7 +20,7 @@ pub(super) fn look(
     let mut found = statement.query((&*pool.id, from.to_be_bytes(), to.to_be_bytes(), STEP))?;
     let mut taken = Vec::new();
     while let Some(row) = found.next()? {
-        let value = stored::number(row.get_ref(0)?.as_blob().map_err(Fault::corrupt)?)?;
+        let value = encoding::number(row.get_ref(0)?.as_blob().map_err(Fault::corrupt)?)?;
         taken.push((value, row.get(1)?));
     }
     Ok(taken)

@@ -1,6 +1,6 @@
 //! Writing claims, and the answers that a retry gets again.
 
-use crate::work::{only_size, only_steps};
+use crate::unit_of_work::{only_size, only_steps};
 
 use super::{Batch, Call, Claim, ClaimKey, Column, Fault, Rows, cells};
 

@@ -6,12 +6,12 @@
 
 use super::batch::{Batch, cells};
 use super::pipeline::Call;
+use crate::database::{NewReceipt, NewSegment};
+use crate::encoding;
 use crate::error::Fault;
-use crate::export::Column;
 use crate::model::{Claim, ClaimKey, Text};
-use crate::stored;
-use crate::tables::{NewReceipt, NewSegment};
-use crate::work::{NodeRow, Rows, delta};
+use crate::schema::Column;
+use crate::unit_of_work::{NodeRow, Rows, delta};
 
 mod claims;
 mod rest;
@@ -55,8 +55,8 @@ fn groups(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         batch.push(cells![
             id,
             group.owner.as_deref(),
-            stored::kind_name(group.kind),
-            stored::strength_name(group.strength),
+            encoding::kind_name(group.kind),
+            encoding::strength_name(group.strength),
             group.topology.name(),
             group.max_per_domain,
             row.home.as_deref(),
@@ -203,7 +203,7 @@ fn nodes(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn counters(id: &str, before: &NodeRow, now: &NodeRow) -> [crate::export::Cell; 15] {
+fn counters(id: &str, before: &NodeRow, now: &NodeRow) -> [crate::schema::Cell; 15] {
     let delta = delta::of(before, now);
     cells![
         id,
@@ -224,7 +224,7 @@ fn counters(id: &str, before: &NodeRow, now: &NodeRow) -> [crate::export::Cell; 
     ]
 }
 
-fn node_cells(id: &str, now: &NodeRow) -> [crate::export::Cell; 21] {
+fn node_cells(id: &str, now: &NodeRow) -> [crate::schema::Cell; 21] {
     let room = &now.room;
     cells![
         id,
@@ -241,7 +241,7 @@ fn node_cells(id: &str, now: &NodeRow) -> [crate::export::Cell; 21] {
         room.limits.bandwidth,
         room.instance_limit,
         room.overhead_mib,
-        stored::cap_mode_name(room.cpu_cap_mode),
+        encoding::cap_mode_name(room.cpu_cap_mode),
         room.used.cpu,
         room.used.memory,
         room.used.disk,

@@ -9,7 +9,7 @@ use berth_pgtemp::{Options, TempPostgres};
 use super::{World, granted, group, new_database, open, raw, request, server};
 use crate::model::{By, Op, Plan, PlannedClaim, Text};
 use crate::postgres::{Isolation, Postgres};
-use crate::run::{Patience, run};
+use crate::transaction::{Patience, run};
 
 /// Commits plans in one transaction; returns how many round trips that took.
 fn trips(world: &mut World, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
@@ -18,7 +18,7 @@ fn trips(world: &mut World, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
 
 /// The same for any operations that are plans.
 fn op_trips(world: &mut World, tables: &mut Postgres, ops: &[Op]) -> u32 {
-    let count = |tables: &Postgres| tables.session.as_ref().unwrap().round_trips;
+    let count = |tables: &Postgres| tables.round_trips();
     let before = count(tables);
     let patience = Patience(Duration::from_secs(10));
     let done = run(tables, &mut world.chain, ops, patience, &mut world.retries).unwrap();

@@ -6,15 +6,15 @@ use berth_engine::GroupKind;
 use berth_engine::affinity::Topology;
 
 use super::{World, granted, group, new_database, open, raw, request, server, volume};
+use crate::database::Database;
 use crate::error::{Fault, LedgerError};
-use crate::export::{Cell, TABLES};
 use crate::ledger::{Backend, Ledger};
 use crate::model::{AuditFilter, By, Expect, Op, Pool, Text};
 use crate::postgres::{Isolation, Postgres};
+use crate::schema::{Cell, TABLES};
 use crate::sqlite::Sqlite;
-use crate::tables::Tables;
 
-fn dump(tables: &mut dyn Tables) -> Vec<(usize, Vec<Cell>)> {
+fn dump(tables: &mut dyn Database) -> Vec<(usize, Vec<Cell>)> {
     let mut rows = Vec::new();
     let take = &mut |table, cells| {
         rows.push((table, cells));
@@ -24,7 +24,7 @@ fn dump(tables: &mut dyn Tables) -> Vec<(usize, Vec<Cell>)> {
     rows
 }
 
-fn load(tables: &mut dyn Tables, rows: &[(usize, Vec<Cell>)]) {
+fn load(tables: &mut dyn Database, rows: &[(usize, Vec<Cell>)]) {
     let mut rows: VecDeque<_> = rows.iter().cloned().collect();
     tables.load(&mut || Ok(rows.pop_front())).unwrap();
 }
@@ -187,7 +187,7 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
     assert_eq!(ledger.import(&mut export(1).as_bytes()).unwrap().rows, 2);
     let mut secrets = 0;
     let take = |item| {
-        secrets += i32::from(matches!(item, crate::tables::SnapshotItem::Secrets(..)));
+        secrets += i32::from(matches!(item, crate::database::SnapshotItem::Secrets(..)));
         Ok(())
     };
     ledger.snapshot(take).unwrap();
@@ -208,10 +208,10 @@ fn a_ledger_of_the_first_schema_is_migrated_with_the_policy_in_force() {
     let server = server();
     let url = new_database(&server);
     let mut hand = raw(&url);
-    crate::postgres::migrate::make_first(&mut hand);
+    crate::postgres::testing::make_first(&mut hand);
     hand.script("test", policies).unwrap();
-    let sqlite: Box<dyn Tables> = Box::new(Sqlite::open(&path).unwrap());
-    let postgres: Box<dyn Tables> = Box::new(open(&url, Isolation::ReadCommitted));
+    let sqlite: Box<dyn Database> = Box::new(Sqlite::open(&path).unwrap());
+    let postgres: Box<dyn Database> = Box::new(open(&url, Isolation::ReadCommitted));
     for mut tables in [sqlite, postgres] {
         let history = tables.policy_history(8).unwrap();
         assert_eq!(history, [(1, "new".to_owned(), crate::model::Micros(7))]);

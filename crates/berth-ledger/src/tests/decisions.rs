@@ -10,7 +10,7 @@ use crate::model::{
     Basis, DecisionOutcome, DecisionRecord, EventBody, Op, Outcome, Plan, PlannedClaim, Seen, Text,
     Verdict,
 };
-use crate::run::Committed;
+use crate::transaction::Committed;
 use crate::writer::Observer;
 
 fn options() -> Options {

@@ -6,11 +6,11 @@
 use berth_engine::{Group, NodeFacts, NodeId, Volume};
 
 use crate::error::Fault;
-use crate::lists::Lists;
 use crate::model::{
-    Claim, ClaimKey, Micros, Pool, Quota, Seen, Segment, Text, UnmetDemand, Workload,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, Quota, QuotaUse, Seen,
+    Segment, StoredPolicy, Text, UnmetDemand, Workload,
 };
-use crate::work::{Keys, PeekKeys, Peeked, Rows};
+use crate::unit_of_work::{Keys, PeekKeys, Peeked, Rows, StoredAnswer};
 
 /// Events to be appended, as one segment.
 pub(crate) struct NewSegment {
@@ -86,7 +86,7 @@ pub enum SnapshotItem {
 pub(crate) type Take<'a> = dyn FnMut(SnapshotItem) -> Result<(), Fault> + 'a;
 
 /// One connection to one database.
-pub(crate) trait Tables: Lists + Send {
+pub(crate) trait Database: Queries + Send {
     // A write, in this order.
 
     /// Begins a transaction that will write; `alone` waits until no other writer is under way.
@@ -151,8 +151,58 @@ pub(crate) trait Tables: Lists + Send {
     fn dump(
         &mut self,
         wanted: &dyn Fn(&str) -> bool,
-        take: &mut crate::export::TakeRow<'_>,
+        take: &mut crate::schema::TakeRow<'_>,
     ) -> Result<i64, Fault>;
     /// Puts rows of an export into an empty ledger, as one transaction.
-    fn load(&mut self, rows: &mut crate::export::NextRow<'_>) -> Result<(), Fault>;
+    fn load(&mut self, rows: &mut crate::schema::NextRow<'_>) -> Result<(), Fault>;
+}
+
+/// What a database must be able to look up. Each is a transaction of its own.
+pub(crate) trait Queries {
+    /// One document.
+    fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault>;
+    /// Documents of a kind after this id, in the order of their ids; at least as many as asked for
+    /// if there are.
+    fn documents(&mut self, kind: &str, after: &str, limit: usize) -> Result<Vec<Document>, Fault>;
+    /// Entries of the audit log before this one, newest first; at least as many as asked for if
+    /// there are.
+    fn audit(
+        &mut self,
+        before: i64,
+        limit: usize,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditEntry>, Fault>;
+    /// All policies, in the order of their names.
+    fn policies(&mut self) -> Result<Vec<StoredPolicy>, Fault>;
+    /// When which policy was put in force, newest first; at least as many as asked for if there
+    /// are.
+    fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault>;
+    /// One node, and what a plan on it would rest on.
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault>;
+    /// All pools, in the order of their ids, each with how many of its values are in use.
+    fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault>;
+    /// All tenants with limits, in the order of their names.
+    fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault>;
+    /// All workloads, in the order of owner and name.
+    fn workloads(&mut self) -> Result<Vec<Workload>, Fault>;
+    /// Claims after this one, in the order of their keys; at least as many as asked for if there
+    /// are.
+    fn claims_page(&mut self, after: Option<ClaimKey>, limit: usize) -> Result<Vec<Claim>, Fault>;
+    /// Receipts with decisions up to a place and with it, newest first: so many that they have as
+    /// many decisions as asked for, or some of them. None means that there are no more.
+    fn receipts_until(
+        &mut self,
+        place: &ReceiptPlace,
+        decisions: usize,
+    ) -> Result<Vec<ReceiptRow>, Fault>;
+    /// The answer that was given to a request, if it is kept.
+    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault>;
+}
+
+/// A place among all receipts: in the order of time, then chain, then number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiptPlace {
+    pub(crate) at: i64,
+    pub(crate) chain: String,
+    pub(crate) n: i64,
 }

@@ -8,11 +8,11 @@ use berth_engine::affinity::Topology;
 use berth_engine::{GroupKind, NodeId};
 
 use super::{World, code, group, new_database, open, raw, release, request, server};
+use crate::database::SnapshotItem;
 use crate::error::{Fault, LedgerError};
 use crate::model::{Answer, Op, Outcome, Pool, Quota, SlotKey, Text};
 use crate::postgres::Isolation;
-use crate::run::{Chain, Patience, Retries, run};
-use crate::tables::SnapshotItem;
+use crate::transaction::{Chain, Patience, Retries, run};
 
 const WRITERS: u128 = 4;
 
@@ -363,7 +363,7 @@ fn a_writer_that_is_kept_waiting_gives_up_and_leaves_nothing_locked() {
     let mut world = World::postgres(&url, Isolation::Serializable);
     world.node("n1", "z", "r");
     let mut tables = open(&url, Isolation::Serializable);
-    tables.with(|session| session.script("test", "SET lock_timeout = '20ms'")).unwrap();
+    tables.script("SET lock_timeout = '20ms'");
     let mut holder = raw(&url);
     holder.script("test", "BEGIN; SELECT 1 FROM node_room FOR UPDATE").unwrap();
     let planned = world.planned(request(1), "n1", "z", "r");

@@ -3,11 +3,11 @@
 use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState, Timestamp, Volume};
 
 use super::{World, code, everywhere, granted, request, volume};
+use crate::database::SnapshotItem;
 use crate::model::{
     Advance, Answer, ClaimKey, EventBody, Expect, Op, Outcome, Plan, Pool, Quota, Resize, Step,
     TenantUse, Text, Workload,
 };
-use crate::tables::SnapshotItem;
 
 fn stale(current: Option<i64>) -> Answer {
     Answer::Outcome(Outcome::Stale { current })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Fault;
 use crate::model::{Pool, Text};
-use crate::work::{Keys, Rows};
+use crate::unit_of_work::{Keys, Rows};
 
 /// Rows looked at per step of a search.
 pub(crate) const STEP: i64 = 512;

@@ -20,16 +20,16 @@ use berth_engine::{
 };
 use berth_pgtemp::{Options, TempPostgres};
 
-use super::session::{Session, configure};
-use super::{Isolation, Postgres};
+use crate::database::{Database, SnapshotItem};
 use crate::drift::Drifted;
 use crate::model::{
     Answer, Claim, ClaimKey, Event, Op, Outcome, Plan, PlannedClaim, Rejected, Release, Seen,
     Standing, Text, Verdict,
 };
-use crate::run::{Chain, Patience, Retries, run};
+use crate::postgres::testing::{Session, configure};
+use crate::postgres::{Isolation, Postgres};
 use crate::sqlite::Sqlite;
-use crate::tables::{SnapshotItem, Tables};
+use crate::transaction::{Chain, Patience, Retries, run};
 
 /// One server for all tests that run at the same time; it goes with the last of them.
 static SERVER: Mutex<Weak<TempPostgres>> = Mutex::new(Weak::new());
@@ -60,7 +60,7 @@ fn raw(url: &str) -> Session {
 
 /// A ledger under test, and a hand in its database.
 struct World {
-    tables: Box<dyn Tables>,
+    tables: Box<dyn Database>,
     chain: Chain,
     retries: Retries,
     hand: Box<dyn FnMut(&str) + Send>,
@@ -69,7 +69,7 @@ struct World {
 }
 
 impl World {
-    fn new(tables: Box<dyn Tables>, hand: Box<dyn FnMut(&str) + Send>) -> Self {
+    fn new(tables: Box<dyn Database>, hand: Box<dyn FnMut(&str) + Send>) -> Self {
         Self {
             tables,
             chain: Chain::new(),

@@ -417,7 +417,7 @@ fn what_operators_state_is_kept() {
         let policies: Vec<&str> = items
             .iter()
             .filter_map(|item| match item {
-                crate::tables::SnapshotItem::Policy(name, _, _) => Some(name.as_str()),
+                crate::database::SnapshotItem::Policy(name, _, _) => Some(name.as_str()),
                 _ => None,
             })
             .collect();

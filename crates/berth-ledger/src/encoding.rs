@@ -86,3 +86,14 @@ pub(crate) fn number(bytes: &[u8]) -> Result<u128, Fault> {
 pub(crate) fn small(count: i64) -> Result<u32, Fault> {
     u32::try_from(count).map_err(|_| Fault::corrupt(format!("the amount {count}")))
 }
+
+/// Whether texts can be stored at all. What cannot be is not there, and must not reach a database
+/// that would refuse the question.
+pub(crate) fn is_storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
+    !texts.into_iter().any(|text| text.as_ref().contains('\0'))
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -5,12 +5,13 @@
 use std::thread;
 use std::time::Duration;
 
+use crate::database::{Database, NewReceipt, NewSegment};
+use crate::encoding::hex;
 use crate::error::{Fault, LedgerError};
 use crate::model::{
     Answer, EventBody, Micros, Op, Text, Verdict, link, pack_decisions, pack_events,
 };
-use crate::tables::{NewReceipt, NewSegment, Tables};
-use crate::work::{Peeked, Work, needs, wants_peek};
+use crate::unit_of_work::{Peeked, Work, needs, wants_peek};
 
 /// Attempts at one transaction while others get in the way.
 const TRIES: u32 = 50;
@@ -75,7 +76,7 @@ pub(crate) struct Patience(pub(crate) Duration);
 /// A plan that was turned away is looked at once more, with care: perhaps it is a retry of one that
 /// was granted, and stands in its own way. Most plans are granted, and cost no second look.
 pub(crate) fn run(
-    tables: &mut dyn Tables,
+    tables: &mut dyn Database,
     chain: &mut Chain,
     ops: &[Op],
     patience: Patience,
@@ -107,7 +108,7 @@ pub(crate) fn run(
 
 /// One transaction, tried until it commits. Returns whether it looked for earlier answers.
 fn transact(
-    tables: &mut dyn Tables,
+    tables: &mut dyn Database,
     chain: &mut Chain,
     ops: &[Op],
     patience: Patience,
@@ -165,7 +166,7 @@ fn transact(
 }
 
 /// Finds out how far the chain came, where that is not known.
-fn resume(tables: &mut dyn Tables, chain: &mut Chain) -> Result<(), Fault> {
+fn resume(tables: &mut dyn Database, chain: &mut Chain) -> Result<(), Fault> {
     if !chain.unsure {
         return Ok(());
     }
@@ -179,7 +180,7 @@ fn resume(tables: &mut dyn Tables, chain: &mut Chain) -> Result<(), Fault> {
 }
 
 fn attempt(
-    tables: &mut dyn Tables,
+    tables: &mut dyn Database,
     chain: &mut Chain,
     ops: &[Op],
     careful: bool,
@@ -206,7 +207,7 @@ fn attempt(
 }
 
 /// Appends the events and receipts of the work.
-fn record(tables: &mut dyn Tables, chain: &mut Chain, work: &mut Work) -> Result<(), Fault> {
+fn record(tables: &mut dyn Database, chain: &mut Chain, work: &mut Work) -> Result<(), Fault> {
     let at = work.rows.now;
     let segment = match work.events.len() {
         0 => None,
@@ -235,11 +236,11 @@ fn record(tables: &mut dyn Tables, chain: &mut Chain, work: &mut Work) -> Result
 }
 
 /// The first receipt of a chain names the chains before it, so that none can vanish unnoticed.
-fn genesis(tables: &mut dyn Tables) -> Result<String, Fault> {
+fn genesis(tables: &mut dyn Database) -> Result<String, Fault> {
     let mut before = serde_json::Map::new();
     for chain in tables.chains()?.into_iter().take(64) {
-        let head: String = chain.head.iter().map(|byte| format!("{byte:02x}")).collect();
-        before.insert(chain.id.to_string(), serde_json::json!([chain.length, head]));
+        let end = serde_json::json!([chain.length, hex(&chain.head)]);
+        before.insert(chain.id.to_string(), end);
     }
     Ok(serde_json::json!({ "chains": before }).to_string())
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 use berth_pgtemp::{Options, TempPostgres};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
+use crate::database::Database;
 use crate::error::Fault;
-use crate::postgres::tests::raw;
 use crate::postgres::{Isolation, Postgres};
-use crate::tables::Tables;
+use crate::tests::raw;
 
 /// A certificate authority, in PEM, that has made a certificate for one name.
 struct Made {

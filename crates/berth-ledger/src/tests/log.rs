@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{World, everywhere, granted, new_database, raw, request, server};
+use crate::database::SnapshotItem;
 use crate::model::EventBody;
 use crate::postgres::Isolation;
 use crate::retention::Forget;
-use crate::tables::SnapshotItem;
 
 fn commit(world: &mut World, instances: impl Iterator<Item = u128>) {
     let claims = instances.map(|n| world.planned(request(n), "n1", "z", "r")).collect();
