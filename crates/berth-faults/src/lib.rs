@@ -5,26 +5,26 @@
 //! was acknowledged with what the tables say, in SQL of its own: it must share no code with the
 //! ledger that it judges.
 
-mod book;
 mod check;
-mod deed;
 mod disk;
+mod fixture;
 mod fleet;
+mod history;
 mod load;
+mod operation;
 mod process;
 mod proxy;
 mod size;
-mod stage;
 mod wait;
 
-pub use book::{Book, Known};
 pub use check::{check, finish};
-pub use deed::{Deed, Message, Reply, Wanted};
 pub use disk::{Ballast, NoDisk, SmallDisk};
+pub use fixture::Fixture;
 pub use fleet::{NODES, Nodes, set_up};
+pub use history::{ExpectedClaim, History};
 pub use load::Load;
+pub use operation::{ClaimSpec, Message, Operation, Reply};
 pub use process::Worker;
 pub use proxy::Proxy;
 pub use size::{FirstDecision, Size, decide_first, fill};
-pub use stage::Stage;
 pub use wait::{Stopwatch, setting, wait_until};

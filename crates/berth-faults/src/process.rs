@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::book::Book;
-use crate::deed::Message;
+use crate::history::History;
+use crate::operation::Message;
 
 /// How long a worker may take until it has something to tell.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -66,11 +66,11 @@ impl Worker {
     ///
     /// # Errors
     /// When it ended before.
-    pub fn wait_for_answer(&mut self, round: u32, book: &mut Book) -> anyhow::Result<()> {
-        let before = book.done;
-        while book.done == before {
+    pub fn wait_for_answer(&mut self, round: u32, history: &mut History) -> anyhow::Result<()> {
+        let before = history.done;
+        while history.done == before {
             let line = self.line()?;
-            book.note(round, serde_json::from_str(&line)?);
+            history.record(round, serde_json::from_str(&line)?);
         }
         Ok(())
     }
@@ -92,10 +92,10 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::kill`], or when what it told cannot be read.
-    pub fn kill_and_note(self, round: u32, book: &mut Book) -> anyhow::Result<()> {
+    pub fn kill_and_record(self, round: u32, history: &mut History) -> anyhow::Result<()> {
         for line in self.kill()? {
             let message: Message = serde_json::from_str(&line).with_context(|| line.clone())?;
-            book.note(round, message);
+            history.record(round, message);
         }
         Ok(())
     }

@@ -119,11 +119,11 @@ fn connect(state: &Arc<State>, client: TcpStream, server: SocketAddr) -> std::io
 }
 
 /// Passes bytes on until one side is gone, as far as they are wanted.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut wanted: impl FnMut(&[u8]) -> bool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, mut spec: impl FnMut(&[u8]) -> bool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let bytes = &buffer[..count];
-        if wanted(bytes) && to.write_all(bytes).is_err() {
+        if spec(bytes) && to.write_all(bytes).is_err() {
             break;
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use berth_engine::{Amounts, BatchMode, Fleet, InstanceId, InstanceRequest, NodeFacts, Policy};
 use berth_ledger::{
-    Answer, Backend, DEFAULT_LEASE_S, Job, Ledger, LedgerError, Op, Outcome, Plan, PlannedClaim,
-    Seen, Spec, Text, Verdict,
+    Answer, Backend, DEFAULT_LEASE_S, Job, Ledger, LedgerError, NodeVersion, Op, Outcome, Plan,
+    PlannedClaim, Spec, Text, Verdict,
 };
 use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_sim::NOW;
@@ -114,8 +114,8 @@ pub fn fill(ledger: &Ledger, size: Size) -> anyhow::Result<()> {
             let mut request = shape.clone();
             request.id = InstanceId::from_u128((9 << 100) | u128::from(claim));
             let node = berth_sim::node_id(claim % size.nodes);
-            let seen = Seen { constraint_gen: 1, ..Seen::default() };
-            PlannedClaim::with_spec(Arc::new(request), spec.clone(), &policy, node, seen)
+            let versions = NodeVersion { constraint_gen: 1, ..NodeVersion::default() };
+            PlannedClaim::with_spec(Arc::new(request), spec.clone(), &policy, node, versions)
         });
         Ok(Op::Commit(Plan::new(&format!("fill-{number}"), &shape.owner, claims.collect())))
     });

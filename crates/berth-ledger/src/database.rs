@@ -7,10 +7,10 @@ use berth_engine::{Group, NodeFacts, NodeId, Volume};
 
 use crate::error::Fault;
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, Quota, QuotaUse, Seen,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, Quota, QuotaUse,
     Segment, StoredPolicy, Text, UnmetDemand, Workload,
 };
-use crate::unit_of_work::{Keys, PeekKeys, Peeked, Rows, StoredAnswer};
+use crate::unit_of_work::{Keys, Rows, StoredAnswer, UnlockedReadKeys, UnlockedReads};
 
 /// Events to be appended, as one segment.
 pub(crate) struct NewSegment {
@@ -69,7 +69,7 @@ pub enum SnapshotItem {
     /// A group.
     Group(Group),
     /// A node, and what a plan on it would rest on.
-    Node(Box<NodeFacts>, Seen),
+    Node(Box<NodeFacts>, NodeVersion),
     /// A volume.
     Volume(Volume),
     /// A pool.
@@ -83,16 +83,16 @@ pub enum SnapshotItem {
 }
 
 /// Takes a snapshot's items as they are read.
-pub(crate) type Take<'a> = dyn FnMut(SnapshotItem) -> Result<(), Fault> + 'a;
+pub(crate) type TakeItem<'a> = dyn FnMut(SnapshotItem) -> Result<(), Fault> + 'a;
 
 /// One connection to one database.
 pub(crate) trait Database: Queries + Send {
     // A write, in this order.
 
-    /// Begins a transaction that will write; `alone` waits until no other writer is under way.
-    fn begin(&mut self, alone: bool) -> Result<(), Fault>;
+    /// Begins a transaction that will write; `exclusive` waits until no other writer is under way.
+    fn begin(&mut self, exclusive: bool) -> Result<(), Fault>;
     /// Looks at rows without locking them.
-    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault>;
+    fn read_unlocked(&mut self, keys: &UnlockedReadKeys) -> Result<UnlockedReads, Fault>;
     /// Locks rows in the one lock order, reads them, then reads the clock.
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault>;
     /// Writes what changed, each row guarded by what was read.
@@ -123,7 +123,7 @@ pub(crate) trait Database: Queries + Send {
     /// Segments that hold events after this one, in order; about as many events as asked for.
     fn segments_after(&mut self, cursor: i64, limit: i64) -> Result<Vec<Segment>, Fault>;
     /// Everything, as of one moment. Returns the number of the last event that is in it.
-    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault>;
+    fn snapshot(&mut self, take: &mut TakeItem<'_>) -> Result<i64, Fault>;
     /// One claim.
     fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault>;
     /// The claims of a tenant, or of one of its workloads.
@@ -133,7 +133,7 @@ pub(crate) trait Database: Queries + Send {
     /// Nodes that have an expired claim.
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
     /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.
-    fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault>;
+    fn drifted(&mut self) -> Result<crate::drift::DriftedRows, Fault>;
     /// Nodes and when they were last heard, for those heard since.
     fn heartbeats_since(&mut self, at: i64) -> Result<Vec<(NodeId, i64)>, Fault>;
     /// Unmet demand, most recent first.
@@ -145,7 +145,7 @@ pub(crate) trait Database: Queries + Send {
 
     /// Drops events before this one, answers and resting values older than that, and receipts
     /// before that time; returns how many rows went.
-    fn forget(&mut self, what: &crate::retention::Forget) -> Result<u64, Fault>;
+    fn forget(&mut self, what: &crate::retention::RetentionCutoffs) -> Result<u64, Fault>;
     /// All rows of the tables that are wanted, as of one moment. Returns the number of the last event
     /// that is in them.
     fn dump(
@@ -178,7 +178,7 @@ pub(crate) trait Queries {
     /// are.
     fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault>;
     /// One node, and what a plan on it would rest on.
-    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault>;
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, Fault>;
     /// All pools, in the order of their ids, each with how many of its values are in use.
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault>;
     /// All tenants with limits, in the order of their names.

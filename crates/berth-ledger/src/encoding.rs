@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::error::Fault;
 
-pub(crate) fn state(name: &str) -> Result<NodeState, Fault> {
+pub(crate) fn parse_state(name: &str) -> Result<NodeState, Fault> {
     use NodeState::{Active, Cordoned, Degraded, Draining, Joining, Lost};
     let states = [Joining, Active, Cordoned, Draining, Degraded, Lost];
     named("node state", name, states.map(|state| (state.name(), state)))
@@ -21,7 +21,7 @@ pub(crate) const fn cap_mode_name(mode: CpuCapMode) -> &'static str {
     }
 }
 
-pub(crate) fn cap_mode(name: &str) -> Result<CpuCapMode, Fault> {
+pub(crate) fn parse_cap_mode(name: &str) -> Result<CpuCapMode, Fault> {
     use CpuCapMode::{Capped, Mixed, Uncapped, Uniform};
     let modes = [Uniform, Capped, Uncapped, Mixed];
     named("CPU cap mode", name, modes.map(|mode| (cap_mode_name(mode), mode)))
@@ -34,7 +34,7 @@ pub(crate) const fn kind_name(kind: GroupKind) -> &'static str {
     }
 }
 
-pub(crate) fn kind(name: &str) -> Result<GroupKind, Fault> {
+pub(crate) fn parse_group_kind(name: &str) -> Result<GroupKind, Fault> {
     let kinds = [GroupKind::Together, GroupKind::Apart];
     named("group kind", name, kinds.map(|kind| (kind_name(kind), kind)))
 }
@@ -46,12 +46,12 @@ pub(crate) const fn strength_name(strength: Strength) -> &'static str {
     }
 }
 
-pub(crate) fn strength(name: &str) -> Result<Strength, Fault> {
+pub(crate) fn parse_strength(name: &str) -> Result<Strength, Fault> {
     let strengths = [Strength::Hard, Strength::Soft];
     named("group strength", name, strengths.map(|strength| (strength_name(strength), strength)))
 }
 
-pub(crate) fn topology(name: &str) -> Result<Topology, Fault> {
+pub(crate) fn parse_topology(name: &str) -> Result<Topology, Fault> {
     let levels = [Topology::Node, Topology::Rack, Topology::Zone];
     named("topology", name, levels.map(|level| (level.name(), level)))
 }
@@ -65,25 +65,25 @@ fn named<T: Copy, const N: usize>(
     found.map(|(_, value)| *value).ok_or_else(|| Fault::corrupt(format!("{what} {name:?}")))
 }
 
-pub(crate) fn uuid(bytes: &[u8]) -> Result<Uuid, Fault> {
+pub(crate) fn parse_uuid(bytes: &[u8]) -> Result<Uuid, Fault> {
     Uuid::from_slice(bytes).map_err(|_| Fault::corrupt(format!("an id of {} bytes", bytes.len())))
 }
 
-pub(crate) fn instance(bytes: &[u8]) -> Result<InstanceId, Fault> {
-    uuid(bytes).map(InstanceId)
+pub(crate) fn parse_instance(bytes: &[u8]) -> Result<InstanceId, Fault> {
+    parse_uuid(bytes).map(InstanceId)
 }
 
-pub(crate) fn half_hash(bytes: &[u8]) -> Result<[u8; 16], Fault> {
+pub(crate) fn parse_half_hash(bytes: &[u8]) -> Result<[u8; 16], Fault> {
     <[u8; 16]>::try_from(bytes).map_err(|_| Fault::corrupt("a hash of the wrong length"))
 }
 
-pub(crate) fn number(bytes: &[u8]) -> Result<u128, Fault> {
+pub(crate) fn parse_value(bytes: &[u8]) -> Result<u128, Fault> {
     let bytes = <[u8; 16]>::try_from(bytes);
     bytes.map(u128::from_be_bytes).map_err(|_| Fault::corrupt("a value of the wrong length"))
 }
 
 /// A count that is never negative and never beyond 32 bits.
-pub(crate) fn small(count: i64) -> Result<u32, Fault> {
+pub(crate) fn to_u32(count: i64) -> Result<u32, Fault> {
     u32::try_from(count).map_err(|_| Fault::corrupt(format!("the amount {count}")))
 }
 

@@ -89,15 +89,15 @@ pub enum LedgerError {
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// A serialization failure, a deadlock or a busy database: begin again.
-    Again(String),
+    Retry(String),
     /// A unique key was taken: begin again, and look first.
     Duplicate(String),
     /// A guarded write did not find the row as it was read: begin again, and wonder.
     Guard(String),
     /// The connection is gone; whether a commit happened is not known.
-    Lost(String),
+    Disconnected(String),
     /// No space is left.
-    Full(String),
+    StorageFull(String),
     /// Nothing that another attempt would change.
     Fatal(LedgerError),
 }
@@ -116,11 +116,11 @@ impl Fault {
     /// What a caller is told when there is no further attempt.
     pub(crate) fn into_error(self, tries: u32) -> LedgerError {
         match self {
-            Self::Again(last) | Self::Duplicate(last) | Self::Guard(last) => {
+            Self::Retry(last) | Self::Duplicate(last) | Self::Guard(last) => {
                 LedgerError::Contention { tries, last }
             }
-            Self::Lost(why) => LedgerError::Unreachable(why),
-            Self::Full(why) => LedgerError::StorageFull(why),
+            Self::Disconnected(why) => LedgerError::Unreachable(why),
+            Self::StorageFull(why) => LedgerError::StorageFull(why),
             Self::Fatal(error) => error,
         }
     }

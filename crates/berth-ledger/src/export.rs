@@ -14,9 +14,16 @@ use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 use crate::schema::{Cell, Column, TABLES};
 
-/// The form of the lines; a newer one would be refused. Format 1 had fewer tables, and up to format 2
-/// claims had no permits.
-const FORMAT: u32 = 3;
+/// The format of the lines; a newer one is refused. Format 1 had fewer tables, up to format 2 claims
+/// had no permits, and up to format 3 groups were called teams.
+const FORMAT: u32 = 4;
+
+/// Names of tables in older formats, and what they are called now.
+const RENAMED: [(&str, &str); 3] = [
+    ("team", "placement_group"),
+    ("team_domain", "placement_group_domain"),
+    ("team_member", "placement_group_member"),
+];
 
 /// What went wrong with an export or import.
 #[derive(Debug, Error)]
@@ -121,7 +128,7 @@ impl Ledger {
         mut take: impl FnMut(&'static str, Map<String, Value>) -> Result<(), LedgerError>,
     ) -> Result<i64, LedgerError> {
         // Not by way of the readers that are kept: what was handed out cannot be read once more.
-        let mut open = self.open_tables()?;
+        let mut open = self.open_database()?;
         let wanted = |table: &str| tables.contains(&table);
         let read = open.dump(&wanted, &mut |table, cells| {
             let shape = &TABLES[table];
@@ -242,9 +249,10 @@ impl Reader<'_> {
             self.end = Some(end);
             return Ok(None);
         }
-        let (table, cells) =
+        let (name, table, cells) =
             read_line(&line).ok_or_else(|| malformed(number, "not a row".to_owned()))?;
-        self.lines.note(Some(TABLES[table].table), &line);
+        // Counted under the name it has in the export, which its last line repeats.
+        self.lines.note(Some(&name), &line);
         Ok(Some((table, cells)))
     }
 }
@@ -259,10 +267,13 @@ fn line_of(table: usize, cells: &[Cell]) -> String {
     Value::Array(name.chain(cells.iter().map(value)).collect()).to_string()
 }
 
-fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
+/// A row: the table's name in the export, which table that is, and the cells.
+fn read_line(line: &str) -> Option<(String, usize, Vec<Cell>)> {
     let Value::Array(values) = serde_json::from_str(line).ok()? else { return None };
-    let (name, values) = values.split_first()?;
-    let table = TABLES.iter().position(|shape| Some(shape.table) == name.as_str())?;
+    let (Value::String(name), values) = values.split_first()? else { return None };
+    let renamed = RENAMED.iter().find(|(old, _)| *old == name.as_str());
+    let current = renamed.map_or(name.as_str(), |(_, new)| *new);
+    let table = TABLES.iter().position(|shape| shape.table == current)?;
     // Columns that came later are at the end, and empty in older exports.
     let columns = TABLES[table].columns;
     let missing = columns.len().checked_sub(values.len())?;
@@ -281,7 +292,7 @@ fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
             _ => return None,
         })
     });
-    Some((table, cells.collect::<Option<Vec<Cell>>>()?))
+    Some((name.clone(), table, cells.collect::<Option<Vec<Cell>>>()?))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

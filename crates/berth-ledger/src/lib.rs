@@ -4,6 +4,7 @@
 //! numbers that stood against it. On SQLite, embedded, or on PostgreSQL, shared by any number of
 //! servers; the rules are in one place (`unit_of_work`) and the databases only lock, read and write rows.
 
+mod backend;
 mod database;
 mod drift;
 mod encoding;
@@ -24,13 +25,14 @@ mod transaction;
 mod unit_of_work;
 mod writer;
 
+pub use backend::{Backend, Options};
 pub use database::SnapshotItem;
 pub use error::LedgerError;
 pub use export::{Transfer, TransferError};
-pub use ledger::{Backend, Ledger, Mark, Options};
+pub use ledger::{Ledger, WriterPosition};
 pub use model::*;
 pub use postgres::{InvalidIsolation, Isolation};
 pub use receipts::{ChainFault, Decision, Verification};
 pub use retention::Retention;
-pub use transaction::{Committed, Retries};
+pub use transaction::{CommitRecord, Retries};
 pub use writer::{Job, Observer, Reply, WriteStats};

@@ -7,13 +7,13 @@ use crate::encoding::is_storable;
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Grant, Micros, Pool, QuotaUse, Seen,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Grant, Micros, NodeVersion, Pool, QuotaUse,
     StoredPolicy, Workload,
 };
 use crate::unit_of_work::StoredAnswer;
 
 /// The most rows that one page can have.
-const PAGE_MOST: usize = 10_000;
+const PAGE_MAX: usize = 10_000;
 
 impl Ledger {
     /// One document.
@@ -83,7 +83,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn node(&self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, LedgerError> {
+    pub fn node(&self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, LedgerError> {
         if !is_storable([id.as_str()]) {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl Ledger {
         }
         Ok(match self.read(|tables| tables.answer(request_id, owner))? {
             Some(StoredAnswer::Granted(grant)) => Some(grant),
-            Some(StoredAnswer::Stands(_)) | None => None,
+            Some(StoredAnswer::Status(_)) | None => None,
         })
     }
 
@@ -148,7 +148,7 @@ impl Ledger {
         limit: usize,
         read: impl Fn(&mut dyn Database, usize) -> Result<Vec<T>, Fault>,
     ) -> Result<Vec<T>, LedgerError> {
-        let limit = limit.min(PAGE_MOST);
+        let limit = limit.min(PAGE_MAX);
         if limit == 0 {
             return Ok(Vec::new());
         }

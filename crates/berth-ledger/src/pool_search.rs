@@ -11,18 +11,18 @@ use crate::unit_of_work::{Keys, Rows};
 pub(crate) const STEP: i64 = 512;
 
 /// Values of a pool that have a row, each with the time it was given back, if it was.
-pub(crate) type Taken = Vec<(u128, Option<i64>)>;
+pub(crate) type TakenValues = Vec<(u128, Option<i64>)>;
 
 /// Finds as many free values as the transaction may need, pool by pool. `look` reads the rows of a
 /// range in order, at most [`STEP`] of them.
 ///
 /// Small pools are searched while their row is locked, since two searches would find the same value.
 /// Large ones are searched from a place of the writer's own, and need no lock.
-pub(crate) fn offer(
+pub(crate) fn find_free_values(
     keys: &Keys,
     rows: &mut Rows,
-    runs: &mut Runs,
-    mut look: impl FnMut(&Pool, u128, u128) -> Result<Taken, Fault>,
+    runs: &mut PoolCursors,
+    mut look: impl FnMut(&Pool, u128, u128) -> Result<TakenValues, Fault>,
 ) -> Result<(), Fault> {
     for (id, &wanted) in keys.pools.iter().filter(|(_, wanted)| **wanted > 0) {
         let Some(row) = rows.pools.get(id) else { continue };
@@ -49,9 +49,9 @@ pub(crate) fn offer(
 /// and upwards from there, so that two writers practically never meet and nobody need lock the pool.
 /// A value that another took in the meantime makes it start elsewhere.
 #[derive(Default)]
-pub(crate) struct Runs(BTreeMap<Text, u128>);
+pub(crate) struct PoolCursors(BTreeMap<Text, u128>);
 
-impl Runs {
+impl PoolCursors {
     /// Where to look next.
     pub(crate) fn start(&mut self, pool: &Pool) -> u128 {
         let random = || pool.first + fastrand::u128(0..pool.size());
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_run_goes_on_after_what_was_found_and_stays_within_its_pool() {
         let pool = Pool::parse("p", "fd00::/104").unwrap();
-        let mut runs = Runs::default();
+        let mut runs = PoolCursors::default();
         let start = runs.start(&pool);
         assert!((pool.first..=pool.last).contains(&start));
         runs.advance(&pool, &[pool.first, pool.first + 4]);

@@ -100,7 +100,7 @@ impl Ledger {
     /// When the database cannot be read.
     pub fn verify(&self) -> Result<Verification, LedgerError> {
         self.read(|tables| {
-            let mut walk = Walk::default();
+            let mut walk = ChainWalk::default();
             let chains = tables.chains()?;
             for chain in &chains {
                 walk.chain(tables, chain)?;
@@ -115,7 +115,7 @@ impl Ledger {
     /// # Errors
     /// When the database cannot be read.
     pub fn decision(&self, id: &str) -> Result<Option<Decision>, LedgerError> {
-        let Some((chain, n, place)) = parts_of(id) else { return Ok(None) };
+        let Some((chain, n, place)) = parse_decision_id(id) else { return Ok(None) };
         self.read(|tables| {
             let receipts = tables.receipts(chain, n, 1)?;
             let Some(receipt) = receipts.into_iter().find(|receipt| receipt.n == n) else {
@@ -140,7 +140,7 @@ impl Ledger {
             // No id of a chain sorts after it.
             None => (ReceiptPlace { at: i64::MAX, chain: "~".to_owned(), n: i64::MAX }, usize::MAX),
             Some((at, id)) => {
-                let parts = parts_of(id);
+                let parts = parse_decision_id(id);
                 let (chain, n, place) =
                     parts.ok_or_else(|| LedgerError::InvalidCursor { cursor: id.clone() })?;
                 (ReceiptPlace { at: *at, chain: chain.to_owned(), n }, place)
@@ -199,7 +199,7 @@ impl Ledger {
 }
 
 /// Chain, receipt and place of a decision's id.
-fn parts_of(id: &str) -> Option<(&str, i64, usize)> {
+fn parse_decision_id(id: &str) -> Option<(&str, i64, usize)> {
     let mut parts = id.split('/');
     let (chain, n, place) = (parts.next()?, parts.next()?, parts.next()?);
     let whole = parts.next().is_none() && !chain.is_empty() && is_storable([chain]);
@@ -211,17 +211,17 @@ fn decisions(receipt: &ReceiptRow) -> Result<Vec<DecisionRecord>, Fault> {
 }
 
 /// What one chain says of others: their length and head when it began.
-type Named = (String, String, i64, String);
+type NamedChain = (String, String, i64, String);
 
 #[derive(Default)]
-struct Walk {
+struct ChainWalk {
     found: Verification,
-    named: Vec<Named>,
+    named: Vec<NamedChain>,
     /// Hashes at places that others may name.
     hashes: BTreeMap<(String, i64), String>,
 }
 
-impl Walk {
+impl ChainWalk {
     fn chain(&mut self, tables: &mut dyn Database, chain: &ChainRow) -> Result<(), Fault> {
         let (mut next, mut head) = (chain.base, chain.base_hash.clone());
         let id = chain.id.to_string();
@@ -262,7 +262,7 @@ impl Walk {
     fn count(&mut self, chain: &str, receipt: &ReceiptRow) {
         self.found.receipts += 1;
         if receipt.n == 0 {
-            self.take_genesis(chain, &receipt.body);
+            self.read_genesis(chain, &receipt.body);
             return;
         }
         let counted = i64::try_from(decisions(receipt).map_or(0, |all| all.len()));
@@ -273,7 +273,7 @@ impl Walk {
         self.found.decisions += u64::try_from(receipt.count).unwrap_or(0);
     }
 
-    fn take_genesis(&mut self, chain: &str, body: &str) {
+    fn read_genesis(&mut self, chain: &str, body: &str) {
         let parsed: Option<serde_json::Value> = serde_json::from_str(body).ok();
         let chains = parsed.as_ref().and_then(|body| body.get("chains")?.as_object());
         for (other, end) in chains.into_iter().flatten() {

@@ -23,7 +23,7 @@ impl Default for Retention {
 
 /// What is to be dropped now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forget {
+pub(crate) struct RetentionCutoffs {
     /// Segments that end before this event.
     pub(crate) events_before: i64,
     /// Answers given before this.

@@ -150,7 +150,7 @@ pub(crate) static TABLES: &[Shape] = &[
         ],
     },
     Shape {
-        table: "team",
+        table: "placement_group",
         columns: &[
             Column::Text("id"),
             Column::Text("owner"),
@@ -162,12 +162,12 @@ pub(crate) static TABLES: &[Shape] = &[
         ],
     },
     Shape {
-        table: "team_domain",
-        columns: &[Column::Text("team"), Column::Text("domain"), Column::Int("members")],
+        table: "placement_group_domain",
+        columns: &[Column::Text("placement_group"), Column::Text("domain"), Column::Int("members")],
     },
     Shape {
-        table: "team_member",
-        columns: &[Column::Text("team"), Column::Bytes("instance"), Column::Int("role")],
+        table: "placement_group_member",
+        columns: &[Column::Text("placement_group"), Column::Bytes("instance"), Column::Int("role")],
     },
     Shape {
         table: "volume",

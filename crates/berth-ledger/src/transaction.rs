@@ -11,16 +11,16 @@ use crate::error::{Fault, LedgerError};
 use crate::model::{
     Answer, EventBody, Micros, Op, Text, Verdict, link, pack_decisions, pack_events,
 };
-use crate::unit_of_work::{Peeked, Work, needs, wants_peek};
+use crate::unit_of_work::{UnitOfWork, UnlockedReads, required_keys, unlocked_read_keys};
 
 /// Attempts at one transaction while others get in the way.
-const TRIES: u32 = 50;
+const ATTEMPTS_MAX: u32 = 50;
 
 /// How often transactions had to begin again; for metrics and benchmarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retries {
     /// Serialization failures, deadlocks and busy databases.
-    pub again: u64,
+    pub conflicts: u64,
     /// Unique keys that were taken, which a second look explains.
     pub duplicates: u64,
     /// Guards in the database that did not agree: a defect, if it ever happens.
@@ -30,16 +30,16 @@ pub struct Retries {
 }
 
 /// What a transaction did.
-pub(crate) struct Done {
+pub(crate) struct TransactionResult {
     /// One answer per operation, in order.
     pub(crate) answers: Vec<Answer>,
     /// What was committed, in order: one transaction, or two where plans were looked at again.
-    pub(crate) commits: Vec<Committed>,
+    pub(crate) commits: Vec<CommitRecord>,
 }
 
 /// What one transaction committed.
 #[derive(Clone, Debug)]
-pub struct Committed {
+pub struct CommitRecord {
     /// When, by the database's clock.
     pub at: Micros,
     /// What happened, in order.
@@ -57,19 +57,19 @@ pub(crate) struct Chain {
     exists: bool,
     /// Whether a commit may have happened whose answer was lost. It stays so until somebody has
     /// looked: whoever waited for that commit may have given up before the database was back.
-    unsure: bool,
+    uncertain: bool,
 }
 
 impl Chain {
     pub(crate) fn new() -> Self {
         let id = Text::from(format!("{:016x}", fastrand::u64(..)));
-        Self { id, length: 0, head: Vec::new(), exists: false, unsure: false }
+        Self { id, length: 0, head: Vec::new(), exists: false, uncertain: false }
     }
 }
 
 /// How long a transaction may keep trying while the database cannot be reached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience(pub(crate) Duration);
+pub(crate) struct RetryBudget(pub(crate) Duration);
 
 /// Applies operations in one transaction. Each is all or nothing inside it.
 ///
@@ -79,20 +79,21 @@ pub(crate) fn run(
     tables: &mut dyn Database,
     chain: &mut Chain,
     ops: &[Op],
-    patience: Patience,
+    retry_budget: RetryBudget,
     retries: &mut Retries,
-) -> Result<Done, LedgerError> {
-    let (mut done, careful) = transact(tables, chain, ops, patience, retries, false)?;
+) -> Result<TransactionResult, LedgerError> {
+    let (mut done, check_repeats) = transact(tables, chain, ops, retry_budget, retries, false)?;
     let turned_away = |answer: &Answer| {
         matches!(answer, Answer::Plan(Verdict::Conflict(_) | Verdict::Refused(_)))
     };
-    let places: Vec<usize> =
-        (0..ops.len()).filter(|&place| !careful && turned_away(&done.answers[place])).collect();
+    let places: Vec<usize> = (0..ops.len())
+        .filter(|&place| !check_repeats && turned_away(&done.answers[place]))
+        .collect();
     if places.is_empty() {
         return Ok(done);
     }
-    let again: Vec<Op> = places.iter().map(|&place| ops[place].clone()).collect();
-    match transact(tables, chain, &again, patience, retries, true) {
+    let conflicts: Vec<Op> = places.iter().map(|&place| ops[place].clone()).collect();
+    match transact(tables, chain, &conflicts, retry_budget, retries, true) {
         Ok((second, _)) => {
             for (place, answer) in places.into_iter().zip(second.answers) {
                 done.answers[place] = answer;
@@ -111,33 +112,33 @@ fn transact(
     tables: &mut dyn Database,
     chain: &mut Chain,
     ops: &[Op],
-    patience: Patience,
+    retry_budget: RetryBudget,
     retries: &mut Retries,
-    mut careful: bool,
-) -> Result<(Done, bool), LedgerError> {
+    mut check_repeats: bool,
+) -> Result<(TransactionResult, bool), LedgerError> {
     let (mut tries, mut waited) = (0, Duration::ZERO);
     loop {
-        let attempted = resume(tables, chain).and_then(|()| {
+        let attempted = resolve_chain(tables, chain).and_then(|()| {
             let mut next = chain.clone();
-            attempt(tables, &mut next, ops, careful).map(|done| (done, next))
+            attempt(tables, &mut next, ops, check_repeats).map(|done| (done, next))
         });
         let fault = match attempted {
             Ok((done, next)) => {
                 *chain = next;
-                return Ok((done, careful));
+                return Ok((done, check_repeats));
             }
             Err(fault) => fault,
         };
         tables.rollback();
         tries += 1;
         match &fault {
-            Fault::Fatal(_) | Fault::Full(_) => return Err(fault.into_error(tries)),
-            Fault::Lost(_) => {
+            Fault::Fatal(_) | Fault::StorageFull(_) => return Err(fault.into_error(tries)),
+            Fault::Disconnected(_) => {
                 retries.lost += 1;
                 // Whether the commit happened is not known: look before writing again.
-                careful = true;
-                chain.unsure = true;
-                let pause = Duration::from_millis(50).min(patience.0.saturating_sub(waited));
+                check_repeats = true;
+                chain.uncertain = true;
+                let pause = Duration::from_millis(50).min(retry_budget.0.saturating_sub(waited));
                 if pause.is_zero() {
                     return Err(fault.into_error(tries));
                 }
@@ -150,24 +151,24 @@ fn transact(
             Fault::Duplicate(_) => {
                 retries.duplicates += 1;
                 // A second one may be the chain's: a commit that was slow to be seen.
-                chain.unsure |= careful;
-                careful = true;
+                chain.uncertain |= check_repeats;
+                check_repeats = true;
             }
-            Fault::Again(_) => {
-                retries.again += 1;
+            Fault::Retry(_) => {
+                retries.conflicts += 1;
                 thread::sleep(Duration::from_micros(fastrand::u64(0..2000)));
             }
             Fault::Guard(_) => retries.guards += 1,
         }
-        if tries >= TRIES {
+        if tries >= ATTEMPTS_MAX {
             return Err(fault.into_error(tries));
         }
     }
 }
 
 /// Finds out how far the chain came, where that is not known.
-fn resume(tables: &mut dyn Database, chain: &mut Chain) -> Result<(), Fault> {
-    if !chain.unsure {
+fn resolve_chain(tables: &mut dyn Database, chain: &mut Chain) -> Result<(), Fault> {
+    if !chain.uncertain {
         return Ok(());
     }
     if let Some(row) = tables.chains()?.into_iter().find(|row| row.id == chain.id) {
@@ -175,7 +176,7 @@ fn resume(tables: &mut dyn Database, chain: &mut Chain) -> Result<(), Fault> {
         chain.length = row.length;
         chain.head = row.head;
     }
-    chain.unsure = false;
+    chain.uncertain = false;
     Ok(())
 }
 
@@ -183,17 +184,18 @@ fn attempt(
     tables: &mut dyn Database,
     chain: &mut Chain,
     ops: &[Op],
-    careful: bool,
-) -> Result<Done, Fault> {
-    let wanted = wants_peek(ops, careful);
-    let alone = needs(ops, &Peeked::default(), false).alone;
-    tables.begin(alone)?;
-    let peeked = if wanted.is_empty() { Peeked::default() } else { tables.peek(&wanted)? };
-    let keys = needs(ops, &peeked, careful);
+    check_repeats: bool,
+) -> Result<TransactionResult, Fault> {
+    let wanted = unlocked_read_keys(ops, check_repeats);
+    let exclusive = required_keys(ops, &UnlockedReads::default(), false).exclusive;
+    tables.begin(exclusive)?;
+    let unlocked =
+        if wanted.is_empty() { UnlockedReads::default() } else { tables.read_unlocked(&wanted)? };
+    let keys = required_keys(ops, &unlocked, check_repeats);
     let rows = tables.lock(&keys)?;
     // A chain begins with a receipt of its own, so its first decisions are in the second.
     let receipt = format!("{}/{}", chain.id, chain.length.max(1));
-    let mut work = Work::new(rows, &keys, receipt);
+    let mut work = UnitOfWork::new(rows, &keys, receipt);
     let answers: Vec<Answer> = ops.iter().map(|op| work.apply(op)).collect();
     if work.must_restart {
         return Err(Fault::Duplicate("rows changed while they were looked at".to_owned()));
@@ -201,13 +203,17 @@ fn attempt(
     tables.flush(&work.rows)?;
     record(tables, chain, &mut work)?;
     tables.commit()?;
-    let told = Committed { at: work.rows.now, events: work.events };
-    let commits = if told.events.is_empty() { Vec::new() } else { vec![told] };
-    Ok(Done { answers, commits })
+    let commit = CommitRecord { at: work.rows.now, events: work.events };
+    let commits = if commit.events.is_empty() { Vec::new() } else { vec![commit] };
+    Ok(TransactionResult { answers, commits })
 }
 
 /// Appends the events and receipts of the work.
-fn record(tables: &mut dyn Database, chain: &mut Chain, work: &mut Work) -> Result<(), Fault> {
+fn record(
+    tables: &mut dyn Database,
+    chain: &mut Chain,
+    work: &mut UnitOfWork,
+) -> Result<(), Fault> {
     let at = work.rows.now;
     let segment = match work.events.len() {
         0 => None,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::database::Database;
 use crate::error::LedgerError;
 use crate::model::{Answer, Op};
-use crate::transaction::{Chain, Committed, Done, Patience, Retries, run};
+use crate::transaction::{Chain, CommitRecord, Retries, RetryBudget, TransactionResult, run};
 
 /// Gets the answer once it is durable, on the thread that made it so. It must be quick.
 pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
@@ -46,7 +46,7 @@ pub struct WriteStats {
 
 /// What all lanes of a ledger have done.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct WriterMetrics {
     stats: Mutex<WriteStats>,
     /// Rises with every commit, for those who wait for events.
     commits: Mutex<u64>,
@@ -58,25 +58,25 @@ pub(crate) struct Tally {
 pub(crate) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
-    tally: Arc<Tally>,
+    metrics: Arc<WriterMetrics>,
     /// Groups that the lane has taken up, and those that the observer was told of.
-    taken: AtomicU64,
-    told: AtomicU64,
+    started: AtomicU64,
+    observed: AtomicU64,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A thread that panicked left plain data behind, which is still right.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Tally {
+impl WriterMetrics {
     pub(crate) fn stats(&self) -> WriteStats {
-        *held(&self.stats)
+        *lock(&self.stats)
     }
 
     /// Waits until something was committed here since `seen`, or the time is up.
     pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
-        let commits = held(&self.commits);
+        let commits = lock(&self.commits);
         let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -89,33 +89,33 @@ impl Tally {
         });
         let found: usize = found.sum();
         if found > 0 {
-            held(&self.stats).drifts += u64::try_from(found).unwrap_or(u64::MAX);
+            lock(&self.stats).drifts += u64::try_from(found).unwrap_or(u64::MAX);
         }
     }
 
     fn note(&self, operations: usize, retries: Retries) {
-        let mut stats = held(&self.stats);
+        let mut stats = lock(&self.stats);
         stats.transactions += 1;
         stats.operations += u64::try_from(operations).unwrap_or(0);
-        stats.retries.again += retries.again;
+        stats.retries.conflicts += retries.conflicts;
         stats.retries.duplicates += retries.duplicates;
         stats.retries.guards += retries.guards;
         stats.retries.lost += retries.lost;
         drop(stats);
-        *held(&self.commits) += 1;
+        *lock(&self.commits) += 1;
         self.committed.notify_all();
     }
 }
 
 impl Queue {
     /// The queue of one lane.
-    pub(crate) fn new(tally: Arc<Tally>) -> Self {
-        Self { tally, ..Self::default() }
+    pub(crate) fn new(metrics: Arc<WriterMetrics>) -> Self {
+        Self { metrics, ..Self::default() }
     }
 
     /// Adds operations in the order given.
     pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
-        let mut state = held(&self.state);
+        let mut state = lock(&self.state);
         if state.closed {
             drop(state);
             jobs.into_iter().for_each(|job| (job.reply)(Err(LedgerError::Closed)));
@@ -128,29 +128,29 @@ impl Queue {
 
     /// No more operations are taken; those that wait are still done.
     pub(crate) fn close(&self) {
-        held(&self.state).closed = true;
+        lock(&self.state).closed = true;
         self.arrived.notify_all();
     }
 
     /// How many groups the lane has taken up.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::SeqCst)
+    pub(crate) fn started(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
     }
 
     /// Whether the observer was told of so many groups.
-    pub(crate) fn has_told(&self, groups: u64) -> bool {
-        self.told.load(Ordering::SeqCst) >= groups
+    pub(crate) fn is_observed(&self, groups: u64) -> bool {
+        self.observed.load(Ordering::SeqCst) >= groups
     }
 
     fn next_group(&self, most: usize) -> Option<Vec<Job>> {
-        let mut state = held(&self.state);
+        let mut state = lock(&self.state);
         loop {
             if !state.waiting.is_empty() {
-                let taken = state.waiting.len().min(most);
-                let group = state.waiting.drain(..taken).collect();
+                let started = state.waiting.len().min(most);
+                let group = state.waiting.drain(..started).collect();
                 let more = !state.waiting.is_empty();
                 drop(state);
-                self.taken.fetch_add(1, Ordering::SeqCst);
+                self.started.fetch_add(1, Ordering::SeqCst);
                 if more {
                     self.arrived.notify_one();
                 }
@@ -166,41 +166,41 @@ impl Queue {
 
 /// How a lane works.
 #[derive(Clone)]
-pub(crate) struct LaneSettings {
+pub(crate) struct WriterSettings {
     /// Most operations in one transaction.
     pub(crate) most: usize,
-    pub(crate) patience: Patience,
+    pub(crate) retry_budget: RetryBudget,
     pub(crate) observer: Option<Observer>,
 }
 
 /// Told of every commit of this process in which something happened, before the answers go out.
-pub type Observer = Arc<dyn Fn(Committed) + Send + Sync>;
+pub type Observer = Arc<dyn Fn(CommitRecord) + Send + Sync>;
 
 thread_local! {
     /// Whether this thread gives a lane's answers.
-    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+    static REPLY_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this is a thread that gives answers. Its lane waits for it, so it must not wait for its
 /// lane: whoever gets an answer may have the ledger's last handle, and drop it here.
-pub(crate) fn gives_answers() -> bool {
-    ANSWERS.get()
+pub(crate) fn is_reply_thread() -> bool {
+    REPLY_THREAD.get()
 }
 
 /// What is left to do once a transaction is durable. It is done on another thread, so that the lane
 /// can go on with the next transaction.
-struct Finished {
+struct FinishedGroup {
     ops: Vec<Op>,
     replies: Vec<Reply>,
-    outcome: Result<Done, LedgerError>,
+    outcome: Result<TransactionResult, LedgerError>,
     /// Whether it is all that is left of its group.
     ends_group: bool,
 }
 
-fn finish(finished: Finished, observer: Option<&Observer>) {
-    let Finished { ops, replies, outcome, ends_group: _ } = finished;
+fn deliver(finished: FinishedGroup, observer: Option<&Observer>) {
+    let FinishedGroup { ops, replies, outcome, ends_group: _ } = finished;
     match outcome {
-        Ok(Done { answers, commits }) => {
+        Ok(TransactionResult { answers, commits }) => {
             if let Some(observer) = observer {
                 commits.into_iter().for_each(|committed| observer(committed));
             }
@@ -212,31 +212,31 @@ fn finish(finished: Finished, observer: Option<&Observer>) {
 }
 
 /// What one lane does until the queue is closed and empty.
-pub(crate) fn lane(
+pub(crate) fn run_writer(
     queue: &Arc<Queue>,
     mut tables: Box<dyn Database>,
     mut chain: Chain,
-    settings: &LaneSettings,
+    settings: &WriterSettings,
 ) {
-    let patience = settings.patience;
-    let (finished, to_finish) = mpsc::channel::<Finished>();
+    let retry_budget = settings.retry_budget;
+    let (finished, to_deliver) = mpsc::channel::<FinishedGroup>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            ANSWERS.set(true);
-            for finished in to_finish {
+            REPLY_THREAD.set(true);
+            for finished in to_deliver {
                 let ends_group = finished.ends_group;
-                finish(finished, settings.observer.as_ref());
-                queue.told.fetch_add(u64::from(ends_group), Ordering::SeqCst);
+                deliver(finished, settings.observer.as_ref());
+                queue.observed.fetch_add(u64::from(ends_group), Ordering::SeqCst);
             }
         });
         while let Some(group) = queue.next_group(settings.most) {
             let (ops, replies): (Vec<Op>, Vec<Reply>) =
                 group.into_iter().map(|job| (job.op, job.reply)).unzip();
             let mut retries = Retries::default();
-            let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
-            queue.tally.note(ops.len(), retries);
+            let outcome = run(&mut *tables, &mut chain, &ops, retry_budget, &mut retries);
+            queue.metrics.note(ops.len(), retries);
             if let Ok(done) = &outcome {
-                queue.tally.note_drifts(&done.answers);
+                queue.metrics.note_drifts(&done.answers);
             }
             // One operation that the database cannot take must not fail those beside it.
             let poisoned =
@@ -246,12 +246,12 @@ pub(crate) fn lane(
                 ops.into_iter().zip(replies).try_for_each(|(op, reply)| {
                     left -= 1;
                     let ops = vec![op];
-                    let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
+                    let outcome = run(&mut *tables, &mut chain, &ops, retry_budget, &mut retries);
                     let replies = vec![reply];
-                    finished.send(Finished { ops, replies, outcome, ends_group: left == 0 })
+                    finished.send(FinishedGroup { ops, replies, outcome, ends_group: left == 0 })
                 })
             } else {
-                finished.send(Finished { ops, replies, outcome, ends_group: true })
+                finished.send(FinishedGroup { ops, replies, outcome, ends_group: true })
             };
         }
         drop(finished);

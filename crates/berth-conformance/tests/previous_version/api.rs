@@ -18,7 +18,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 /// How long a background loop may take until its result shows.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs what needs a runtime. The ledger waits, so nothing else may run on one.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -88,7 +88,7 @@ impl Api {
             if wanted(&found) {
                 return found;
             }
-            assert!(began.elapsed() < PATIENCE, "{path} stays {found:#}");
+            assert!(began.elapsed() < TIMEOUT, "{path} stays {found:#}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -102,7 +102,7 @@ impl Api {
         // The last handle closes connections, which waits.
         tokio::task::spawn_blocking(move || drop(service)).await.unwrap();
         while left.strong_count() > 0 {
-            assert!(began.elapsed() < PATIENCE, "the server does not stop");
+            assert!(began.elapsed() < TIMEOUT, "the server does not stop");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

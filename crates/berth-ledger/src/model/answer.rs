@@ -4,7 +4,7 @@ use berth_engine::elastic::InvalidWish;
 use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
 use serde::{Deserialize, Serialize};
 
-use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, Seat, SlotKey, Text};
+use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, Slot, SlotKey, Text};
 
 /// One claim that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,9 +23,9 @@ pub struct GrantedClaim {
     /// Values taken from pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
-    /// Its seat in its workload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seat: Option<Seat>,
+    /// Its slot in its workload; `seat` is its name in what is stored.
+    #[serde(rename = "seat", default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
 }
 
 fn is_primary(role: &Role) -> bool {
@@ -43,7 +43,7 @@ pub struct Grant {
 
 /// A node's row as it stood when a guard failed, for the planner to take in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeNow {
+pub struct NodeSnapshot {
     /// The node.
     pub node: NodeId,
     /// Its state.
@@ -64,23 +64,23 @@ pub enum Guard {
     /// The node's facts or state changed since the plan was made.
     Changed {
         /// As it is now.
-        now: Box<NodeNow>,
+        now: Box<NodeSnapshot>,
         /// The generation the plan was made on.
         planned_gen: i64,
     },
     /// A claim with a hard rule about others landed there since.
     RulesChanged {
         /// As it is now.
-        now: Box<NodeNow>,
+        now: Box<NodeSnapshot>,
         /// The generation the plan was made on.
         planned_gen: i64,
     },
     /// The node takes no instances: its capacity is unknown, or its state forbids it.
-    NotSchedulable(Box<NodeNow>),
+    NotSchedulable(Box<NodeSnapshot>),
     /// Too little is left.
     Room {
         /// As it is now.
-        now: Box<NodeNow>,
+        now: Box<NodeSnapshot>,
         /// What is missing.
         lack: Lack,
     },
@@ -129,11 +129,11 @@ pub enum Guard {
         /// Where it is.
         node: NodeId,
     },
-    /// Another instance sits in that slot.
+    /// Another instance has that slot.
     SlotTaken {
         /// The slot.
         slot: SlotKey,
-        /// Who sits there.
+        /// Which instance has it.
         by: InstanceId,
     },
 }
@@ -172,7 +172,7 @@ pub struct Conflict {
 
 /// Why planning again would not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RefusedBy {
+pub enum RefusalReason {
     /// The tenant's quota.
     Quota {
         /// The tenant.
@@ -204,7 +204,7 @@ pub enum RefusedBy {
     Malformed(String),
 }
 
-impl RefusedBy {
+impl RefusalReason {
     /// The stable reason code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -227,12 +227,12 @@ pub enum Verdict {
     /// Nothing is claimed: a guard failed, plan again.
     Conflict(Box<Conflict>),
     /// Nothing is claimed, and planning again would not help.
-    Refused(RefusedBy),
+    Refused(RefusalReason),
 }
 
 /// A claim as it stands after a step of its life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ClaimStatus {
     /// The instance.
     pub instance: InstanceId,
     /// Which of its claims.
@@ -251,7 +251,7 @@ pub struct Standing {
 
 /// Why a step of a claim's life was refused. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub enum ClaimRejection {
     /// There is no such claim.
     NoClaim(ClaimKey),
     /// Another tenant's.
@@ -297,10 +297,10 @@ pub enum Rejected {
     /// A guard failed.
     Guard(Box<Guard>),
     /// A limit that planning again would not help with.
-    Refused(RefusedBy),
+    Refused(RefusalReason),
 }
 
-impl Rejected {
+impl ClaimRejection {
     /// The stable reason code.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -10,7 +10,7 @@ use super::service::Expect;
 
 /// Asks how large an instance may be.
 #[derive(Clone, Debug)]
-pub struct PermitAsk {
+pub struct PermitOperation {
     /// The instance.
     pub instance: InstanceId,
     /// The tenant that asks; absent when an agent or operator does.
@@ -100,14 +100,14 @@ pub struct DocumentWrite {
 
 /// An operation with documents: all of it is done, or nothing.
 #[derive(Clone, Debug)]
-pub struct With {
+pub struct WithDocuments {
     /// What to do.
     pub op: Op,
     /// What to write if it is done.
     pub documents: Vec<DocumentWrite>,
 }
 
-impl From<InvalidWish> for super::answer::Rejected {
+impl From<InvalidWish> for super::answer::ClaimRejection {
     fn from(invalid: InvalidWish) -> Self {
         Self::Wish(invalid)
     }

@@ -8,13 +8,15 @@ use berth_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Grant, Rejected, Standing, Verdict};
+use super::answer::{ClaimRejection, ClaimStatus, Grant, Verdict};
 use super::claim::{ClaimKey, Text};
-use super::elastic::{Bounds, DocumentWrite, Hold, PermitAnswer, PermitAsk, Switch, With};
+use super::elastic::{
+    Bounds, DocumentWrite, Hold, PermitAnswer, PermitOperation, Switch, WithDocuments,
+};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
 use super::receipt::DecisionRecord;
-use super::service::{By, Expect};
+use super::service::{Audited, Expect};
 
 /// A step in a claim's life, by whoever holds its fence.
 #[derive(Clone, Debug)]
@@ -162,12 +164,12 @@ pub struct Scheduling {
     /// The workload.
     pub workload: Text,
     /// What is wrong; absent: nothing any more.
-    pub failing: Option<Failing>,
+    pub failing: Option<SchedulingFailure>,
 }
 
 /// Why members of a workload cannot be placed.
 #[derive(Clone, Debug)]
-pub struct Failing {
+pub struct SchedulingFailure {
     /// A stable code.
     pub code: Text,
     /// In one sentence.
@@ -194,7 +196,7 @@ pub enum Op {
     /// Claims a plan.
     Commit(Plan),
     /// Says whether a plan would be granted, and claims nothing.
-    Rehearse(Plan),
+    DryRun(Plan),
     /// A step in a claim's life.
     Advance(Advance),
     /// Ends a claim.
@@ -204,7 +206,7 @@ pub enum Op {
     /// Moves an instance.
     Move(Box<Move>),
     /// Asks how large an instance may be.
-    Permit(PermitAsk),
+    Permit(PermitOperation),
     /// Changes between which sizes an instance may be.
     Bounds(Bounds),
     /// Holds a place for an instance that is to move while it runs.
@@ -345,9 +347,9 @@ pub enum Op {
     Demand(UnmetDemand),
     /// Does something on somebody's behalf, and notes it in the audit log if it changed anything.
     /// The answer is that of the operation inside.
-    By(Box<By>),
+    Audited(Box<Audited>),
     /// Does something and writes documents with it: all of it, or nothing.
-    With(Box<With>),
+    WithDocuments(Box<WithDocuments>),
 }
 
 impl Op {
@@ -363,8 +365,8 @@ impl Op {
         let mut op = self;
         loop {
             op = match op {
-                Self::By(by) => &by.op,
-                Self::With(with) => &with.op,
+                Self::Audited(audited) => &audited.op,
+                Self::WithDocuments(with) => &with.op,
                 _ => return op,
             };
         }
@@ -375,8 +377,8 @@ impl Op {
         let mut op = Some(self);
         std::iter::from_fn(move || {
             let (documents, next) = match op? {
-                Self::By(by) => (&[][..], &by.op),
-                Self::With(with) => (&with.documents[..], &with.op),
+                Self::Audited(audited) => (&[][..], &audited.op),
+                Self::WithDocuments(with) => (&with.documents[..], &with.op),
                 _ => return None,
             };
             op = Some(next);
@@ -420,9 +422,9 @@ pub enum Answer {
     /// Of a plan that was granted before: the first answer. Its claims may be gone by now.
     Repeated(Grant),
     /// Of a step in a claim's life.
-    Claim(Result<Standing, Rejected>),
+    Claim(Result<ClaimStatus, ClaimRejection>),
     /// Of a request for a permit.
-    Permit(Box<Result<PermitAnswer, Rejected>>),
+    Permit(Box<Result<PermitAnswer, ClaimRejection>>),
     /// Instances whose lease had ended.
     Reaped(Vec<InstanceId>),
     /// Counters that were out of step.

@@ -45,7 +45,7 @@ pub struct Document {
 
 /// An operation, and on whose behalf it is done: if it changes something, the audit log says so.
 #[derive(Clone, Debug)]
-pub struct By {
+pub struct Audited {
     /// Who.
     pub actor: Text,
     /// Where they came from: an address, a program.

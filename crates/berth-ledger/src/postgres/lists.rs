@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use super::Postgres;
 use super::lock::tenant_from;
-use super::log::{NODES, seen_from};
+use super::log::{NODES, node_version_from};
 use super::pipeline::{Call, Value};
 use super::read::{RECEIPT, list, receipt_from};
 use super::rows::{
@@ -18,8 +18,8 @@ use crate::database::ReceiptRow;
 use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
-    Workload,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, QuotaUse,
+    StoredPolicy, Workload,
 };
 use crate::unit_of_work::StoredAnswer;
 
@@ -110,9 +110,9 @@ impl Queries for Postgres {
         self.with(|session| list(session, call, entry))
     }
 
-    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, Fault> {
         let call = Call::new("node", format!("{NODES} WHERE n.id = $1"), vec![owned(id.as_str())]);
-        Ok(self.with(|session| list(session, call, seen_from))?.pop())
+        Ok(self.with(|session| list(session, call, node_version_from))?.pop())
     }
 
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {
@@ -122,7 +122,9 @@ impl Queries for Postgres {
         );
         let call = Call::new("pool", sql, Vec::new());
         // Counts every value that is in use, and may take its time.
-        self.reading(|session| list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 6)?))))
+        self.in_read_transaction(|session| {
+            list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 6)?)))
+        })
     }
 
     fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {

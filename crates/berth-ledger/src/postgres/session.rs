@@ -66,7 +66,7 @@ pub(crate) struct Target {
 
 /// The settings of a connection, from its URL.
 pub(crate) fn configure(url: &str) -> Result<Target, Fault> {
-    let (plain, mut wanted) = tls::take_out(url).map_err(Fault::Fatal)?;
+    let (plain, mut wanted) = tls::split_tls_settings(url).map_err(Fault::Fatal)?;
     let mut config: Config = plain
         .parse()
         .map_err(|_| Fault::Fatal(LedgerError::InvalidUrl { url: without_password(url) }))?;
@@ -110,7 +110,8 @@ impl Session {
     /// Opens a connection.
     pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Fault::Lost(format!("no runtime: {error}")))?;
+        let runtime =
+            runtime.map_err(|error| Fault::Disconnected(format!("no runtime: {error}")))?;
         // The connection moves whenever this thread waits for an answer; its errors reach every
         // waiting call.
         let connected = match &target.tls {
@@ -137,7 +138,7 @@ impl Session {
     }
 
     /// Applies the settings that every connection has.
-    pub(super) fn settle(&mut self) -> Result<(), Fault> {
+    pub(super) fn apply_settings(&mut self) -> Result<(), Fault> {
         self.script("settings", SETTINGS)
     }
 
@@ -164,8 +165,9 @@ impl Session {
     /// Runs an embedded set of migrations.
     pub(super) fn migrate(&mut self, runner: &refinery::Runner) -> Result<(), Fault> {
         let migrated = self.runtime.block_on(runner.run_async(&mut self.client));
-        let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
-        migrated.map(drop).map_err(|error| Fault::Fatal(refused(error)))
+        let from_server_error =
+            |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
+        migrated.map(drop).map_err(|error| Fault::Fatal(from_server_error(error)))
     }
 
     /// Runs statements in one round trip and returns the rows of each.

@@ -43,7 +43,7 @@ fn invalid(name: &'static str, value: &str, accepted: impl Into<String>) -> Ledg
 }
 
 /// Takes what is about encryption out of a URL.
-pub(super) fn take_out(url: &str) -> Result<(String, Wanted), LedgerError> {
+pub(super) fn split_tls_settings(url: &str) -> Result<(String, Wanted), LedgerError> {
     let mut wanted = Wanted { mode: Mode::Prefer, roots: None };
     // A password may have a question mark in it; it ends at the first @.
     let start = url.find('@').unwrap_or(0);
@@ -130,17 +130,17 @@ impl Wanted {
 
 /// The certificates of a file.
 fn roots(file: &str) -> Result<RootCertStore, LedgerError> {
-    let refused = |why: &dyn std::fmt::Display| {
+    let from_server_error = |why: &dyn std::fmt::Display| {
         invalid("sslrootcert", file, format!("a file with certificates in PEM form ({why})"))
     };
     let mut store = RootCertStore::empty();
     let certificates = CertificateDer::pem_file_iter(Path::new(file));
-    for certificate in certificates.map_err(|error| refused(&error))? {
-        let certificate = certificate.map_err(|error| refused(&error))?;
-        store.add(certificate).map_err(|error| refused(&error))?;
+    for certificate in certificates.map_err(|error| from_server_error(&error))? {
+        let certificate = certificate.map_err(|error| from_server_error(&error))?;
+        store.add(certificate).map_err(|error| from_server_error(&error))?;
     }
     if store.is_empty() {
-        return Err(refused(&"it has none"));
+        return Err(from_server_error(&"it has none"));
     }
     Ok(store)
 }
@@ -210,7 +210,7 @@ mod tests {
         ];
         for (url, rest, mode, roots) in table {
             let wanted = Wanted { mode, roots: roots.map(str::to_owned) };
-            assert_eq!(take_out(url).unwrap(), (rest.to_owned(), wanted), "{url}");
+            assert_eq!(split_tls_settings(url).unwrap(), (rest.to_owned(), wanted), "{url}");
         }
     }
 
@@ -224,7 +224,8 @@ mod tests {
             ("sslmode=require&sslrootcert=/ca", "sslrootcert", "/ca", "verify-full"),
         ];
         for (query, name, value, accepted) in table {
-            let text = take_out(&format!("postgres://h/d?{query}")).unwrap_err().to_string();
+            let text =
+                split_tls_settings(&format!("postgres://h/d?{query}")).unwrap_err().to_string();
             for part in [name, value, accepted] {
                 assert!(text.contains(part), "{query}: {text}");
             }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::unit_of_work::{NodeRow, Rows};
 
 /// Rows kept; about 40 MiB.
-const MOST: usize = 200_000;
+const ROWS_MAX: usize = 200_000;
 
 #[derive(Default)]
 pub(super) struct NodeCache {
@@ -36,7 +36,7 @@ impl NodeCache {
     }
 
     pub(super) fn put(&mut self, node: &NodeId, row: &NodeRow) {
-        if self.rows.len() >= MOST {
+        if self.rows.len() >= ROWS_MAX {
             self.rows.clear();
         }
         self.rows.insert(node.clone(), row.clone());

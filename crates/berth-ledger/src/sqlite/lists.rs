@@ -5,14 +5,14 @@ use rusqlite::{Connection, Params, Row};
 
 use super::Sqlite;
 use super::lock::{tenant_from, workload_from};
-use super::read::{NODES, RECEIPT, receipt_from, seen_from};
+use super::read::{NODES, RECEIPT, node_version_from, receipt_from};
 use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
 use crate::database::ReceiptRow;
 use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
-    Workload,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, QuotaUse,
+    StoredPolicy, Workload,
 };
 use crate::unit_of_work::StoredAnswer;
 
@@ -24,7 +24,7 @@ fn list<T>(
     read: impl Fn(&Row<'_>) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
     let mut found = Vec::new();
-    super::read::each(connection, sql, parameters, |row| {
+    super::read::for_each_row(connection, sql, parameters, |row| {
         found.push(read(row)?);
         Ok(())
     })?;
@@ -103,9 +103,9 @@ impl Queries for Sqlite {
         })
     }
 
-    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, Fault> {
         let sql = format!("{NODES} WHERE n.id = ?1");
-        Ok(list(&self.connection, &sql, [id.as_str()], seen_from)?.pop())
+        Ok(list(&self.connection, &sql, [id.as_str()], node_version_from)?.pop())
     }
 
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
-use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, Take};
+use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, TakeItem};
 use crate::error::{Fault, LedgerError};
 use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
-use crate::pool_search::offer;
-use crate::retention::Forget;
+use crate::pool_search::{PoolCursors, find_free_values};
+use crate::retention::RetentionCutoffs;
 use crate::schema::{NextRow, TakeRow, newest_version};
-use crate::unit_of_work::{Keys, PeekKeys, Peeked, Rows};
+use crate::unit_of_work::{Keys, Rows, UnlockedReadKeys, UnlockedReads};
 use cache::NodeCache;
 
 mod embedded {
@@ -31,7 +31,7 @@ mod embedded {
 }
 
 /// How long a writer waits for another process before it gives up.
-const BUSY: Duration = Duration::from_secs(20);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pages that the log may hold before they are copied into the database: 64 MiB.
 const CHECKPOINT_PAGES: u32 = 16_384;
@@ -41,7 +41,7 @@ pub(crate) struct Sqlite {
     path: PathBuf,
     connection: Connection,
     /// Where this writer draws values of large pools, pool by pool.
-    runs: values::Runs,
+    cursors: PoolCursors,
     /// The last time that was read: it never goes back within a process.
     clock: i64,
     /// Counters of nodes as this connection last saw or wrote them.
@@ -55,10 +55,10 @@ impl From<rusqlite::Error> for Fault {
             return Self::Fatal(LedgerError::Database(text));
         };
         match failure.code {
-            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Again(text),
-            ErrorCode::DiskFull => Self::Full(text),
+            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Retry(text),
+            ErrorCode::DiskFull => Self::StorageFull(text),
             // A disk that is full or gone also shows as a failed write.
-            ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => Self::Lost(text),
+            ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => Self::Disconnected(text),
             ErrorCode::ConstraintViolation
                 if failure.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_CHECK =>
             {
@@ -77,7 +77,7 @@ impl Sqlite {
         let mut ledger = Self {
             path: path.to_owned(),
             connection,
-            runs: values::Runs::default(),
+            cursors: PoolCursors::default(),
             clock: 0,
             nodes: NodeCache::default(),
         };
@@ -87,7 +87,7 @@ impl Sqlite {
 
     fn connect(path: &Path) -> Result<Connection, Fault> {
         let connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "full")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
@@ -104,7 +104,8 @@ impl Sqlite {
         if self.schema_version()? == Some(known) {
             return Ok(());
         }
-        let locked = |error: std::io::Error| Fault::Lost(format!("the migration lock: {error}"));
+        let locked =
+            |error: std::io::Error| Fault::Disconnected(format!("the migration lock: {error}"));
         let lock = File::create(self.path.with_extension("migrate.lock")).map_err(locked)?;
         lock.lock().map_err(locked)?;
         if let Some(found) = self.schema_version()?.filter(|found| *found > known) {
@@ -151,16 +152,17 @@ impl Database for Sqlite {
         Ok(())
     }
 
-    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault> {
+    fn read_unlocked(&mut self, keys: &UnlockedReadKeys) -> Result<UnlockedReads, Fault> {
         let now = self.now();
-        lock::peek(&self.connection, keys, now)
+        lock::read_unlocked(&self.connection, keys, now)
     }
 
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
         let mut rows = lock::read(&self.connection, keys, &mut self.nodes)?;
         rows.now = self.now();
-        let look = |pool: &Pool, from, to| values::look(&self.connection, pool, from, to);
-        offer(keys, &mut rows, &mut self.runs, look)?;
+        let read_taken =
+            |pool: &Pool, from, to| values::read_taken(&self.connection, pool, from, to);
+        find_free_values(keys, &mut rows, &mut self.cursors, read_taken)?;
         Ok(rows)
     }
 
@@ -169,7 +171,7 @@ impl Database for Sqlite {
         self.nodes.write(rows);
         if matches!(written, Err(Fault::Duplicate(_) | Fault::Guard(_))) {
             // Perhaps a value was taken after all: draw elsewhere.
-            self.runs.clear();
+            self.cursors.clear();
         }
         written
     }
@@ -228,7 +230,7 @@ impl Database for Sqlite {
         read::segments_after(&self.connection, cursor, limit)
     }
 
-    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+    fn snapshot(&mut self, take: &mut TakeItem<'_>) -> Result<i64, Fault> {
         let transaction = self.connection.transaction()?;
         let next = read::log_ends(&transaction)?.next;
         read::snapshot(&transaction, take)?;
@@ -252,7 +254,7 @@ impl Database for Sqlite {
         read::expired_nodes(&self.connection, now)
     }
 
-    fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault> {
+    fn drifted(&mut self) -> Result<crate::drift::DriftedRows, Fault> {
         read::drifted(&mut self.connection)
     }
 
@@ -268,7 +270,7 @@ impl Database for Sqlite {
         read::receipts(&self.connection, chain, from, limit)
     }
 
-    fn forget(&mut self, what: &Forget) -> Result<u64, Fault> {
+    fn forget(&mut self, what: &RetentionCutoffs) -> Result<u64, Fault> {
         read::forget(&mut self.connection, what)
     }
 

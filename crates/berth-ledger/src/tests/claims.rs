@@ -3,107 +3,107 @@
 use berth_engine::affinity::Topology;
 use berth_engine::{Amounts, Demand, GroupKind, InstanceId, NodeId, NodeState};
 
-use super::{World, code, everywhere, granted, group, key, release, request, volume};
+use super::{TestLedger, code, granted, group, key, on_every_database, release, request, volume};
 use crate::model::{
     Adopt, Advance, Answer, ClaimState, Drift, Move, Op, Outcome, Pool, Quota, Resize, SlotKey,
     Step, Text, UnmetDemand, Verdict, Workload,
 };
 
-fn on_node(world: &World, instance: u128, node: &str) -> crate::model::PlannedClaim {
-    world.planned(request(instance), node, "z", "r")
+fn on_node(test: &TestLedger, instance: u128, node: &str) -> crate::model::PlannedClaim {
+    test.planned(request(instance), node, "z", "r")
 }
 
 #[test]
 fn a_plan_is_granted_whole_until_the_node_is_full() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        let claims = (1..=8).map(|instance| on_node(world, instance, "n1")).collect();
-        let verdict = world.commit(claims);
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        let claims = (1..=8).map(|instance| on_node(test, instance, "n1")).collect();
+        let verdict = test.commit(claims);
         assert_eq!(granted(&verdict).claims.len(), 8);
-        let claim = world.claim(8).unwrap();
+        let claim = test.claim(8).unwrap();
         assert_eq!((claim.node.as_str(), claim.state), ("n1", ClaimState::Held));
         assert!(claim.lease_until.unwrap() > claim.created_at);
         // Memory: 16 of them fit; a plan of 9 more does not, and claims nothing.
-        let claims = (9..=17).map(|instance| on_node(world, instance, "n1")).collect();
-        let verdict = world.commit(claims);
+        let claims = (9..=17).map(|instance| on_node(test, instance, "n1")).collect();
+        let verdict = test.commit(claims);
         assert_eq!(code(&verdict), "no_capacity_memory", "{verdict:?}");
-        assert!(world.claim(9).is_none());
-        let claims = (9..=16).map(|instance| on_node(world, instance, "n1")).collect();
-        granted(&world.commit(claims));
-        world.assert_exact();
-        assert_eq!(world.retries.guards, 0);
+        assert!(test.claim(9).is_none());
+        let claims = (9..=16).map(|instance| on_node(test, instance, "n1")).collect();
+        granted(&test.commit(claims));
+        test.assert_exact();
+        assert_eq!(test.retries.guards, 0);
     });
 }
 
 #[test]
 fn a_plan_on_old_knowledge_is_a_conflict() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
         let cordon = |state| Op::SetNodeState { node: NodeId::new("n1"), state, expect: None };
-        world.done(cordon(NodeState::Cordoned));
-        let claims = vec![on_node(world, 1, "n1")];
-        assert_eq!(code(&world.commit(claims)), "node_changed");
-        world.done(cordon(NodeState::Active));
-        let mut planned = on_node(world, 1, "n1");
-        planned.seen.constraint_gen = 3;
-        granted(&world.commit(vec![planned]));
-        let claims = vec![on_node(world, 2, "unknown")];
-        assert_eq!(code(&world.commit(claims)), "unknown_node");
+        test.done(cordon(NodeState::Cordoned));
+        let claims = vec![on_node(test, 1, "n1")];
+        assert_eq!(code(&test.commit(claims)), "node_changed");
+        test.done(cordon(NodeState::Active));
+        let mut planned = on_node(test, 1, "n1");
+        planned.node_version.constraint_gen = 3;
+        granted(&test.commit(vec![planned]));
+        let claims = vec![on_node(test, 2, "unknown")];
+        assert_eq!(code(&test.commit(claims)), "unknown_node");
         let remove = Op::RemoveNode { node: NodeId::new("n1"), expect: None };
-        let answer = world.one(remove.clone());
+        let answer = test.one(remove.clone());
         assert!(matches!(answer, Answer::Outcome(Outcome::Impossible(_))), "{answer:?}");
-        world.release(1).unwrap();
-        world.done(remove);
-        assert!(world.snapshot().1.is_empty());
+        test.release(1).unwrap();
+        test.done(remove);
+        assert!(test.snapshot().1.is_empty());
     });
 }
 
 #[test]
 fn a_request_id_gets_its_first_answer_again() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        let claims = vec![on_node(world, 1, "n1")];
-        let plan = world.plan(claims);
-        let first = world.commit_plan(plan.clone());
-        assert_eq!(world.commit_plan(plan.clone()), first);
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        let claims = vec![on_node(test, 1, "n1")];
+        let plan = test.plan(claims);
+        let first = test.commit_plan(plan.clone());
+        assert_eq!(test.commit_plan(plan.clone()), first);
         let mut other = plan;
-        other.claims = vec![on_node(world, 2, "n1")];
+        other.claims = vec![on_node(test, 2, "n1")];
         other.body_hash = other.hash_of_body();
-        assert_eq!(code(&world.commit_plan(other)), "request_id_reused");
-        let gone = world.claim_answer(Op::Release(release("r", 1))).unwrap();
+        assert_eq!(code(&test.commit_plan(other)), "request_id_reused");
+        let gone = test.claim_answer(Op::Release(release("r", 1))).unwrap();
         assert_eq!(gone.state, None);
-        assert_eq!(world.claim_answer(Op::Release(release("r", 1))), Ok(gone));
-        let again = world.claim_answer(Op::Release(release("other", 1))).unwrap_err();
-        assert_eq!(again.code(), "no_claim");
-        world.assert_exact();
+        assert_eq!(test.claim_answer(Op::Release(release("r", 1))), Ok(gone));
+        let conflicts = test.claim_answer(Op::Release(release("other", 1))).unwrap_err();
+        assert_eq!(conflicts.code(), "no_claim");
+        test.assert_exact();
     });
 }
 
 #[test]
 fn an_instance_is_placed_once() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.node("n2", "z", "r");
-        let claims = vec![on_node(world, 1, "n1")];
-        granted(&world.commit(claims));
-        let claims = vec![on_node(world, 1, "n2")];
-        assert_eq!(code(&world.commit(claims)), "already_placed");
-        world.assert_exact();
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.node("n2", "z", "r");
+        let claims = vec![on_node(test, 1, "n1")];
+        granted(&test.commit(claims));
+        let claims = vec![on_node(test, 1, "n2")];
+        assert_eq!(code(&test.commit(claims)), "already_placed");
+        test.assert_exact();
     });
 }
 
 #[test]
 fn members_of_a_group_stay_apart_or_together_and_may_leave_and_come_back() {
-    everywhere(|world| {
+    on_every_database(|test| {
         for (node, rack) in [("n1", "a"), ("n2", "a"), ("n3", "b")] {
-            world.node(node, "z", rack);
+            test.node(node, "z", rack);
         }
-        world.done(Op::PutGroup(group("apart", GroupKind::Apart, Topology::Rack)));
-        world.done(Op::PutGroup(group("near", GroupKind::Together, Topology::Rack)));
-        let member = |world: &World, instance, node: &str, rack: &str, group: &str| {
+        test.done(Op::PutGroup(group("apart", GroupKind::Apart, Topology::Rack)));
+        test.done(Op::PutGroup(group("near", GroupKind::Together, Topology::Rack)));
+        let member = |test: &TestLedger, instance, node: &str, rack: &str, group: &str| {
             let mut request = request(instance);
             request.groups.push(group.to_owned());
-            vec![world.planned(request, node, "z", rack)]
+            vec![test.planned(request, node, "z", rack)]
         };
         for (instance, node, rack, group, expected) in [
             (1, "n1", "a", "apart", "granted"),
@@ -113,60 +113,60 @@ fn members_of_a_group_stay_apart_or_together_and_may_leave_and_come_back() {
             (4, "n1", "a", "near", "group_no_node"),
             (4, "n3", "b", "near", "granted"),
         ] {
-            let claims = member(world, instance, node, rack, group);
-            assert_eq!(code(&world.commit(claims)), expected, "{instance} on {node}");
+            let claims = member(test, instance, node, rack, group);
+            assert_eq!(code(&test.commit(claims)), expected, "{instance} on {node}");
         }
-        world.assert_exact();
+        test.assert_exact();
         let remove = |group: &str| Op::RemoveGroup(Text::from(group));
-        assert!(matches!(world.one(remove("near")), Answer::Outcome(Outcome::Impossible(_))));
+        assert!(matches!(test.one(remove("near")), Answer::Outcome(Outcome::Impossible(_))));
         for instance in 1..=4 {
-            world.release(instance).unwrap();
+            test.release(instance).unwrap();
         }
         // The group has no home any more, and a member that left may come back.
-        let claims = member(world, 4, "n1", "a", "near");
-        granted(&world.commit(claims));
-        world.assert_exact();
-        world.release(4).unwrap();
-        world.done(remove("near"));
-        world.done(remove("apart"));
+        let claims = member(test, 4, "n1", "a", "near");
+        granted(&test.commit(claims));
+        test.assert_exact();
+        test.release(4).unwrap();
+        test.done(remove("near"));
+        test.done(remove("apart"));
     });
 }
 
 #[test]
 fn a_quota_refuses_what_is_over_it() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        let claims = vec![on_node(world, 1, "n1")];
-        granted(&world.commit(claims));
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        let claims = vec![on_node(test, 1, "n1")];
+        granted(&test.commit(claims));
         let quota = Quota { instances: Some(2), ..Quota::default() };
-        world.done(Op::PutQuota { owner: Text::from("acme"), quota });
-        let claims = vec![on_node(world, 2, "n1")];
-        granted(&world.commit(claims));
-        let claims = vec![on_node(world, 3, "n1")];
-        assert_eq!(code(&world.commit(claims)), "quota_exceeded");
-        world.release(1).unwrap();
-        let claims = vec![on_node(world, 3, "n1")];
-        granted(&world.commit(claims));
-        world.assert_exact();
-        world.done(Op::RemoveQuota(Text::from("acme")));
-        let claims = vec![on_node(world, 4, "n1")];
-        granted(&world.commit(claims));
+        test.done(Op::PutQuota { owner: Text::from("acme"), quota });
+        let claims = vec![on_node(test, 2, "n1")];
+        granted(&test.commit(claims));
+        let claims = vec![on_node(test, 3, "n1")];
+        assert_eq!(code(&test.commit(claims)), "quota_exceeded");
+        test.release(1).unwrap();
+        let claims = vec![on_node(test, 3, "n1")];
+        granted(&test.commit(claims));
+        test.assert_exact();
+        test.done(Op::RemoveQuota(Text::from("acme")));
+        let claims = vec![on_node(test, 4, "n1")];
+        granted(&test.commit(claims));
     });
 }
 
 #[test]
 fn values_are_given_out_once_and_rest_before_they_come_round() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.done(Op::PutPool(Pool::parse("small", "10.0.0.0/30").unwrap()));
-        world.done(Op::PutPool(Pool::parse("large", "fd00:7::/64").unwrap()));
-        let with_pools = |world: &World, instance, pools: &[&str]| {
-            let mut planned = on_node(world, instance, "n1");
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::PutPool(Pool::parse("small", "10.0.0.0/30").unwrap()));
+        test.done(Op::PutPool(Pool::parse("large", "fd00:7::/64").unwrap()));
+        let with_pools = |test: &TestLedger, instance, pools: &[&str]| {
+            let mut planned = on_node(test, instance, "n1");
             planned.pools = pools.iter().map(|pool| Text::from(*pool)).collect();
             planned
         };
-        let claims = (1..=2).map(|n| with_pools(world, n, &["small", "large"])).collect();
-        let verdict = world.commit(claims);
+        let claims = (1..=2).map(|n| with_pools(test, n, &["small", "large"])).collect();
+        let verdict = test.commit(claims);
         let values: Vec<String> = granted(&verdict)
             .claims
             .iter()
@@ -174,61 +174,61 @@ fn values_are_given_out_once_and_rest_before_they_come_round() {
             .collect();
         assert_eq!((values[0].as_str(), values[2].as_str()), ("10.0.0.1", "10.0.0.2"));
         assert!(values[1].starts_with("fd00:7::") && values[1] != values[3], "{values:?}");
-        let claims = vec![with_pools(world, 3, &["small"])];
-        assert_eq!(code(&world.commit(claims)), "ipam_exhausted");
+        let claims = vec![with_pools(test, 3, &["small"])];
+        assert_eq!(code(&test.commit(claims)), "ipam_exhausted");
         assert!(matches!(
-            world.one(Op::RemovePool(Text::from("small"))),
+            test.one(Op::RemovePool(Text::from("small"))),
             Answer::Outcome(Outcome::Impossible(_))
         ));
-        world.release(1).unwrap();
-        let claims = vec![with_pools(world, 3, &["small"])];
-        assert_eq!(code(&world.commit(claims)), "ipam_exhausted", "it rests");
-        (world.hand)("UPDATE pool_value SET released_at = 1 WHERE released_at IS NOT NULL");
-        let claims = vec![with_pools(world, 3, &["small"])];
-        let verdict = world.commit(claims);
+        test.release(1).unwrap();
+        let claims = vec![with_pools(test, 3, &["small"])];
+        assert_eq!(code(&test.commit(claims)), "ipam_exhausted", "it rests");
+        (test.run_sql)("UPDATE pool_value SET released_at = 1 WHERE released_at IS NOT NULL");
+        let claims = vec![with_pools(test, 3, &["small"])];
+        let verdict = test.commit(claims);
         assert_eq!(granted(&verdict).claims[0].values[0].value, "10.0.0.1");
-        let claims = vec![with_pools(world, 4, &["unknown"])];
-        assert_eq!(code(&world.commit(claims)), "unknown_pool");
-        let claims = vec![with_pools(world, 4, &["large"])];
-        granted(&world.commit(claims));
+        let claims = vec![with_pools(test, 4, &["unknown"])];
+        assert_eq!(code(&test.commit(claims)), "unknown_pool");
+        let claims = vec![with_pools(test, 4, &["large"])];
+        granted(&test.commit(claims));
         for instance in 2..=4 {
-            world.release(instance).unwrap();
+            test.release(instance).unwrap();
         }
-        world.done(Op::RemovePool(Text::from("small")));
+        test.done(Op::RemovePool(Text::from("small")));
     });
 }
 
 #[test]
 fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.node("n2", "z", "r");
-        world.done(Op::PutVolume(volume("v", "n1")));
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.node("n2", "z", "r");
+        test.done(Op::PutVolume(volume("v", "n1")));
         let slot = SlotKey {
             owner: Text::from("acme"),
             workload: Text::from("web"),
             revision: 1,
             slot: 0,
         };
-        let holder = |world: &World, instance, node: &str| {
+        let authorize = |test: &TestLedger, instance, node: &str| {
             let mut request = request(instance);
             request.volumes.push("v".to_owned());
             request.extra.insert("gpu".to_owned(), 2);
-            vec![world.planned(request, node, "z", "r")]
+            vec![test.planned(request, node, "z", "r")]
         };
-        let claims = holder(world, 1, "n2");
-        assert_eq!(code(&world.commit(claims)), "volume_locality_no_node");
-        let claims = holder(world, 1, "n1");
-        granted(&world.commit(claims));
-        let claims = holder(world, 2, "n1");
-        assert_ne!(code(&world.commit(claims)), "granted");
-        world.release(1).unwrap();
-        let mut claims = holder(world, 2, "n1");
+        let claims = authorize(test, 1, "n2");
+        assert_eq!(code(&test.commit(claims)), "volume_locality_no_node");
+        let claims = authorize(test, 1, "n1");
+        granted(&test.commit(claims));
+        let claims = authorize(test, 2, "n1");
+        assert_ne!(code(&test.commit(claims)), "granted");
+        test.release(1).unwrap();
+        let mut claims = authorize(test, 2, "n1");
         claims[0].slot = Some(slot.clone());
-        granted(&world.commit(claims));
-        let mut planned = on_node(world, 3, "n2");
+        granted(&test.commit(claims));
+        let mut planned = on_node(test, 3, "n2");
         planned.slot = Some(slot);
-        assert_eq!(code(&world.commit(vec![planned.clone()])), "slot_taken");
+        assert_eq!(code(&test.commit(vec![planned.clone()])), "slot_taken");
         let workload = Workload {
             owner: "acme".to_owned(),
             name: "web".to_owned(),
@@ -236,42 +236,42 @@ fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
             replicas: 1,
             body: "{}".to_owned(),
         };
-        world.done(Op::PutWorkload { workload, expect: crate::model::Expect::Absent });
+        test.done(Op::PutWorkload { workload, expect: crate::model::Expect::Absent });
         let remove = Op::RemoveWorkload {
             owner: Text::from("acme"),
             name: Text::from("web"),
             expect: crate::model::Expect::Any,
         };
-        assert!(matches!(world.one(remove.clone()), Answer::Outcome(Outcome::Impossible(_))));
-        world.release(2).unwrap();
-        granted(&world.commit(vec![planned]));
-        world.release(3).unwrap();
-        world.done(remove);
-        world.done(Op::RemoveVolume(Text::from("v")));
-        world.assert_exact();
+        assert!(matches!(test.one(remove.clone()), Answer::Outcome(Outcome::Impossible(_))));
+        test.release(2).unwrap();
+        granted(&test.commit(vec![planned]));
+        test.release(3).unwrap();
+        test.done(remove);
+        test.done(Op::RemoveVolume(Text::from("v")));
+        test.assert_exact();
     });
 }
 
 #[test]
 fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
-    everywhere(|world| {
-        world.node("n1", "z", "a");
-        world.node("n2", "z", "b");
-        world.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
-        world.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Rack)));
+    on_every_database(|test| {
+        test.node("n1", "z", "a");
+        test.node("n2", "z", "b");
+        test.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
+        test.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Rack)));
         let mut request = request(1);
         request.groups.push("g".to_owned());
-        let mut planned = world.planned(request.clone(), "n1", "z", "a");
+        let mut planned = test.planned(request.clone(), "n1", "z", "a");
         planned.pools.push(Text::from("p"));
-        let verdict = world.commit(vec![planned]);
+        let verdict = test.commit(vec![planned]);
         let fence = granted(&verdict).claims[0].fence;
         let step = |fence, step| Op::Advance(Advance { key: key(1), owner: None, fence, step });
-        let renewed = world.claim_answer(step(fence, Step::Renew { lease_s: 500 })).unwrap();
+        let renewed = test.claim_answer(step(fence, Step::Renew { lease_s: 500 })).unwrap();
         assert_eq!(renewed.state, Some(ClaimState::Held));
-        let stale = world.claim_answer(step(fence - 1, Step::Bind)).unwrap_err();
+        let stale = test.claim_answer(step(fence - 1, Step::Bind)).unwrap_err();
         assert_eq!(stale.code(), "stale_fence");
-        world.claim_answer(step(fence, Step::Bind)).unwrap();
-        world.claim_answer(step(fence, Step::Activate)).unwrap();
+        test.claim_answer(step(fence, Step::Bind)).unwrap();
+        test.claim_answer(step(fence, Step::Activate)).unwrap();
         let resize = |id: &str, amounts| {
             let (request_id, cpu_hard) = (Text::from(id), true);
             Op::Resize(Resize {
@@ -283,123 +283,123 @@ fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
                 cpu_hard,
             })
         };
-        world.claim_answer(resize("grow", Amounts::new(4000, 8192))).unwrap();
-        let much = world.claim_answer(resize("much", Amounts::new(4000, 99_999))).unwrap_err();
+        test.claim_answer(resize("grow", Amounts::new(4000, 8192))).unwrap();
+        let much = test.claim_answer(resize("much", Amounts::new(4000, 99_999))).unwrap_err();
         assert_eq!(much.code(), "no_capacity_memory");
         request.resources = Amounts::new(4000, 8192);
-        let to = world.planned(request, "n2", "z", "b");
+        let to = test.planned(request, "n2", "z", "b");
         let to = Move { request_id: Text::from("move"), fence: Some(fence), to, restart: false };
-        let moved = world.claim_answer(Op::Move(Box::new(to.clone()))).unwrap();
+        let moved = test.claim_answer(Op::Move(Box::new(to.clone()))).unwrap();
         assert_eq!((moved.node.as_str(), moved.state), ("n2", Some(ClaimState::Active)));
         assert!(moved.fence > fence);
-        assert_eq!(world.claim_answer(Op::Move(Box::new(to))), Ok(moved));
-        let ties = world.claim(1).unwrap().ties.unwrap();
-        assert_eq!(ties.values[0].value, "10.0.0.1");
-        world.assert_exact();
-        world.release(1).unwrap();
-        world.done(Op::RemoveGroup(Text::from("g")));
-        world.assert_exact();
+        assert_eq!(test.claim_answer(Op::Move(Box::new(to))), Ok(moved));
+        let holdings = test.claim(1).unwrap().holdings.unwrap();
+        assert_eq!(holdings.values[0].value, "10.0.0.1");
+        test.assert_exact();
+        test.release(1).unwrap();
+        test.done(Op::RemoveGroup(Text::from("g")));
+        test.assert_exact();
     });
 }
 
 #[test]
 fn reality_is_recorded_even_where_there_is_no_room() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Zone)));
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Zone)));
         for instance in 1..=2 {
             let mut request = request(instance);
             request.resources = Amounts::new(8000, 16_000);
             request.groups.push("g".to_owned());
             let adopt = Adopt {
                 request_id: Text::from(format!("adopt-{instance}")),
-                demand: Demand::new(&request, &world.policy),
+                demand: Demand::new(&request, &test.policy),
                 request: std::sync::Arc::new(request),
                 node: NodeId::new("n1"),
             };
-            let found = world.claim_answer(Op::Adopt(adopt.clone())).unwrap();
+            let found = test.claim_answer(Op::Adopt(adopt.clone())).unwrap();
             assert_eq!(found.state, Some(ClaimState::Active));
-            assert_eq!(world.claim_answer(Op::Adopt(adopt)), Ok(found));
+            assert_eq!(test.claim_answer(Op::Adopt(adopt)), Ok(found));
         }
-        world.assert_exact();
+        test.assert_exact();
     });
 }
 
 #[test]
 fn an_expired_lease_is_reaped_and_a_renewed_one_is_not() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        let claims = vec![on_node(world, 1, "n1")];
-        let mut plan = world.plan(claims);
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        let claims = vec![on_node(test, 1, "n1")];
+        let mut plan = test.plan(claims);
         plan.lease_s = 0;
-        granted(&world.commit_plan(plan));
-        let claims = vec![on_node(world, 2, "n1")];
-        granted(&world.commit(claims));
-        assert_eq!(world.tables.expired_nodes().unwrap(), [NodeId::new("n1")]);
-        let reaped = world.one(Op::Reap(NodeId::new("n1")));
+        granted(&test.commit_plan(plan));
+        let claims = vec![on_node(test, 2, "n1")];
+        granted(&test.commit(claims));
+        assert_eq!(test.tables.expired_nodes().unwrap(), [NodeId::new("n1")]);
+        let reaped = test.one(Op::Reap(NodeId::new("n1")));
         assert_eq!(reaped, Answer::Reaped(vec![InstanceId::from_u128(1)]));
-        assert_eq!(world.tables.expired_nodes().unwrap(), []);
-        assert!(world.claim(1).is_none() && world.claim(2).is_some());
-        world.assert_exact();
+        assert_eq!(test.tables.expired_nodes().unwrap(), []);
+        assert!(test.claim(1).is_none() && test.claim(2).is_some());
+        test.assert_exact();
     });
 }
 
 #[test]
 fn a_counter_that_was_tampered_with_is_put_right_and_told_once() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        let claims = vec![on_node(world, 1, "n1")];
-        granted(&world.commit(claims));
-        (world.hand)("UPDATE node_room SET used_memory = used_memory + 7, used_cpu = 0");
-        let drifted = world.tables.drifted().unwrap();
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        let claims = vec![on_node(test, 1, "n1")];
+        granted(&test.commit(claims));
+        (test.run_sql)("UPDATE node_room SET used_memory = used_memory + 7, used_cpu = 0");
+        let drifted = test.tables.drifted().unwrap();
         assert_eq!(drifted.nodes, [NodeId::new("n1")].into());
         assert!(drifted.groups.is_empty() && drifted.tenants.is_empty());
-        let answer = world.one(Op::ReconcileNode(NodeId::new("n1")));
+        let answer = test.one(Op::ReconcileNode(NodeId::new("n1")));
         let Answer::Drifts(drifts) = answer else { panic!("{answer:?}") };
         let amounts = [("cpu".to_owned(), -1000), ("memory".to_owned(), 7)].into();
         assert_eq!(drifts, [Drift { row: "node n1".to_owned(), amounts }]);
-        world.assert_exact();
+        test.assert_exact();
     });
 }
 
 #[test]
 fn many_operations_share_a_transaction_and_each_fails_for_itself() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.done(Op::PutPool(Pool::parse("p", "fd00::/64").unwrap()));
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::PutPool(Pool::parse("p", "fd00::/64").unwrap()));
         let plans: Vec<Op> = (1..=20)
             .map(|instance| {
-                let mut planned = on_node(world, instance, "n1");
+                let mut planned = on_node(test, instance, "n1");
                 planned.pools.push(Text::from("p"));
                 let claims = vec![planned];
-                Op::Commit(world.plan(claims))
+                Op::Commit(test.plan(claims))
             })
             .collect();
-        let answers = world.all(&plans);
+        let answers = test.all(&plans);
         let is_granted = |answer: &&Answer| matches!(answer, Answer::Plan(Verdict::Granted(_)));
         assert_eq!(answers.iter().filter(is_granted).count(), 16);
-        world.assert_exact();
+        test.assert_exact();
         let ops: Vec<Op> = (1..=16).map(|n| Op::Release(release(&format!("out-{n}"), n))).collect();
-        assert!(world.all(&ops).iter().all(|answer| matches!(answer, Answer::Claim(Ok(_)))));
-        world.assert_exact();
+        assert!(test.all(&ops).iter().all(|answer| matches!(answer, Answer::Claim(Ok(_)))));
+        test.assert_exact();
     });
 }
 
 #[test]
 fn what_operators_state_is_kept() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.done(Op::Heartbeats(vec![(NodeId::new("n1"), 77), (NodeId::new("nobody"), 78)]));
-        assert_eq!(world.tables.heartbeats_since(70).unwrap(), [(NodeId::new("n1"), 77)]);
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::Heartbeats(vec![(NodeId::new("n1"), 77), (NodeId::new("nobody"), 78)]));
+        assert_eq!(test.tables.heartbeats_since(70).unwrap(), [(NodeId::new("n1"), 77)]);
         let secrets = |version: Option<&str>| Op::PutSecrets {
             env: Text::from("prod"),
             version: version.map(Text::from),
         };
-        world.done(secrets(Some("v1")));
-        world.done(secrets(Some("v2")));
+        test.done(secrets(Some("v1")));
+        test.done(secrets(Some("v2")));
         for name in ["first", "second"] {
             let (hash, body) = (format!("hash-{name}"), "{}".to_owned());
-            world.done(Op::ActivatePolicy { name: name.to_owned(), hash, body, expect: None });
+            test.done(Op::ActivatePolicy { name: name.to_owned(), hash, body, expect: None });
         }
         let demand = UnmetDemand {
             owner: "acme".to_owned(),
@@ -409,11 +409,11 @@ fn what_operators_state_is_kept() {
             first_at: 0,
             last_at: 0,
         };
-        world.done(Op::Demand(demand.clone()));
-        world.done(Op::Demand(demand));
-        let stored = world.tables.demand().unwrap();
+        test.done(Op::Demand(demand.clone()));
+        test.done(Op::Demand(demand));
+        let stored = test.tables.demand().unwrap();
         assert_eq!((stored.len(), stored[0].times), (1, 4));
-        let (_, items) = world.snapshot();
+        let (_, items) = test.snapshot();
         let policies: Vec<&str> = items
             .iter()
             .filter_map(|item| match item {
@@ -422,7 +422,7 @@ fn what_operators_state_is_kept() {
             })
             .collect();
         assert_eq!(policies, ["second"]);
-        world.done(secrets(None));
-        assert_eq!(world.tables.claims_of("acme", Some("web")).unwrap(), []);
+        test.done(secrets(None));
+        assert_eq!(test.tables.claims_of("acme", Some("web")).unwrap(), []);
     });
 }

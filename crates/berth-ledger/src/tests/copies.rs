@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use berth_engine::GroupKind;
 use berth_engine::affinity::Topology;
 
-use super::{World, granted, group, new_database, open, raw, request, server, volume};
-use crate::database::Database;
+use super::{TestLedger, granted, group, new_database, open, raw, request, server, volume};
+use crate::backend::Backend;
+use crate::database::{Database, SnapshotItem};
 use crate::error::{Fault, LedgerError};
-use crate::ledger::{Backend, Ledger};
-use crate::model::{AuditFilter, By, Expect, Op, Pool, Text};
+use crate::ledger::Ledger;
+use crate::model::{AuditFilter, Audited, Expect, Op, Pool, Text};
 use crate::postgres::{Isolation, Postgres};
 use crate::schema::{Cell, TABLES};
 use crate::sqlite::Sqlite;
@@ -29,12 +30,12 @@ fn load(tables: &mut dyn Database, rows: &[(usize, Vec<Cell>)]) {
     tables.load(&mut || Ok(rows.pop_front())).unwrap();
 }
 
-fn busy(world: &mut World) {
-    world.node("n1", "z", "r");
-    world.node("N2", "z", "r");
-    world.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Node)));
-    world.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
-    world.done(Op::PutVolume(volume("v", "n1")));
+fn populate(test: &mut TestLedger) {
+    test.node("n1", "z", "r");
+    test.node("N2", "z", "r");
+    test.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Node)));
+    test.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
+    test.done(Op::PutVolume(volume("v", "n1")));
     for instance in 1..=3 {
         let mut request = request(instance);
         request.name = Some(format!("name \"{instance}\" ü\n"));
@@ -42,17 +43,17 @@ fn busy(world: &mut World) {
         if instance < 3 {
             request.groups.push("g".to_owned());
         }
-        let mut planned = world.planned(request, node, "z", "r");
+        let mut planned = test.planned(request, node, "z", "r");
         planned.pools.push(Text::from("p"));
-        granted(&world.commit(vec![planned]));
+        granted(&test.commit(vec![planned]));
     }
-    world.release(3).unwrap();
+    test.release(3).unwrap();
     for n in 1..=2 {
         let id = Text::from(format!("d{n}"));
         let (kind, body) = (Text::from("token"), "{\"a\":1}".to_owned());
         let op = Op::PutDocument { kind, id: Text::clone(&id), body, expect: Expect::Absent };
         let [actor, origin, action] = ["ann", "", "put"].map(Text::from);
-        world.done(Op::By(Box::new(By {
+        test.done(Op::Audited(Box::new(Audited {
             actor,
             origin,
             action,
@@ -61,7 +62,7 @@ fn busy(world: &mut World) {
             op,
         })));
         let (name, hash, body) = (format!("p{n}"), format!("h{n}"), "{}".to_owned());
-        world.done(Op::ActivatePolicy { name, hash, body, expect: None });
+        test.done(Op::ActivatePolicy { name, hash, body, expect: None });
     }
 }
 
@@ -70,11 +71,11 @@ fn a_ledger_goes_to_postgres_and_back_without_losing_a_bit() {
     let server = server();
     let folder = tempfile::tempdir().unwrap();
     let first = Box::new(Sqlite::open(&folder.path().join("first.db")).unwrap());
-    let mut first = World::new(first, Box::new(|_| ()));
-    busy(&mut first);
+    let mut first = TestLedger::new(first, Box::new(|_| ()));
+    populate(&mut first);
     let original = dump(&mut *first.tables);
     let url = new_database(&server);
-    let mut middle = World::postgres(&url, Isolation::ReadCommitted);
+    let mut middle = TestLedger::postgres(&url, Isolation::ReadCommitted);
     load(&mut *middle.tables, &original);
     let copied = dump(&mut *middle.tables);
     for (left, right) in original.iter().zip(&copied) {
@@ -105,14 +106,14 @@ fn a_ledger_goes_to_postgres_and_back_without_losing_a_bit() {
 #[test]
 fn an_export_that_cannot_be_loaded_leaves_nothing_behind() {
     let server = server();
-    let mut world = World::postgres(&new_database(&server), Isolation::ReadCommitted);
-    let before = dump(&mut *world.tables);
+    let mut test = TestLedger::postgres(&new_database(&server), Isolation::ReadCommitted);
+    let before = dump(&mut *test.tables);
     let bad = vec![Cell::Text("not a number".to_owned()); TABLES[0].columns.len()];
     let mut rows = VecDeque::from([(0, bad)]);
-    let failed = world.tables.load(&mut || Ok(rows.pop_front())).unwrap_err();
+    let failed = test.tables.load(&mut || Ok(rows.pop_front())).unwrap_err();
     assert!(matches!(failed, Fault::Fatal(LedgerError::Corrupt(_))), "{failed:?}");
-    assert_eq!(dump(&mut *world.tables), before);
-    world.node("n1", "z", "r");
+    assert_eq!(dump(&mut *test.tables), before);
+    test.node("n1", "z", "r");
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn a_socket_url_works_and_a_wrong_one_is_named_without_its_password() {
     let text = error.to_string();
     assert!(text.contains("host:port") && !text.contains("secret"), "{text}");
     let closed = Postgres::open("postgres://me@127.0.0.1:1/x", Isolation::ReadCommitted);
-    assert!(matches!(closed, Err(Fault::Lost(_))));
+    assert!(matches!(closed, Err(Fault::Disconnected(_))));
     let missing = server.url().replace("/postgres", "/nothing");
     assert!(matches!(Postgres::open(&missing, Isolation::ReadCommitted), Err(Fault::Fatal(_))));
 }
@@ -169,7 +170,7 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str| {
         let backend = Backend::Sqlite(folder.path().join(name));
-        Ledger::open(backend, crate::ledger::Options::default()).unwrap()
+        Ledger::open(backend, crate::backend::Options::default()).unwrap()
     };
     // The first format had no documents, no audit log and no history of policies.
     let rows = ["[\"ledger\",1,\"id\",1,1]", "[\"env_secrets\",\"prod\",\"v1\"]"];
@@ -181,20 +182,20 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
         text.push_str(&format!("{{\"rows\":2,\"tables\":{tables},\"checksum\":\"{checksum}\"}}\n"));
         text
     };
-    let newer = open("newer.db").import(&mut export(4).as_bytes()).unwrap_err();
-    assert!(newer.to_string().contains("format 4, this Berth reads 1 to 3"), "{newer}");
+    let newer = open("newer.db").import(&mut export(5).as_bytes()).unwrap_err();
+    assert!(newer.to_string().contains("format 5, this Berth reads 1 to 4"), "{newer}");
     let ledger = open("old.db");
     assert_eq!(ledger.import(&mut export(1).as_bytes()).unwrap().rows, 2);
     let mut secrets = 0;
     let take = |item| {
-        secrets += i32::from(matches!(item, crate::database::SnapshotItem::Secrets(..)));
+        secrets += i32::from(matches!(item, SnapshotItem::Secrets(..)));
         Ok(())
     };
     ledger.snapshot(take).unwrap();
     assert_eq!(secrets, 1);
     let mut out = Vec::new();
     ledger.export(&mut out).unwrap();
-    assert!(out.starts_with(b"{\"berth_export\":3}\n"));
+    assert!(out.starts_with(b"{\"berth_export\":4}\n"));
 }
 
 #[test]
@@ -207,9 +208,9 @@ fn a_ledger_of_the_first_schema_is_migrated_with_the_policy_in_force() {
     rusqlite::Connection::open(&path).unwrap().execute_batch(policies).unwrap();
     let server = server();
     let url = new_database(&server);
-    let mut hand = raw(&url);
-    crate::postgres::testing::make_first(&mut hand);
-    hand.script("test", policies).unwrap();
+    let mut run_sql = raw(&url);
+    crate::postgres::testing::make_first(&mut run_sql);
+    run_sql.script("test", policies).unwrap();
     let sqlite: Box<dyn Database> = Box::new(Sqlite::open(&path).unwrap());
     let postgres: Box<dyn Database> = Box::new(open(&url, Isolation::ReadCommitted));
     for mut tables in [sqlite, postgres] {
@@ -217,4 +218,38 @@ fn a_ledger_of_the_first_schema_is_migrated_with_the_policy_in_force() {
         assert_eq!(history, [(1, "new".to_owned(), crate::model::Micros(7))]);
         assert_eq!(tables.policies().unwrap().len(), 2);
     }
+}
+
+#[test]
+fn servers_of_the_release_before_still_find_groups_by_their_old_names() {
+    let server = server();
+    let url = new_database(&server);
+    let mut test = TestLedger::postgres(&url, Isolation::ReadCommitted);
+    test.done(Op::PutGroup(group("g", GroupKind::Apart, Topology::Node)));
+    // What schema 3 was read and written with, in the forms in which it was.
+    let statements = "\
+        SELECT 1 FROM team WHERE id = ANY(ARRAY['g']) ORDER BY id COLLATE \"C\" FOR UPDATE; \
+        WITH done AS (UPDATE team AS t SET home = u.home FROM \
+            unnest(ARRAY['g'], ARRAY['n1']) AS u(id, home) WHERE t.id = u.id RETURNING 1) \
+            SELECT 1 / (count(*) = 1)::int FROM done; \
+        INSERT INTO team (id, kind, strength, topology) VALUES ('h', 'apart', 'soft', 'rack'); \
+        INSERT INTO team_domain (team, domain, members) SELECT u.team, u.domain, u.members FROM \
+            unnest(ARRAY['g'], ARRAY['n1'], ARRAY[1::bigint]) AS u(team, domain, members); \
+        WITH done AS (UPDATE team_domain AS t SET members = u.members FROM \
+            unnest(ARRAY['g'], ARRAY['n1'], ARRAY[2::bigint]) AS u(team, domain, members) \
+            WHERE t.team = u.team AND t.domain = u.domain RETURNING 1) \
+            SELECT 1 / (count(*) = 1)::int FROM done; \
+        INSERT INTO team_member (team, instance, role) VALUES ('g', '\\x01', 0); \
+        WITH done AS (DELETE FROM team_member AS t USING \
+            unnest(ARRAY['g'], ARRAY['\\x01'::bytea]) AS u(team, instance) \
+            WHERE t.team = u.team AND t.instance = u.instance RETURNING 1) \
+            SELECT 1 / (count(*) = 1)::int FROM done";
+    raw(&url).script("test", statements).unwrap();
+    let check = "SELECT 1 / (count(*) = 1)::int FROM placement_group AS g \
+        JOIN placement_group_domain AS d ON d.placement_group = g.id \
+        WHERE g.home = 'n1' AND d.members = 2";
+    raw(&url).script("test", check).unwrap();
+    let items = test.snapshot().1;
+    let groups = items.iter().filter(|item| matches!(item, SnapshotItem::Group(_)));
+    assert_eq!(groups.count(), 2);
 }

@@ -5,20 +5,21 @@ use std::sync::{Arc, Mutex};
 use berth_engine::{Amounts, NodeFacts, NodeId, Policy};
 
 use super::{new_database, request, server};
-use crate::ledger::{Backend, Ledger, Options};
+use crate::backend::{Backend, Options};
+use crate::ledger::Ledger;
 use crate::model::{
-    Basis, DecisionOutcome, DecisionRecord, EventBody, Op, Outcome, Plan, PlannedClaim, Seen, Text,
-    Verdict,
+    Basis, DecisionOutcome, DecisionRecord, EventBody, NodeVersion, Op, Outcome, Plan,
+    PlannedClaim, Text, Verdict,
 };
-use crate::transaction::Committed;
+use crate::transaction::CommitRecord;
 use crate::writer::Observer;
 
 fn options() -> Options {
-    Options { lanes: 1, ..Options::default() }
+    Options { writers: 1, ..Options::default() }
 }
 
 /// Runs a test on a ledger in SQLite, then on one in PostgreSQL.
-fn everywhere(test: impl Fn(&Backend)) {
+fn on_every_database(test: impl Fn(&Backend)) {
     let folder = tempfile::tempdir().unwrap();
     test(&Backend::Sqlite(folder.path().join("ledger.db")));
     let server = server();
@@ -38,7 +39,7 @@ fn record(ledger: &Ledger, names: &[String]) {
 
 #[test]
 fn decisions_of_all_chains_are_paged_newest_first() {
-    everywhere(|backend| {
+    on_every_database(|backend| {
         let ledgers = [0, 1].map(|_| Ledger::open(backend.clone(), options()).unwrap());
         let mut expected = Vec::new();
         for round in 0..6 {
@@ -82,15 +83,15 @@ fn receipts_without_a_time_of_planning_are_read_as_zero() {
 
 fn plan(name: &str, instance: u128) -> Plan {
     let policy = Policy::builtin("balanced").unwrap();
-    let seen = Seen { constraint_gen: 1, ..Seen::default() };
+    let node_version = NodeVersion { constraint_gen: 1, ..NodeVersion::default() };
     let request = Arc::new(request(instance));
-    let claim = PlannedClaim::new(request, &policy, NodeId::new("n1"), seen);
+    let claim = PlannedClaim::new(request, &policy, NodeId::new("n1"), node_version);
     Plan::new(name, "acme", vec![claim])
 }
 
 #[test]
 fn the_grant_of_a_request_is_found_by_its_id() {
-    everywhere(|backend| {
+    on_every_database(|backend| {
         let ledger = Ledger::open(backend.clone(), options()).unwrap();
         let facts = NodeFacts::new("n1", Amounts::new(8000, 16_384).with_disk(100_000));
         ledger.administer(Op::put_node(facts)).unwrap();
@@ -107,8 +108,8 @@ fn the_grant_of_a_request_is_found_by_its_id() {
 
 #[test]
 fn an_observer_is_told_when_and_what_was_committed() {
-    everywhere(|backend| {
-        let told: Arc<Mutex<Vec<Committed>>> = Arc::default();
+    on_every_database(|backend| {
+        let told: Arc<Mutex<Vec<CommitRecord>>> = Arc::default();
         let listener = Arc::clone(&told);
         let observer: Observer =
             Arc::new(move |committed| listener.lock().unwrap().push(committed));

@@ -2,7 +2,7 @@
 
 use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState, Timestamp, Volume};
 
-use super::{World, code, everywhere, granted, request, volume};
+use super::{TestLedger, code, granted, on_every_database, request, volume};
 use crate::database::SnapshotItem;
 use crate::model::{
     Advance, Answer, ClaimKey, EventBody, Expect, Op, Outcome, Plan, Pool, Quota, Resize, Step,
@@ -13,14 +13,14 @@ fn stale(current: Option<i64>) -> Answer {
     Answer::Outcome(Outcome::Stale { current })
 }
 
-fn node_now(world: &mut World, id: &str) -> Option<(NodeFacts, i64)> {
-    let found = world.tables.node(&NodeId::new(id)).unwrap();
-    found.map(|(facts, seen)| (facts, seen.constraint_gen))
+fn node_now(test: &mut TestLedger, id: &str) -> Option<(NodeFacts, i64)> {
+    let found = test.tables.node(&NodeId::new(id)).unwrap();
+    found.map(|(facts, node_version)| (facts, node_version.constraint_gen))
 }
 
 #[test]
 fn a_node_changes_only_in_the_generation_that_was_expected() {
-    everywhere(|world| {
+    on_every_database(|test| {
         let node = NodeId::new("n1");
         let put = |cpu: u32, expect| {
             let mut facts = NodeFacts::new("n1", Amounts::new(cpu, 1024));
@@ -28,41 +28,41 @@ fn a_node_changes_only_in_the_generation_that_was_expected() {
             Op::PutNode { facts: Box::new(facts), expect }
         };
         let state = |state, expect| Op::SetNodeState { node: NodeId::new("n1"), state, expect };
-        assert_eq!(world.one(put(1000, Some(1))), stale(None));
-        world.done(put(1000, Some(0)));
-        assert_eq!(world.one(put(9000, Some(0))), stale(Some(1)));
-        let (facts, generation) = node_now(world, "n1").unwrap();
+        assert_eq!(test.one(put(1000, Some(1))), stale(None));
+        test.done(put(1000, Some(0)));
+        assert_eq!(test.one(put(9000, Some(0))), stale(Some(1)));
+        let (facts, generation) = node_now(test, "n1").unwrap();
         assert_eq!((facts.heartbeat_at, generation), (Timestamp(1000), 1));
-        world.done(put(2000, Some(1)));
-        world.done(state(NodeState::Cordoned, Some(2)));
-        assert_eq!(world.one(state(NodeState::Active, Some(2))), stale(Some(3)));
+        test.done(put(2000, Some(1)));
+        test.done(state(NodeState::Cordoned, Some(2)));
+        assert_eq!(test.one(state(NodeState::Active, Some(2))), stale(Some(3)));
         let remove = |expect| Op::RemoveNode { node: node.clone(), expect };
-        assert_eq!(world.one(remove(Some(2))), stale(Some(3)));
-        let (facts, generation) = node_now(world, "n1").unwrap();
+        assert_eq!(test.one(remove(Some(2))), stale(Some(3)));
+        let (facts, generation) = node_now(test, "n1").unwrap();
         assert_eq!((facts.state, generation), (NodeState::Cordoned, 3));
-        world.done(remove(Some(3)));
-        assert_eq!(node_now(world, "n1"), None);
-        assert_eq!(world.one(remove(Some(3))), stale(None));
-        assert_eq!(world.one(remove(None)), Answer::Outcome(Outcome::Unchanged));
-        assert_eq!(world.events().len(), 4);
+        test.done(remove(Some(3)));
+        assert_eq!(node_now(test, "n1"), None);
+        assert_eq!(test.one(remove(Some(3))), stale(None));
+        assert_eq!(test.one(remove(None)), Answer::Outcome(Outcome::Unchanged));
+        assert_eq!(test.events().len(), 4);
     });
 }
 
 #[test]
 fn a_workload_changes_only_in_the_revision_that_was_expected() {
-    everywhere(|world| {
+    on_every_database(|test| {
         let put = |owner: &str, revision, expect| {
             let (owner, name) = (owner.to_owned(), "web".to_owned());
             let workload = Workload { owner, name, revision, replicas: 2, body: "{}".to_owned() };
             Op::PutWorkload { workload, expect }
         };
-        assert_eq!(world.one(put("acme", 1, Expect::Revision(1))), stale(None));
-        world.done(put("acme", 1, Expect::Absent));
-        assert_eq!(world.one(put("acme", 2, Expect::Absent)), stale(Some(1)));
-        world.done(put("acme", 7, Expect::Revision(1)));
-        assert_eq!(world.one(put("acme", 8, Expect::Revision(1))), stale(Some(7)));
-        world.done(put("Zeta", 1, Expect::Any));
-        let stored = world.tables.workloads().unwrap();
+        assert_eq!(test.one(put("acme", 1, Expect::Revision(1))), stale(None));
+        test.done(put("acme", 1, Expect::Absent));
+        assert_eq!(test.one(put("acme", 2, Expect::Absent)), stale(Some(1)));
+        test.done(put("acme", 7, Expect::Revision(1)));
+        assert_eq!(test.one(put("acme", 8, Expect::Revision(1))), stale(Some(7)));
+        test.done(put("Zeta", 1, Expect::Any));
+        let stored = test.tables.workloads().unwrap();
         let told: Vec<(&str, i64)> =
             stored.iter().map(|workload| (workload.owner.as_str(), workload.revision)).collect();
         assert_eq!(told, [("Zeta", 1), ("acme", 7)]);
@@ -71,22 +71,22 @@ fn a_workload_changes_only_in_the_revision_that_was_expected() {
 
 #[test]
 fn pools_and_quotas_say_what_is_used_of_them() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        world.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
-        world.done(Op::PutPool(Pool::parse("P", "1-9").unwrap()));
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
+        test.done(Op::PutPool(Pool::parse("P", "1-9").unwrap()));
         let quota = Quota { instances: Some(5), ..Quota::default() };
-        world.done(Op::PutQuota { owner: Text::from("acme"), quota });
+        test.done(Op::PutQuota { owner: Text::from("acme"), quota });
         for instance in 1..=3 {
-            let mut planned = world.planned(request(instance), "n1", "z", "r");
+            let mut planned = test.planned(request(instance), "n1", "z", "r");
             planned.pools.push(Text::from("p"));
-            granted(&world.commit(vec![planned]));
+            granted(&test.commit(vec![planned]));
         }
-        world.release(2).unwrap();
-        let pools = world.tables.pools().unwrap();
+        test.release(2).unwrap();
+        let pools = test.tables.pools().unwrap();
         let used: Vec<(&str, i64)> = pools.iter().map(|(pool, used)| (&*pool.id, *used)).collect();
         assert_eq!(used, [("P", 0), ("p", 2)]);
-        let quotas = world.tables.quotas().unwrap();
+        let quotas = test.tables.quotas().unwrap();
         assert_eq!((&*quotas[0].owner, quotas[0].quota), ("acme", quota));
         let used = TenantUse { cpu_milli: 2000, memory_mib: 2048, disk_mib: 8192, instances: 2 };
         assert_eq!((quotas.len(), quotas[0].used), (1, used));
@@ -95,14 +95,14 @@ fn pools_and_quotas_say_what_is_used_of_them() {
 
 #[test]
 fn claims_are_read_page_by_page() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
         for instance in [3, 1, u128::MAX, 2] {
-            let planned = world.planned(request(instance), "n1", "z", "r");
-            granted(&world.commit(vec![planned]));
+            let planned = test.planned(request(instance), "n1", "z", "r");
+            granted(&test.commit(vec![planned]));
         }
         let mut page = |after: Option<ClaimKey>| -> Vec<ClaimKey> {
-            let found = world.tables.claims_page(after, 2).unwrap();
+            let found = test.tables.claims_page(after, 2).unwrap();
             found.into_iter().map(|claim| claim.key).collect()
         };
         let key = |n: u128| ClaimKey::primary(InstanceId::from_u128(n));
@@ -115,23 +115,23 @@ fn claims_are_read_page_by_page() {
 
 #[test]
 fn a_volume_of_another_tenant_is_not_there() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
         let owned = |owner: &str| {
             Op::PutVolume(Volume { owner: Some(owner.to_owned()), ..volume("v", "n1") })
         };
-        world.done(owned("other"));
+        test.done(owned("other"));
         let mut asks = request(1);
         asks.volumes.push("v".to_owned());
-        let planned = world.planned(asks.clone(), "n1", "z", "r");
-        assert_eq!(code(&world.commit(vec![planned])), "unknown_volume");
-        world.done(owned("acme"));
-        let planned = world.planned(asks, "n1", "z", "r");
-        granted(&world.commit(vec![planned]));
-        let answer = world.one(owned("other"));
+        let planned = test.planned(asks.clone(), "n1", "z", "r");
+        assert_eq!(code(&test.commit(vec![planned])), "unknown_volume");
+        test.done(owned("acme"));
+        let planned = test.planned(asks, "n1", "z", "r");
+        granted(&test.commit(vec![planned]));
+        let answer = test.one(owned("other"));
         assert!(matches!(answer, Answer::Outcome(Outcome::Impossible(_))), "{answer:?}");
-        assert_eq!(world.one(owned("acme")), Answer::Outcome(Outcome::Unchanged));
-        let (_, items) = world.snapshot();
+        assert_eq!(test.one(owned("acme")), Answer::Outcome(Outcome::Unchanged));
+        let (_, items) = test.snapshot();
         let volumes: Vec<Volume> = items
             .into_iter()
             .filter_map(|item| match item {
@@ -148,18 +148,18 @@ fn a_volume_of_another_tenant_is_not_there() {
 
 #[test]
 fn events_of_a_claims_life_name_its_owner_and_old_ones_are_read_without() {
-    everywhere(|world| {
-        world.node("n1", "z", "r");
-        let planned = world.planned(request(1), "n1", "z", "r");
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        let planned = test.planned(request(1), "n1", "z", "r");
         let mut plan = Plan::new("p", "acme", vec![planned]);
         plan.lease_s = 0;
-        world.one(Op::Commit(plan));
-        world.one(Op::Reap(NodeId::new("n1")));
-        let planned = world.planned(request(2), "n1", "z", "r");
-        let fence = granted(&world.commit(vec![planned])).claims[0].fence;
+        test.one(Op::Commit(plan));
+        test.one(Op::Reap(NodeId::new("n1")));
+        let planned = test.planned(request(2), "n1", "z", "r");
+        let fence = granted(&test.commit(vec![planned])).claims[0].fence;
         let key = ClaimKey::primary(InstanceId::from_u128(2));
         let step = Advance { key, owner: None, fence, step: Step::Bind };
-        world.claim_answer(Op::Advance(step)).unwrap();
+        test.claim_answer(Op::Advance(step)).unwrap();
         let resize = Resize {
             request_id: Text::from("s"),
             key,
@@ -168,8 +168,8 @@ fn events_of_a_claims_life_name_its_owner_and_old_ones_are_read_without() {
             amounts: Amounts::new(500, 512),
             cpu_hard: false,
         };
-        world.claim_answer(Op::Resize(resize)).unwrap();
-        let owners: Vec<String> = world
+        test.claim_answer(Op::Resize(resize)).unwrap();
+        let owners: Vec<String> = test
             .events()
             .iter()
             .filter_map(|event| match &event.body {

@@ -21,15 +21,15 @@ use berth_engine::{
 use berth_pgtemp::{Options, TempPostgres};
 
 use crate::database::{Database, SnapshotItem};
-use crate::drift::Drifted;
+use crate::drift::DriftedRows;
 use crate::model::{
-    Answer, Claim, ClaimKey, Event, Op, Outcome, Plan, PlannedClaim, Rejected, Release, Seen,
-    Standing, Text, Verdict,
+    Answer, Claim, ClaimKey, ClaimRejection, ClaimStatus, Event, NodeVersion, Op, Outcome, Plan,
+    PlannedClaim, Release, Text, Verdict,
 };
 use crate::postgres::testing::{Session, configure};
 use crate::postgres::{Isolation, Postgres};
 use crate::sqlite::Sqlite;
-use crate::transaction::{Chain, Patience, Retries, run};
+use crate::transaction::{Chain, Retries, RetryBudget, run};
 
 /// One server for all tests that run at the same time; it goes with the last of them.
 static SERVER: Mutex<Weak<TempPostgres>> = Mutex::new(Weak::new());
@@ -59,37 +59,37 @@ fn raw(url: &str) -> Session {
 }
 
 /// A ledger under test, and a hand in its database.
-struct World {
+struct TestLedger {
     tables: Box<dyn Database>,
     chain: Chain,
     retries: Retries,
-    hand: Box<dyn FnMut(&str) + Send>,
+    run_sql: Box<dyn FnMut(&str) + Send>,
     policy: Policy,
     requests: u32,
 }
 
-impl World {
-    fn new(tables: Box<dyn Database>, hand: Box<dyn FnMut(&str) + Send>) -> Self {
+impl TestLedger {
+    fn new(tables: Box<dyn Database>, run_sql: Box<dyn FnMut(&str) + Send>) -> Self {
         Self {
             tables,
             chain: Chain::new(),
             retries: Retries::default(),
-            hand,
+            run_sql,
             policy: Policy::builtin("balanced").unwrap(),
             requests: 0,
         }
     }
 
     fn postgres(url: &str, isolation: Isolation) -> Self {
-        let mut hand = raw(url);
+        let mut run_sql = raw(url);
         let tables = Box::new(open(url, isolation));
-        Self::new(tables, Box::new(move |sql| hand.script("hand", sql).unwrap()))
+        Self::new(tables, Box::new(move |sql| run_sql.script("hand", sql).unwrap()))
     }
 
     fn all(&mut self, ops: &[Op]) -> Vec<Answer> {
-        let patience = Patience(Duration::from_secs(10));
+        let retry_budget = RetryBudget(Duration::from_secs(10));
         let tables = &mut *self.tables;
-        run(tables, &mut self.chain, ops, patience, &mut self.retries).unwrap().answers
+        run(tables, &mut self.chain, ops, retry_budget, &mut self.retries).unwrap().answers
     }
 
     fn one(&mut self, op: Op) -> Answer {
@@ -101,7 +101,7 @@ impl World {
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
     }
 
-    fn claim_answer(&mut self, op: Op) -> Result<Standing, Rejected> {
+    fn claim_answer(&mut self, op: Op) -> Result<ClaimStatus, ClaimRejection> {
         match self.one(op) {
             Answer::Claim(answer) => answer,
             other => panic!("{other:?}"),
@@ -125,14 +125,14 @@ impl World {
         zone: &str,
         rack: &str,
     ) -> PlannedClaim {
-        let seen = Seen {
+        let node_version = NodeVersion {
             constraint_gen: 1,
             rules_gen: 0,
             fence: 0,
             zone: Some(Text::from(zone)),
             rack: Some(Text::from(rack)),
         };
-        PlannedClaim::new(Arc::new(request), &self.policy, NodeId::new(node), seen)
+        PlannedClaim::new(Arc::new(request), &self.policy, NodeId::new(node), node_version)
     }
 
     fn plan(&mut self, claims: Vec<PlannedClaim>) -> Plan {
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    fn release(&mut self, instance: u128) -> Result<Standing, Rejected> {
+    fn release(&mut self, instance: u128) -> Result<ClaimStatus, ClaimRejection> {
         self.requests += 1;
         let request_id = Text::from(format!("release-{}", self.requests));
         self.claim_answer(Op::Release(release(&request_id, instance)))
@@ -194,20 +194,23 @@ impl World {
 
     /// Every counter is the sum of its claims.
     fn assert_exact(&mut self) {
-        assert_eq!(self.tables.drifted().unwrap(), Drifted::default());
+        assert_eq!(self.tables.drifted().unwrap(), DriftedRows::default());
     }
 }
 
 /// Runs a test on SQLite, then on PostgreSQL at every level.
-fn everywhere(test: impl Fn(&mut World)) {
+fn on_every_database(test: impl Fn(&mut TestLedger)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let tables = Sqlite::open(&path).unwrap();
-    let hand = rusqlite::Connection::open(&path).unwrap();
-    test(&mut World::new(Box::new(tables), Box::new(move |sql| hand.execute_batch(sql).unwrap())));
+    let run_sql = rusqlite::Connection::open(&path).unwrap();
+    test(&mut TestLedger::new(
+        Box::new(tables),
+        Box::new(move |sql| run_sql.execute_batch(sql).unwrap()),
+    ));
     let server = server();
     for isolation in Isolation::ALL {
-        test(&mut World::postgres(&new_database(&server), isolation));
+        test(&mut TestLedger::postgres(&new_database(&server), isolation));
     }
 }
 

@@ -6,22 +6,22 @@ use berth_engine::GroupKind;
 use berth_engine::affinity::Topology;
 use berth_pgtemp::{Options, TempPostgres};
 
-use super::{World, granted, group, new_database, open, raw, request, server};
-use crate::model::{By, Op, Plan, PlannedClaim, Text};
+use super::{TestLedger, granted, group, new_database, open, raw, request, server};
+use crate::model::{Audited, Op, Plan, PlannedClaim, Text};
 use crate::postgres::{Isolation, Postgres};
-use crate::transaction::{Patience, run};
+use crate::transaction::{RetryBudget, run};
 
 /// Commits plans in one transaction; returns how many round trips that took.
-fn trips(world: &mut World, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
-    op_trips(world, tables, &plans.into_iter().map(Op::Commit).collect::<Vec<Op>>())
+fn trips(test: &mut TestLedger, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
+    op_trips(test, tables, &plans.into_iter().map(Op::Commit).collect::<Vec<Op>>())
 }
 
 /// The same for any operations that are plans.
-fn op_trips(world: &mut World, tables: &mut Postgres, ops: &[Op]) -> u32 {
+fn op_trips(test: &mut TestLedger, tables: &mut Postgres, ops: &[Op]) -> u32 {
     let count = |tables: &Postgres| tables.round_trips();
     let before = count(tables);
-    let patience = Patience(Duration::from_secs(10));
-    let done = run(tables, &mut world.chain, ops, patience, &mut world.retries).unwrap();
+    let retry_budget = RetryBudget(Duration::from_secs(10));
+    let done = run(tables, &mut test.chain, ops, retry_budget, &mut test.retries).unwrap();
     for answer in done.answers {
         let crate::model::Answer::Plan(verdict) = answer else { panic!("{answer:?}") };
         granted(&verdict);
@@ -34,30 +34,30 @@ fn a_commit_costs_two_round_trips_and_one_more_to_find_its_group() {
     let server = server();
     for isolation in Isolation::ALL {
         let url = new_database(&server);
-        let mut world = World::postgres(&url, isolation);
+        let mut test = TestLedger::postgres(&url, isolation);
         let mut tables = open(&url, isolation);
-        world.node("n1", "z", "r");
+        test.node("n1", "z", "r");
         let mut grouped = group("g", GroupKind::Apart, Topology::Node);
         grouped.max_per_domain = Some(9);
-        world.done(Op::PutGroup(grouped));
-        let plan = |world: &mut World, instance: u128, groups: &[&str]| {
+        test.done(Op::PutGroup(grouped));
+        let plan = |test: &mut TestLedger, instance: u128, groups: &[&str]| {
             let mut request = request(instance);
             request.groups = groups.iter().map(|&group| group.to_owned()).collect();
-            let planned = world.planned(request, "n1", "z", "r");
-            world.plan(vec![planned])
+            let planned = test.planned(request, "n1", "z", "r");
+            test.plan(vec![planned])
         };
         // Twice, so that the chain is begun and the statements are prepared.
         for round in 0..3 {
-            let plain = vec![plan(&mut world, 10 * round + 1, &[])];
-            let plain = trips(&mut world, &mut tables, plain);
-            let member = vec![plan(&mut world, 10 * round + 2, &["g"])];
-            let member = trips(&mut world, &mut tables, member);
+            let plain = vec![plan(&mut test, 10 * round + 1, &[])];
+            let plain = trips(&mut test, &mut tables, plain);
+            let member = vec![plan(&mut test, 10 * round + 2, &["g"])];
+            let member = trips(&mut test, &mut tables, member);
             // Who did it is noted on the way.
-            let op = Op::Commit(plan(&mut world, 10 * round + 3, &[]));
+            let op = Op::Commit(plan(&mut test, 10 * round + 3, &[]));
             let [actor, origin, action] = ["ann", "", "place"].map(Text::from);
             let subject = Text::default();
-            let by = By { actor, origin, action, subject, request_id: None, op };
-            let noted = op_trips(&mut world, &mut tables, &[Op::By(Box::new(by))]);
+            let by = Audited { actor, origin, action, subject, request_id: None, op };
+            let noted = op_trips(&mut test, &mut tables, &[Op::Audited(Box::new(by))]);
             if round == 2 {
                 assert_eq!((plain, member, noted), (2, 3, 2), "{isolation}");
             }
@@ -78,10 +78,10 @@ fn how_long_a_commit_takes() {
         ("without waiting for the disk", &quick, Isolation::ReadCommitted),
     ] {
         let url = new_database(server);
-        let mut world = World::postgres(&url, isolation);
+        let mut test = TestLedger::postgres(&url, isolation);
         let mut tables = open(&url, isolation);
         for node in 0..NODES {
-            world.node(&format!("n{node}"), "z", "r");
+            test.node(&format!("n{node}"), "z", "r");
         }
         raw(&url).script("test", "VACUUM ANALYZE").unwrap();
         let mut instance = 0u128;
@@ -94,12 +94,12 @@ fn how_long_a_commit_takes() {
                         let mut request = request(instance * 0x1234_5678_9abc_def1);
                         request.resources = berth_engine::Amounts::new(1, 1);
                         let node = format!("n{}", instance * 7 % NODES);
-                        let planned: PlannedClaim = world.planned(request, &node, "z", "r");
-                        world.plan(vec![planned])
+                        let planned: PlannedClaim = test.planned(request, &node, "z", "r");
+                        test.plan(vec![planned])
                     })
                     .collect();
                 let start = Instant::now();
-                trips(&mut world, &mut tables, plans);
+                trips(&mut test, &mut tables, plans);
                 times.push(start.elapsed());
             }
             times.sort_unstable();

@@ -2,7 +2,7 @@
 
 use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
-use super::Work;
+use super::UnitOfWork;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
 use crate::model::{EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
 
@@ -16,20 +16,20 @@ pub(crate) fn shape(demand: &UnmetDemand) -> String {
     hasher.finalize().to_hex().chars().take(32).collect()
 }
 
-impl Work {
+impl UnitOfWork {
     pub(super) fn administer(&mut self, op: &Op) -> Outcome {
         if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
         }
         let outcome = match op {
             Op::PutNode { facts, expect } => {
-                self.as_expected(&facts.id, *expect, |work| work.put_node(facts))
+                self.if_generation(&facts.id, *expect, |work| work.put_node(facts))
             }
             Op::SetNodeState { node, state, expect } => {
-                self.as_expected(node, *expect, |work| work.set_state(node, *state))
+                self.if_generation(node, *expect, |work| work.set_state(node, *state))
             }
             Op::RemoveNode { node, expect } => {
-                self.as_expected(node, *expect, |work| work.remove_node(node))
+                self.if_generation(node, *expect, |work| work.remove_node(node))
             }
             Op::SetReserve { node, reserve } => self.set_reserve(node, *reserve),
             Op::Heartbeats(heard) => {
@@ -73,7 +73,7 @@ impl Work {
     }
 
     /// Does something to a node whose facts are in the generation that was expected.
-    fn as_expected(
+    fn if_generation(
         &mut self,
         node: &NodeId,
         expect: Option<i64>,
@@ -331,7 +331,7 @@ impl Work {
         }
         let mut row = TenantRow { quota: *quota, ..TenantRow::default() };
         for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.owner == *owner) {
-            super::charge::count_tenant(&mut row, claim, 1);
+            super::charge::charge_tenant_use(&mut row, claim, 1);
         }
         self.rows.tenants.set(owner, Some(row));
         self.events.push(EventBody::QuotaChanged { owner: owner.clone() });

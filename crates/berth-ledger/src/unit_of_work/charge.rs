@@ -4,22 +4,22 @@
 use berth_engine::elastic::{Permit, Size};
 use berth_engine::{Amounts, GroupKind, InstanceRequest, NodeId, NodeState, class_lack};
 
-use super::Work;
+use super::UnitOfWork;
 use super::rows::{NodeRow, TenantRow, ValueRow};
 use crate::model::{
-    Allocated, Claim, ClaimKey, ClaimState, EventBody, GroupPlace, Guard, HeldValue, PlannedClaim,
-    RefusedBy, Role, Text, Ties,
+    Allocation, Claim, ClaimHoldings, ClaimKey, ClaimState, EventBody, GroupPlace, Guard,
+    HeldValue, PlannedClaim, RefusalReason, Role, Text,
 };
 
 /// Why a claim was not charged.
-pub(super) enum No {
+pub(super) enum ChargeError {
     /// A guard failed.
     Guard(Guard),
     /// Planning again would not help.
-    Refused(RefusedBy),
+    Refused(RefusalReason),
 }
 
-impl From<Guard> for No {
+impl From<Guard> for ChargeError {
     fn from(guard: Guard) -> Self {
         Self::Guard(guard)
     }
@@ -27,43 +27,43 @@ impl From<Guard> for No {
 
 /// Whether the rules hold, or reality is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum ChargeMode {
     /// Every guard must pass.
     Guarded,
     /// What is, is.
     Recorded,
 }
 
-impl Work {
+impl UnitOfWork {
     /// Charges a planned claim to its groups, node, classes, tenant, volumes, pools and slot.
     /// Returns what it holds beside its amounts, and its fence.
     pub(super) fn charge(
         &mut self,
         planned: &PlannedClaim,
         owner: &Text,
-        mode: Mode,
-    ) -> Result<(Option<Box<Ties>>, i64), No> {
+        mode: ChargeMode,
+    ) -> Result<(Option<Box<ClaimHoldings>>, i64), ChargeError> {
         let row = self.rows.nodes.get(&planned.node);
         let row = row.ok_or_else(|| Guard::UnknownNode(planned.node.clone()))?;
-        if mode == Mode::Guarded {
+        if mode == ChargeMode::Guarded {
             check_node(planned, row)?;
             self.check_rules(planned, row)?;
             self.check_neighbours(planned)?;
         }
         let request = &planned.request;
-        let mut ties = Ties::default();
+        let mut holdings = ClaimHoldings::default();
         for group in &request.groups {
-            ties.groups.push(self.join_group(planned, group, mode)?);
+            holdings.groups.push(self.join_group(planned, group, mode)?);
         }
         for (class, &wanted) in request.extra.iter().filter(|(_, wanted)| **wanted > 0) {
             self.charge_class(planned, class, wanted, mode)?;
-            ties.classes.insert(class.clone(), wanted);
+            holdings.classes.insert(class.clone(), wanted);
         }
         // An instance that moves is not one more: its second claim counts, and is never refused.
-        let quota = if planned.key.role == Role::Primary { mode } else { Mode::Recorded };
+        let quota = if planned.key.role == Role::Primary { mode } else { ChargeMode::Recorded };
         self.charge_tenant(planned, owner, quota)?;
         for volume in &request.volumes {
-            ties.volumes.push(self.attach(planned, owner, volume, mode)?);
+            holdings.volumes.push(self.attach(planned, owner, volume, mode)?);
         }
         if let Some(slot) = &planned.slot {
             let may_have = |by: &ClaimKey| *by == planned.key || Some(*by) == planned.takes_over;
@@ -71,16 +71,16 @@ impl Work {
                 return Err(Guard::SlotTaken { slot: slot.clone(), by: by.instance }.into());
             }
             self.rows.slots.set(slot, Some(planned.key));
-            ties.slot = Some(slot.clone());
+            holdings.slot = Some(slot.clone());
         }
         for pool in &planned.pools {
-            ties.values.push(self.take_value(pool, planned.key)?);
+            holdings.values.push(self.take_value(pool, planned.key)?);
         }
         let neighbours = planned.neighbours.iter().map(|(node, _)| node);
         for node in std::iter::once(&planned.node).chain(neighbours) {
             if let Some(row) = self.rows.nodes.get(node) {
                 let before = (row.fence, row.rules_gen);
-                self.untouched.entry(node.clone()).or_insert(before);
+                self.generations_before.entry(node.clone()).or_insert(before);
             }
         }
         let now = self.rows.now.0;
@@ -96,7 +96,7 @@ impl Work {
         for (neighbour, _) in planned.neighbours.iter().filter(|_| has_rules) {
             self.rows.nodes.edit(neighbour, |row| row.rules_gen += 1);
         }
-        Ok(((ties != Ties::default()).then(|| Box::new(ties)), fence))
+        Ok(((holdings != ClaimHoldings::default()).then(|| Box::new(holdings)), fence))
     }
 
     /// Takes a claim off everything it touches, and forgets it.
@@ -118,16 +118,16 @@ impl Work {
         self.rows.nodes.edit(&claim.node, |row| {
             row.room.used.charge(&claim.amounts, claim.capped, -1);
         });
-        self.rows.tenants.edit(&claim.owner, |tenant| count_tenant(tenant, claim, -1));
-        let Some(ties) = claim.ties.as_deref() else { return };
-        for place in &ties.groups {
+        self.rows.tenants.edit(&claim.owner, |tenant| charge_tenant_use(tenant, claim, -1));
+        let Some(holdings) = claim.holdings.as_deref() else { return };
+        for place in &holdings.groups {
             self.leave_group(place, claim.key);
         }
-        for (class, &amount) in &ties.classes {
+        for (class, &amount) in &holdings.classes {
             let key = (claim.node.clone(), Text::from(class.as_str()));
             self.rows.classes.edit(&key, |class| class.used -= i64::from(amount));
         }
-        for volume in &ties.volumes {
+        for volume in &holdings.volumes {
             let other = |key: ClaimKey| self.rows.claims.get(&key).is_some();
             // While it has a second claim, the instance keeps what only it may use.
             let keeps = Role::ALL
@@ -140,25 +140,25 @@ impl Work {
                 }
             });
         }
-        if let Some(slot) = &ties.slot
+        if let Some(slot) = &holdings.slot
             && self.rows.slots.get(slot) == Some(&claim.key)
         {
             self.rows.slots.set(slot, None);
         }
-        for held in &ties.values {
+        for held in &holdings.values {
             self.give_back(held, claim.key);
         }
     }
 
     /// The event of a claim that was granted or recorded.
-    pub(super) fn allocated(&self, claim: &Claim, planned: Option<&PlannedClaim>) -> Allocated {
+    pub(super) fn allocated(&self, claim: &Claim, planned: Option<&PlannedClaim>) -> Allocation {
         let raised = planned.filter(|planned| planned.has_hard_rules());
         let nodes = raised.into_iter().flat_map(|planned| {
             std::iter::once(&planned.node).chain(planned.neighbours.iter().map(|(node, _)| node))
         });
         let rules =
             nodes.filter_map(|node| Some((node.clone(), self.rows.nodes.get(node)?.rules_gen)));
-        Allocated {
+        Allocation {
             instance_id: claim.key.instance,
             role: claim.key.role,
             node_id: claim.node.clone(),
@@ -166,13 +166,17 @@ impl Work {
             state: claim.state,
             lease_until: claim.lease_until,
             overlay_ipv6: claim.overlay_ipv6().map(str::to_owned),
-            values: claim.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default(),
+            values: claim
+                .holdings
+                .as_deref()
+                .map(|holdings| holdings.values.clone())
+                .unwrap_or_default(),
             resources: claim.amounts,
             release_id: claim.release_id.clone(),
             secrets_version_id: claim.secrets_version.clone(),
             spec_hash: claim.spec.digest().to_owned(),
             name: claim.name.clone(),
-            seat: claim.seat(),
+            slot: claim.slot(),
             adopted: false,
             moved_from: None,
             permit: claim.permit.clone(),
@@ -183,14 +187,14 @@ impl Work {
     }
 
     /// Fence and generation of rules of a node before the operation under way touched it.
-    fn before_this(&self, node: &NodeId, row: &NodeRow) -> (i64, i64) {
-        self.untouched.get(node).copied().unwrap_or((row.fence, row.rules_gen))
+    fn generations_of(&self, node: &NodeId, row: &NodeRow) -> (i64, i64) {
+        self.generations_before.get(node).copied().unwrap_or((row.fence, row.rules_gen))
     }
 
     /// Nobody with a hard rule about others has landed here since the plan was made.
     fn check_rules(&self, planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
-        let planned_gen = planned.seen.rules_gen;
-        if self.before_this(&planned.node, row).1 == planned_gen {
+        let planned_gen = planned.node_version.rules_gen;
+        if self.generations_of(&planned.node, row).1 == planned_gen {
             return Ok(());
         }
         Err(Guard::RulesChanged { now: row.now(&planned.node), planned_gen })
@@ -198,19 +202,23 @@ impl Work {
 
     /// A hard rule about others holds only if nobody has landed since it was looked at. Whoever
     /// lands later finds the rules of the node raised, and looks again.
-    fn check_neighbours(&self, planned: &PlannedClaim) -> Result<(), No> {
+    fn check_neighbours(&self, planned: &PlannedClaim) -> Result<(), ChargeError> {
         if !planned.has_hard_rules() {
             return Ok(());
         }
-        let own = std::iter::once((&planned.node, planned.seen.fence));
+        let own = std::iter::once((&planned.node, planned.node_version.fence));
         let others = planned.neighbours.iter().map(|(node, fence)| (node, *fence));
         for (node, fence) in own.chain(others) {
             let Some(row) = self.rows.nodes.get(node) else {
                 return Err(Guard::UnknownNode(node.clone()).into());
             };
-            if self.before_this(node, row).0 != fence {
+            if self.generations_of(node, row).0 != fence {
                 let now = row.now(node);
-                return Err(Guard::RulesChanged { now, planned_gen: planned.seen.rules_gen }.into());
+                return Err(Guard::RulesChanged {
+                    now,
+                    planned_gen: planned.node_version.rules_gen,
+                }
+                .into());
             }
         }
         Ok(())
@@ -220,15 +228,15 @@ impl Work {
         &mut self,
         planned: &PlannedClaim,
         group: &str,
-        mode: Mode,
-    ) -> Result<GroupPlace, No> {
+        mode: ChargeMode,
+    ) -> Result<GroupPlace, ChargeError> {
         let group = Text::from(group);
         let node = self.rows.nodes.get(&planned.node);
         let Some((row, node)) = self.rows.groups.get(&group).zip(node) else {
             // Reality may belong to a group that nobody defined; there is nothing to count then.
             return match mode {
-                Mode::Guarded => Err(Guard::UnknownGroup(group).into()),
-                Mode::Recorded => Ok(GroupPlace { group, domain: None }),
+                ChargeMode::Guarded => Err(Guard::UnknownGroup(group).into()),
+                ChargeMode::Recorded => Ok(GroupPlace { group, domain: None }),
             };
         };
         let domain = node.domain(&planned.node, row.group.topology);
@@ -248,7 +256,7 @@ impl Work {
         let fits = members < limit && (!together || (domain.is_some() && at_home));
         // A node without a rack shares no rack: it counts nowhere and is never too full.
         let counts_nowhere = domain.is_none() && !together;
-        if hard && mode == Mode::Guarded && !fits && !counts_nowhere {
+        if hard && mode == ChargeMode::Guarded && !fits && !counts_nowhere {
             let home = row.home.clone();
             return Err(Guard::Group { group, domain, members, limit, home }.into());
         }
@@ -282,11 +290,11 @@ impl Work {
         planned: &PlannedClaim,
         class: &str,
         wanted: u32,
-        mode: Mode,
-    ) -> Result<(), No> {
+        mode: ChargeMode,
+    ) -> Result<(), ChargeError> {
         let key = (planned.node.clone(), Text::from(class));
         let (limit, used) = self.rows.classes.get(&key).map_or((0, 0), |row| (row.limit, row.used));
-        if mode == Mode::Guarded
+        if mode == ChargeMode::Guarded
             && let Some(lack) = class_lack(class, wanted, used, limit)
         {
             return Err(Guard::Class { node: planned.node.clone(), lack }.into());
@@ -300,8 +308,8 @@ impl Work {
         &mut self,
         planned: &PlannedClaim,
         owner: &Text,
-        mode: Mode,
-    ) -> Result<(), No> {
+        mode: ChargeMode,
+    ) -> Result<(), ChargeError> {
         let Some(tenant) = self.rows.tenants.get(owner) else { return Ok(()) };
         let wanted = &planned.demand.amounts;
         let quota = &tenant.quota;
@@ -313,12 +321,18 @@ impl Work {
         ];
         for (resource, used, wanted, limit) in limits {
             if let Some(limit) = limit
-                && mode == Mode::Guarded
+                && mode == ChargeMode::Guarded
                 && wanted > 0
                 && used + wanted > limit
             {
                 let owner = Text::clone(owner);
-                return Err(No::Refused(RefusedBy::Quota { owner, resource, used, wanted, limit }));
+                return Err(ChargeError::Refused(RefusalReason::Quota {
+                    owner,
+                    resource,
+                    used,
+                    wanted,
+                    limit,
+                }));
             }
         }
         self.rows.tenants.edit(owner, |tenant| {
@@ -335,18 +349,18 @@ impl Work {
         planned: &PlannedClaim,
         owner: &Text,
         volume: &str,
-        mode: Mode,
-    ) -> Result<Text, No> {
+        mode: ChargeMode,
+    ) -> Result<Text, ChargeError> {
         let volume = Text::from(volume);
         let row = self.rows.volumes.get(&volume).filter(|row| row.is_for(owner));
         let Some(row) = row else {
             return match mode {
-                Mode::Guarded => Err(Guard::UnknownVolume(volume).into()),
-                Mode::Recorded => Ok(volume),
+                ChargeMode::Guarded => Err(Guard::UnknownVolume(volume).into()),
+                ChargeMode::Recorded => Ok(volume),
             };
         };
         let instance = planned.key.instance;
-        if mode == Mode::Guarded {
+        if mode == ChargeMode::Guarded {
             if row.home != planned.node {
                 let home = row.home.clone();
                 return Err(Guard::VolumeHome { volume, home }.into());
@@ -361,19 +375,19 @@ impl Work {
         Ok(volume)
     }
 
-    fn take_value(&mut self, pool: &Text, key: ClaimKey) -> Result<HeldValue, No> {
+    fn take_value(&mut self, pool: &Text, key: ClaimKey) -> Result<HeldValue, ChargeError> {
         let Some(row) = self.rows.pools.get(pool) else {
-            return Err(No::Refused(RefusedBy::UnknownPool(Text::clone(pool))));
+            return Err(ChargeError::Refused(RefusalReason::UnknownPool(Text::clone(pool))));
         };
         let kind = row.pool.kind;
         let free = self.rows.free_values.get_mut(pool).and_then(Vec::pop);
         let Some(value) = free else {
             let addresses = kind != crate::model::PoolKind::Number;
             let pool = Text::clone(pool);
-            return Err(No::Refused(RefusedBy::PoolExhausted { pool, addresses }));
+            return Err(ChargeError::Refused(RefusalReason::PoolExhausted { pool, addresses }));
         };
-        self.taken.push((Text::clone(pool), value));
-        let held = ValueRow { holder: key, released_at: None };
+        self.taken_values.push((Text::clone(pool), value));
+        let held = ValueRow { authorize: key, released_at: None };
         self.rows.values.set(&(Text::clone(pool), value), Some(held));
         let searched = row.pool.is_searched();
         let (first, last) = (row.pool.first, row.pool.last);
@@ -387,16 +401,16 @@ impl Work {
     fn give_back(&mut self, held: &HeldValue, key: ClaimKey) {
         let Some(value) = held.number() else { return };
         // Rests, so that nobody gets it while caches still point at its last holder.
-        let resting = ValueRow { holder: key, released_at: Some(self.rows.now) };
+        let resting = ValueRow { authorize: key, released_at: Some(self.rows.now) };
         self.rows.values.set(&(Text::clone(&held.pool), value), Some(resting));
     }
 }
 
 /// What a plan may rest on: the node as it was seen, and room for one more.
 fn check_node(planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
-    let (seen, now) = (&planned.seen, || row.now(&planned.node));
-    if row.constraint_gen != seen.constraint_gen {
-        return Err(Guard::Changed { now: now(), planned_gen: seen.constraint_gen });
+    let (node_version, now) = (&planned.node_version, || row.now(&planned.node));
+    if row.constraint_gen != node_version.constraint_gen {
+        return Err(Guard::Changed { now: now(), planned_gen: node_version.constraint_gen });
     }
     let open = match row.state {
         // Whether a degraded node takes anything is the policy's word, and the planner had it.
@@ -413,7 +427,7 @@ fn check_node(planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
 }
 
 /// Adds or takes off one claim of a tenant.
-pub(super) fn count_tenant(tenant: &mut TenantRow, claim: &Claim, sign: i64) {
+pub(super) fn charge_tenant_use(tenant: &mut TenantRow, claim: &Claim, sign: i64) {
     tenant.cpu += sign * i64::from(claim.amounts.cpu_milli);
     tenant.memory += sign * i64::from(claim.amounts.memory_mib);
     tenant.disk += sign * i64::from(claim.amounts.disk_mib);
@@ -432,7 +446,7 @@ pub(super) fn claim_of(
     planned: &PlannedClaim,
     owner: &Text,
     request_id: &Text,
-    (ties, fence): (Option<Box<Ties>>, i64),
+    (holdings, fence): (Option<Box<ClaimHoldings>>, i64),
     now: crate::model::Micros,
 ) -> Claim {
     Claim {
@@ -449,7 +463,7 @@ pub(super) fn claim_of(
         batch: None,
         name: planned.request.name.as_deref().map(Text::from),
         spec: planned.spec.clone(),
-        ties,
+        holdings,
         release_id: planned.release_id.clone(),
         secrets_version: planned.secrets_version.clone(),
         created_at: now,

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::Work;
-use super::charge::{Mode, No, claim_of};
+use super::UnitOfWork;
+use super::charge::{ChargeError, ChargeMode, claim_of};
 use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
     Answer, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim,
-    Guard, PlacedAt, Plan, PlannedClaim, RefusedBy, Text, Verdict,
+    Guard, PlacedInstance, Plan, PlannedClaim, RefusalReason, Text, Verdict,
 };
 
-impl Work {
+impl UnitOfWork {
     /// Grants a plan, or says why not; or repeats what was said before.
     pub(super) fn commit(&mut self, plan: &Plan) -> Answer {
         let request = (Text::clone(&plan.request_id), Text::clone(&plan.owner));
@@ -19,15 +19,15 @@ impl Work {
             Some((StoredAnswer::Granted(grant), hash)) if hash == plan.body_hash => {
                 Answer::Repeated(grant.clone())
             }
-            Some((StoredAnswer::Granted(_) | StoredAnswer::Stands(_), _)) => {
+            Some((StoredAnswer::Granted(_) | StoredAnswer::Status(_), _)) => {
                 let request_id = request.0;
-                Answer::Plan(Verdict::Refused(RefusedBy::RequestIdReused { request_id }))
+                Answer::Plan(Verdict::Refused(RefusalReason::RequestIdReused { request_id }))
             }
         }
     }
 
     /// Says whether a plan would be granted now, by the code that would grant it. Nothing changes.
-    pub(super) fn rehearse(&mut self, plan: &Plan) -> Answer {
+    pub(super) fn dry_run(&mut self, plan: &Plan) -> Answer {
         Answer::Plan(self.decide(plan, None))
     }
 
@@ -41,9 +41,9 @@ impl Work {
         for planned in &plan.claims {
             match self.grant(plan, planned) {
                 Ok(claim) => granted.push(claim),
-                Err(no) => {
+                Err(error) => {
                     self.undo(events);
-                    return verdict(planned, no);
+                    return verdict(planned, error);
                 }
             }
         }
@@ -64,12 +64,12 @@ impl Work {
         Verdict::Granted(grant)
     }
 
-    fn grant(&mut self, plan: &Plan, planned: &PlannedClaim) -> Result<GrantedClaim, No> {
+    fn grant(&mut self, plan: &Plan, planned: &PlannedClaim) -> Result<GrantedClaim, ChargeError> {
         if let Some(claim) = self.rows.claims.get(&planned.key) {
             let (key, node) = (planned.key, claim.node.clone());
             return Err(Guard::AlreadyPlaced { key, node }.into());
         }
-        let charged = self.charge(planned, &plan.owner, Mode::Guarded)?;
+        let charged = self.charge(planned, &plan.owner, ChargeMode::Guarded)?;
         let now = self.rows.now;
         let mut claim = claim_of(planned, &plan.owner, &plan.request_id, charged, now);
         claim.lease_until = Some(now.plus_seconds(plan.lease_s.into()));
@@ -89,25 +89,29 @@ fn granted(claim: &Claim) -> GrantedClaim {
         node: claim.node.clone(),
         fence: claim.fence,
         lease_until: claim.lease_until,
-        values: claim.ties.as_deref().map(|ties| ties.values.clone()).unwrap_or_default(),
-        seat: claim.seat(),
+        values: claim
+            .holdings
+            .as_deref()
+            .map(|holdings| holdings.values.clone())
+            .unwrap_or_default(),
+        slot: claim.slot(),
     }
 }
 
-fn verdict(planned: &PlannedClaim, no: No) -> Verdict {
-    match no {
-        No::Guard(guard) => Verdict::Conflict(Box::new(Conflict {
+fn verdict(planned: &PlannedClaim, error: ChargeError) -> Verdict {
+    match error {
+        ChargeError::Guard(guard) => Verdict::Conflict(Box::new(Conflict {
             instance: planned.key.instance,
             node: planned.node.clone(),
             guard,
         })),
-        No::Refused(by) => Verdict::Refused(by),
+        ChargeError::Refused(by) => Verdict::Refused(by),
     }
 }
 
 /// What could never be granted, whatever the fleet.
-fn malformed(plan: &Plan) -> Option<RefusedBy> {
-    let refuse = |why: String| Some(RefusedBy::Malformed(why));
+fn malformed(plan: &Plan) -> Option<RefusalReason> {
+    let refuse = |why: String| Some(RefusalReason::Malformed(why));
     if plan.claims.is_empty() {
         return refuse("the plan has no claims; give at least one".to_owned());
     }
@@ -139,11 +143,11 @@ fn malformed(plan: &Plan) -> Option<RefusedBy> {
 }
 
 fn record(plan: &Plan) -> DecisionRecord {
-    let placed = |claim: &PlannedClaim| PlacedAt {
+    let placed = |claim: &PlannedClaim| PlacedInstance {
         instance: claim.key.instance,
         node: claim.node.clone(),
         score: claim.score,
-        constraint_gen: claim.seen.constraint_gen,
+        constraint_gen: claim.node_version.constraint_gen,
     };
     DecisionRecord::new(
         Text::clone(&plan.request_id),

@@ -10,13 +10,13 @@ pub(crate) struct Delta {
     pub(crate) bandwidth: i64,
     pub(crate) instances: i64,
     pub(crate) capped: i64,
-    pub(crate) over: Over,
+    pub(crate) over: OverLimit,
 }
 
 /// Where a node is over its limit after the work, as far as the work knows: because CPU is soft,
 /// because reality was recorded, or because it was over before. The guard insists on the rest.
 #[allow(clippy::struct_excessive_bools, reason = "one per counter")]
-pub(crate) struct Over {
+pub(crate) struct OverLimit {
     pub(crate) cpu: bool,
     pub(crate) memory: bool,
     pub(crate) disk: bool,
@@ -34,7 +34,7 @@ pub(crate) fn of(before: &NodeRow, now: &NodeRow) -> Delta {
         bandwidth: new.bandwidth - old.bandwidth,
         instances: i64::from(new.instances) - i64::from(old.instances),
         capped: i64::from(new.capped) - i64::from(old.capped),
-        over: Over {
+        over: OverLimit {
             cpu: new.cpu > limits.cpu,
             memory: now.room.memory_used() > limits.memory,
             disk: new.disk > limits.disk,

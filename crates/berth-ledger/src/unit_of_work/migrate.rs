@@ -7,47 +7,47 @@
 use berth_engine::Amounts;
 use berth_engine::elastic::Size;
 
-use super::Work;
-use super::charge::{Mode, claim_of};
-use super::lifecycle::{holder, rejected, standing};
+use super::UnitOfWork;
+use super::charge::{ChargeMode, claim_of};
+use super::lifecycle::{authorize, claim_status, rejected};
 use crate::model::{
-    Answer, Claim, ClaimKey, ClaimState, EventBody, Guard, Hold, Outcome, Rejected, Standing,
-    Switch, Text, Verdict, With,
+    Answer, Claim, ClaimKey, ClaimRejection, ClaimState, ClaimStatus, EventBody, Guard, Hold,
+    Outcome, Switch, Text, Verdict, WithDocuments,
 };
 
-type Stands = Result<Standing, Rejected>;
+type ClaimResult = Result<ClaimStatus, ClaimRejection>;
 
-impl Work {
+impl UnitOfWork {
     /// Holds a place, of the size that the instance has by now.
-    pub(super) fn hold(&mut self, hold: &Hold) -> Stands {
+    pub(super) fn hold(&mut self, hold: &Hold) -> ClaimResult {
         let instance = hold.to.key.instance;
         let (key, target) = (ClaimKey::primary(instance), ClaimKey::target(instance));
-        let source = holder(self.rows.claims.get(&key), key, None, Some(hold.fence))?.clone();
+        let source = authorize(self.rows.claims.get(&key), key, None, Some(hold.fence))?.clone();
         if source.state != ClaimState::Active {
             let found = source.state;
-            return Err(Rejected::WrongState { key, found, wanted: "active" });
+            return Err(ClaimRejection::WrongState { key, found, wanted: "active" });
         }
-        let taken = [target, ClaimKey::source(instance)]
+        let taken_values = [target, ClaimKey::source(instance)]
             .into_iter()
             .find_map(|key| Some((key, self.rows.claims.get(&key)?.node.clone())));
-        if let Some((key, node)) = taken {
-            return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
+        if let Some((key, node)) = taken_values {
+            return Err(ClaimRejection::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
         }
         if source.node == hold.to.node {
             let node = source.node;
-            return Err(Rejected::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
+            return Err(ClaimRejection::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
         }
         let mut planned = hold.to.clone();
         planned.key = target;
         planned.pools.clear();
         (planned.slot, planned.takes_over) = (None, None);
-        sized_as(&mut planned.demand, source.amounts);
+        set_size(&mut planned.demand, source.amounts);
         let events = self.events.len();
-        let charged = match self.charge(&planned, &source.owner, Mode::Guarded) {
+        let charged = match self.charge(&planned, &source.owner, ChargeMode::Guarded) {
             Ok(charged) => charged,
-            Err(no) => {
+            Err(error) => {
                 self.undo(events);
-                return Err(rejected(no));
+                return Err(rejected(error));
             }
         };
         let now = self.rows.now;
@@ -58,30 +58,30 @@ impl Work {
         claim.spec = source.spec.clone();
         let allocated = self.allocated(&claim, Some(&planned));
         self.events.push(EventBody::Allocated(Box::new(allocated)));
-        let answer = standing(&claim);
+        let answer = claim_status(&claim);
         self.rows.claims.set(&target, Some(claim));
         self.keep();
         Ok(answer)
     }
 
     /// Takes the place that was held.
-    pub(super) fn switch(&mut self, switch: &Switch) -> Stands {
+    pub(super) fn switch(&mut self, switch: &Switch) -> ClaimResult {
         let instance = switch.instance;
         let (key, target) = (ClaimKey::primary(instance), ClaimKey::target(instance));
-        let source = holder(self.rows.claims.get(&key), key, None, None)?.clone();
+        let source = authorize(self.rows.claims.get(&key), key, None, None)?.clone();
         self.require_node(&source.node);
         let held = self.rows.claims.get(&target).filter(|held| held.node == switch.to).cloned();
         let Some(held) = held else {
             // It was done before: a retry gets the answer again.
             let left = self.rows.claims.get(&ClaimKey::source(instance)).is_some();
             if source.node == switch.to && left {
-                return Ok(standing(&source));
+                return Ok(claim_status(&source));
             }
-            return Err(Rejected::NoClaim(target));
+            return Err(ClaimRejection::NoClaim(target));
         };
         let found = held.state;
         if matches!(found, ClaimState::Releasing) {
-            return Err(Rejected::WrongState { key: target, found, wanted: "binding" });
+            return Err(ClaimRejection::WrongState { key: target, found, wanted: "binding" });
         }
         self.require_node(&held.node);
         let mut left = source.clone();
@@ -104,19 +104,19 @@ impl Work {
         moved.secrets_version.clone_from(&source.secrets_version);
         // Its bounds may have changed since the place was held.
         moved.spec.clone_from(&source.spec);
-        hand_over(&mut left, &mut moved);
-        self.rekey(&source, &left);
-        self.rekey(&held, &moved);
-        if let Some(slot) = moved.ties.as_deref().and_then(|ties| ties.slot.clone()) {
+        transfer_exclusive_holdings(&mut left, &mut moved);
+        self.move_memberships(&source, &left);
+        self.move_memberships(&held, &moved);
+        if let Some(slot) = moved.holdings.as_deref().and_then(|holdings| holdings.slot.clone()) {
             self.rows.slots.set(&slot, Some(key));
         }
         // It may have shrunk since the place was held. It grows only if its agent holds more than was
         // ever recorded: that is so, whether there is room or not.
         let as_held = Claim { amounts: held.amounts, ..moved.clone() };
-        self.recharge(&as_held, source.amounts);
+        self.change_charge(&as_held, source.amounts);
         moved.amounts = source.amounts;
-        self.tell_switch(&source, &held, &left, &moved);
-        let answer = standing(&moved);
+        self.push_switch_events(&source, &held, &left, &moved);
+        let answer = claim_status(&moved);
         self.rows.claims.set(&target, None);
         self.rows.claims.set(&ClaimKey::source(instance), Some(left));
         self.rows.claims.set(&key, Some(moved));
@@ -125,16 +125,16 @@ impl Work {
     }
 
     /// Followers know claims by instance and role: two are gone, and two are there in other roles.
-    fn tell_switch(&mut self, source: &Claim, held: &Claim, left: &Claim, moved: &Claim) {
+    fn push_switch_events(&mut self, source: &Claim, held: &Claim, left: &Claim, moved: &Claim) {
         let fence = moved.fence;
         self.rows.nodes.edit(&moved.node, |row| row.fence = row.fence.max(fence));
-        for gone in [held, source] {
+        for released_status in [held, source] {
             self.events.push(EventBody::Released {
-                instance_id: gone.key.instance,
-                role: gone.key.role,
-                node_id: gone.node.clone(),
-                owner: gone.owner.clone(),
-                fence: gone.fence,
+                instance_id: released_status.key.instance,
+                role: released_status.key.role,
+                node_id: released_status.node.clone(),
+                owner: released_status.owner.clone(),
+                fence: released_status.fence,
                 reason: Text::from("moved"),
             });
         }
@@ -146,17 +146,17 @@ impl Work {
     }
 
     /// Membership in groups is by role.
-    fn rekey(&mut self, before: &Claim, now: &Claim) {
-        for place in before.ties.iter().flat_map(|ties| &ties.groups) {
+    fn move_memberships(&mut self, before: &Claim, now: &Claim) {
+        for place in before.holdings.iter().flat_map(|holdings| &holdings.groups) {
             self.rows.members.set(&(place.group.clone(), before.key), None);
         }
-        for place in now.ties.iter().flat_map(|ties| &ties.groups) {
+        for place in now.holdings.iter().flat_map(|holdings| &holdings.groups) {
             self.rows.members.set(&(place.group.clone(), now.key), Some(()));
         }
     }
 
     /// Does something and writes documents with it, if all of them are as expected.
-    pub(super) fn with_documents(&mut self, with: &With) -> Answer {
+    pub(super) fn with_documents(&mut self, with: &WithDocuments) -> Answer {
         for written in &with.documents {
             let key = (written.kind.clone(), written.id.clone());
             let current = self.rows.documents.get(&key).map(|row| row.rev);
@@ -184,23 +184,24 @@ impl Work {
 }
 
 /// What only one of two claims may have goes along: addresses, the seat, volumes.
-fn hand_over(left: &mut Claim, moved: &mut Claim) {
-    let Some(ties) = left.ties.as_deref_mut() else { return };
-    let (values, slot) = (std::mem::take(&mut ties.values), ties.slot.take());
-    let empty = ties.groups.is_empty() && ties.volumes.is_empty() && ties.classes.is_empty();
+fn transfer_exclusive_holdings(left: &mut Claim, moved: &mut Claim) {
+    let Some(holdings) = left.holdings.as_deref_mut() else { return };
+    let (values, slot) = (std::mem::take(&mut holdings.values), holdings.slot.take());
+    let empty =
+        holdings.groups.is_empty() && holdings.volumes.is_empty() && holdings.classes.is_empty();
     if empty {
-        left.ties = None;
+        left.holdings = None;
     }
     if !values.is_empty() {
-        moved.ties.get_or_insert_default().values = values;
+        moved.holdings.get_or_insert_default().values = values;
     }
     if slot.is_some() {
-        moved.ties.get_or_insert_default().slot = slot;
+        moved.holdings.get_or_insert_default().slot = slot;
     }
 }
 
 /// A demand for what an instance is charged by now, whatever was planned.
-pub(super) fn sized_as(demand: &mut berth_engine::Demand, amounts: Amounts) {
+pub(super) fn set_size(demand: &mut berth_engine::Demand, amounts: Amounts) {
     if demand.cpu_room_milli > 0 {
         demand.cpu_room_milli = amounts.cpu_milli;
     }

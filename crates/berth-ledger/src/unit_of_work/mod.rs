@@ -10,9 +10,9 @@ mod commit;
 pub(crate) mod delta;
 mod lifecycle;
 mod migrate;
-mod needs;
 mod permit;
 mod reconcile;
+mod required_keys;
 mod rows;
 mod service;
 mod sizes;
@@ -25,7 +25,9 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
 
-pub(crate) use needs::{PeekKeys, Peeked, needs, wants_peek};
+pub(crate) use required_keys::{
+    UnlockedReadKeys, UnlockedReads, required_keys, unlocked_read_keys,
+};
 pub(crate) use rows::{
     ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
     StoredAnswer, TenantRow, ValueRow, VolumeRow,
@@ -34,7 +36,7 @@ pub(crate) use sizes::{only_size, only_steps};
 pub(crate) use table::Change;
 
 /// The work of one transaction.
-pub(crate) struct Work {
+pub(crate) struct UnitOfWork {
     pub(crate) rows: Rows,
     /// What happened, in order.
     pub(crate) events: Vec<EventBody>,
@@ -46,17 +48,17 @@ pub(crate) struct Work {
     locked_domains: BTreeSet<(Text, Text)>,
     locked_groups: BTreeSet<Text>,
     /// Claims that were looked at before locking, so that all they touch is locked.
-    looked_at: BTreeSet<ClaimKey>,
+    claims_read_unlocked: BTreeSet<ClaimKey>,
     /// The receipt that the decisions will be in, as `chain/number`.
     receipt: String,
     /// Fence and generation of rules of the nodes that the operation under way has touched, as they
     /// were before it: the claims of one plan do not stand in each other's way.
-    untouched: FxHashMap<NodeId, (i64, i64)>,
+    generations_before: FxHashMap<NodeId, (i64, i64)>,
     /// Values taken since the last mark, to be put back when a plan fails.
-    taken: Vec<(Text, u128)>,
+    taken_values: Vec<(Text, u128)>,
 }
 
-impl Work {
+impl UnitOfWork {
     /// Work on these rows, whose decisions go into that receipt.
     pub(crate) fn new(rows: Rows, keys: &Keys, receipt: String) -> Self {
         Self {
@@ -66,10 +68,10 @@ impl Work {
             must_restart: false,
             locked_domains: keys.domains.clone(),
             locked_groups: keys.whole.groups.clone(),
-            looked_at: keys.looked_at.clone(),
+            claims_read_unlocked: keys.claims_read_unlocked.clone(),
             receipt,
-            untouched: FxHashMap::default(),
-            taken: Vec::new(),
+            generations_before: FxHashMap::default(),
+            taken_values: Vec::new(),
         }
     }
 
@@ -77,13 +79,13 @@ impl Work {
     pub(crate) fn apply(&mut self, op: &Op) -> Answer {
         match op {
             Op::Commit(plan) => self.commit(plan),
-            Op::Rehearse(plan) => self.rehearse(plan),
+            Op::DryRun(plan) => self.dry_run(plan),
             Op::Advance(advance) => Answer::Claim(self.advance(advance)),
             Op::Release(release) => Answer::Claim(self.release(release)),
             Op::Resize(resize) => Answer::Claim(self.resize(resize)),
             Op::Move(to) => Answer::Claim(self.relocate(to)),
             Op::Permit(ask) => Answer::Permit(Box::new(self.permit(ask))),
-            Op::Bounds(bounds) => Answer::Permit(Box::new(self.rebound(bounds))),
+            Op::Bounds(bounds) => Answer::Permit(Box::new(self.set_bounds(bounds))),
             Op::Hold(hold) => Answer::Claim(self.hold(hold)),
             Op::Switch(switch) => Answer::Claim(self.switch(switch)),
             Op::Adopt(adopt) => Answer::Claim(self.adopt(adopt)),
@@ -114,24 +116,24 @@ impl Work {
             | Op::RemoveDocument { .. }
             | Op::Record(_)
             | Op::Demand(_) => Answer::Outcome(self.administer(op)),
-            Op::By(by) => self.on_behalf(by),
-            Op::With(with) => self.with_documents(with),
+            Op::Audited(by) => self.apply_audited(by),
+            Op::WithDocuments(with) => self.with_documents(with),
         }
     }
 
     /// Whatever was done so far stays.
     fn keep(&mut self) {
         self.rows.keep();
-        self.taken.clear();
-        self.untouched.clear();
+        self.taken_values.clear();
+        self.generations_before.clear();
     }
 
     /// Takes back what was done since the last [`Work::keep`].
     fn undo(&mut self, events: usize) {
         self.rows.undo();
-        self.untouched.clear();
+        self.generations_before.clear();
         self.events.truncate(events);
-        while let Some((pool, value)) = self.taken.pop() {
+        while let Some((pool, value)) = self.taken_values.pop() {
             self.rows.free_values.entry(pool).or_default().push(value);
         }
     }

@@ -6,21 +6,21 @@
 use berth_engine::elastic::{Decided, Free, Permit, Size, Terms, WatermarkRule, decide};
 use berth_engine::{Amounts, Room};
 
-use super::Work;
-use super::charge::count_tenant;
+use super::UnitOfWork;
+use super::charge::charge_tenant_use;
 use super::rows::TenantRow;
 use crate::model::{
-    Bounds, Claim, ClaimKey, ClaimState, EventBody, Guard, PermitAnswer, PermitAsk, RefusedBy,
-    Rejected, Spec, Text,
+    Bounds, Claim, ClaimKey, ClaimRejection, ClaimState, EventBody, Guard, PermitAnswer,
+    PermitOperation, RefusalReason, Spec, Text,
 };
 
-type Permitted = Result<PermitAnswer, Rejected>;
+type PermitResult = Result<PermitAnswer, ClaimRejection>;
 
-impl Work {
+impl UnitOfWork {
     /// Answers a request for a permit.
-    pub(super) fn permit(&mut self, ask: &PermitAsk) -> Permitted {
+    pub(super) fn permit(&mut self, ask: &PermitOperation) -> PermitResult {
         let key = ClaimKey::primary(ask.instance);
-        let claim = super::lifecycle::holder(
+        let claim = super::lifecycle::authorize(
             self.rows.claims.get(&key),
             key,
             ask.owner.as_ref(),
@@ -28,22 +28,22 @@ impl Work {
         )?;
         // An agent knows nothing of instances on other nodes.
         if ask.node.as_ref().is_some_and(|node| *node != claim.node) {
-            return Err(Rejected::NoClaim(key));
+            return Err(ClaimRejection::NoClaim(key));
         }
         let found = claim.state;
         if matches!(found, ClaimState::Held | ClaimState::Releasing) {
-            return Err(Rejected::WrongState { key, found, wanted: "binding or active" });
+            return Err(ClaimRejection::WrongState { key, found, wanted: "binding or active" });
         }
         let claim = claim.clone();
         self.require_node(&claim.node);
         let (Some(permit), Some((min, max))) = (claim.permit.as_deref(), bounds(&claim)) else {
-            return Err(Rejected::NotElastic(key));
+            return Err(ClaimRejection::NotElastic(key));
         };
         let Some(row) = self.rows.nodes.get(&claim.node) else {
-            return Err(Rejected::NoClaim(key));
+            return Err(ClaimRejection::NoClaim(key));
         };
         let target = self.rows.claims.get(&ClaimKey::target(ask.instance));
-        let moving_to = target.filter(|it| is_on_its_way(it)).map(|it| it.node.clone());
+        let moving_to = target.filter(|it| is_held_for_migration(it)).map(|it| it.node.clone());
         let terms = Terms {
             unit: ask.unit,
             grants: ask.grants,
@@ -53,11 +53,11 @@ impl Work {
             whole_units: ask.whole_units,
             node: Free::on(&row.room),
             quota: self.rows.tenants.get(&claim.owner).map_or(Free::UNLIMITED, quota_left),
-            below_watermark: below(&row.room, ask.watermark),
+            below_watermark: free_below_watermark(&row.room, ask.watermark),
             now: self.rows.now.seconds(),
         };
         if ask.rigid_while_moving && terms.frozen && ask.wish.size != permit.granted {
-            return Err(Rejected::Moving(key));
+            return Err(ClaimRejection::Moving(key));
         }
         let decided = decide(permit, &ask.wish, &terms)?;
         Ok(self.record_permit(&claim, permit, decided, moving_to))
@@ -74,14 +74,14 @@ impl Work {
         let Decided { permit, repeated, found_larger } = decided;
         let charged = permit.charge().within(claim.amounts);
         if !repeated {
-            self.recharge(claim, charged);
+            self.change_charge(claim, charged);
             let resized =
                 Claim { amounts: charged, permit: Some(Box::new(permit)), ..claim.clone() };
             self.rows.claims.set(&claim.key, Some(resized));
             // Who only says that all is well makes no news.
             let news = Permit { seq: before.seq, load_milli: before.load_milli, ..permit };
             if news != *before || charged != claim.amounts {
-                self.tell_permit(claim, charged, permit);
+                self.push_permit_event(claim, charged, permit);
             }
             self.keep();
         }
@@ -97,7 +97,7 @@ impl Work {
         }
     }
 
-    fn tell_permit(&mut self, claim: &Claim, charged: Amounts, permit: Permit) {
+    fn push_permit_event(&mut self, claim: &Claim, charged: Amounts, permit: Permit) {
         self.events.push(EventBody::Permit {
             instance_id: claim.key.instance,
             node_id: claim.node.clone(),
@@ -109,7 +109,7 @@ impl Work {
     }
 
     /// Charges node and tenant other amounts for a claim. Whether they may be is decided already.
-    pub(super) fn recharge(&mut self, claim: &Claim, charged: Amounts) {
+    pub(super) fn change_charge(&mut self, claim: &Claim, charged: Amounts) {
         if charged == claim.amounts {
             return;
         }
@@ -119,21 +119,31 @@ impl Work {
         });
         let resized = Claim { amounts: charged, ..claim.clone() };
         self.rows.tenants.edit(&claim.owner, |tenant| {
-            count_tenant(tenant, claim, -1);
-            count_tenant(tenant, &resized, 1);
+            charge_tenant_use(tenant, claim, -1);
+            charge_tenant_use(tenant, &resized, 1);
         });
     }
 
     /// Changes the bounds of an instance. What it was granted stands.
-    pub(super) fn rebound(&mut self, asked: &Bounds) -> Permitted {
+    pub(super) fn set_bounds(&mut self, asked: &Bounds) -> PermitResult {
         let key = ClaimKey::primary(asked.instance);
-        let claim =
-            super::lifecycle::holder(self.rows.claims.get(&key), key, asked.owner.as_ref(), None)?;
+        let claim = super::lifecycle::authorize(
+            self.rows.claims.get(&key),
+            key,
+            asked.owner.as_ref(),
+            None,
+        )?;
         let claim = claim.clone();
         self.require_node(&claim.node);
-        let Some(permit) = claim.permit.as_deref() else { return Err(Rejected::NotElastic(key)) };
-        let Ok(mut request) = claim.spec.request() else { return Err(Rejected::NotElastic(key)) };
-        let Some(elastic) = request.elastic.as_mut() else { return Err(Rejected::NotElastic(key)) };
+        let Some(permit) = claim.permit.as_deref() else {
+            return Err(ClaimRejection::NotElastic(key));
+        };
+        let Ok(mut request) = claim.spec.request() else {
+            return Err(ClaimRejection::NotElastic(key));
+        };
+        let Some(elastic) = request.elastic.as_mut() else {
+            return Err(ClaimRejection::NotElastic(key));
+        };
         elastic.min = asked.min.within(elastic.min);
         elastic.max = asked.max.within(elastic.max);
         let (min, max) = (elastic.min, elastic.max);
@@ -141,11 +151,11 @@ impl Work {
         let charged = permit.charge().within(claim.amounts);
         let target = self.rows.claims.get(&ClaimKey::target(asked.instance));
         let grows = !Size::of(&claim.amounts).covers(Size::of(&charged));
-        if grows && target.is_some_and(is_on_its_way) {
+        if grows && target.is_some_and(is_held_for_migration) {
             // The place that is held for it would be too small.
-            return Err(Rejected::Moving(key));
+            return Err(ClaimRejection::Moving(key));
         }
-        self.check_rebound(&claim, &charged)?;
+        self.check_bounds_growth(&claim, &charged)?;
         let changed = Claim {
             spec: Spec::of(&request),
             amounts: charged,
@@ -153,7 +163,7 @@ impl Work {
             ..claim.clone()
         };
         if changed != claim {
-            self.recharge(&claim, charged);
+            self.change_charge(&claim, charged);
             self.events.push(EventBody::Bounds {
                 instance_id: asked.instance,
                 node_id: claim.node.clone(),
@@ -179,12 +189,12 @@ impl Work {
     }
 
     /// Nobody may be charged more than there is by a word about what might be.
-    fn check_rebound(&self, claim: &Claim, charged: &Amounts) -> Result<(), Rejected> {
+    fn check_bounds_growth(&self, claim: &Claim, charged: &Amounts) -> Result<(), ClaimRejection> {
         let (old, new) = (Size::of(&claim.amounts), Size::of(charged));
         let Some(row) = self.rows.nodes.get(&claim.node) else { return Ok(()) };
         if let Some(lack) = row.room.lack_of_growth(&claim.amounts, charged, true) {
             let now = row.now(&claim.node);
-            return Err(Rejected::Guard(Box::new(Guard::Room { now, lack })));
+            return Err(ClaimRejection::Guard(Box::new(Guard::Room { now, lack })));
         }
         let Some(tenant) = self.rows.tenants.get(&claim.owner) else { return Ok(()) };
         let (left, more) = (quota_left(tenant), new.less(old));
@@ -196,8 +206,8 @@ impl Work {
             if more > 0 && i64::from(more) > left {
                 let (owner, wanted) = (Text::clone(&claim.owner), i64::from(more));
                 let limit = limit.unwrap_or_default();
-                let by = RefusedBy::Quota { owner, resource, used, wanted, limit };
-                return Err(Rejected::Refused(by));
+                let by = RefusalReason::Quota { owner, resource, used, wanted, limit };
+                return Err(ClaimRejection::Refused(by));
             }
         }
         Ok(())
@@ -206,7 +216,7 @@ impl Work {
 
 /// Whether a second claim is a place that is held for an instance that moves: one that was found in
 /// two places has a second claim too.
-pub(super) fn is_on_its_way(target: &Claim) -> bool {
+pub(super) fn is_held_for_migration(target: &Claim) -> bool {
     target.state == ClaimState::Binding
 }
 
@@ -227,7 +237,7 @@ fn quota_left(tenant: &TenantRow) -> Free {
 
 /// What is left below the watermark. The row knows what may be promised; what others use is taken
 /// off that already, so this errs on the side of giving less unasked.
-fn below(room: &Room, watermark: WatermarkRule) -> Free {
+fn free_below_watermark(room: &Room, watermark: WatermarkRule) -> Free {
     let left = |limit: i64, permille: u16, used: i64| {
         let mark = limit.max(0).saturating_mul(permille.into()).checked_div(1000).unwrap_or(0);
         mark.saturating_sub(used)

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use berth_engine::{NodeId, Used};
 
-use super::Work;
-use super::charge::count_tenant;
+use super::UnitOfWork;
+use super::charge::charge_tenant_use;
 use super::rows::{ClassRow, TenantRow};
 use crate::model::{Drift, EventBody, Text};
 
-impl Work {
+impl UnitOfWork {
     /// Recomputes a node's counters; every claim on it was read under its lock.
     pub(super) fn reconcile_node(&mut self, node: &NodeId) -> Vec<Drift> {
         let Some(row) = self.rows.nodes.get(node) else { return Vec::new() };
@@ -19,8 +19,8 @@ impl Work {
         let mut classes: BTreeMap<Text, i64> = BTreeMap::new();
         for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.node == *node) {
             used.charge(&claim.amounts, claim.capped, 1);
-            let ties = claim.ties.iter().flat_map(|ties| &ties.classes);
-            for (class, amount) in ties {
+            let holdings = claim.holdings.iter().flat_map(|holdings| &holdings.classes);
+            for (class, amount) in holdings {
                 *classes.entry(Text::from(class.as_str())).or_default() += i64::from(*amount);
             }
         }
@@ -80,7 +80,7 @@ impl Work {
         }
         let mut truth: BTreeMap<Text, i64> = BTreeMap::new();
         for (_, claim) in self.rows.claims.iter() {
-            let places = claim.ties.iter().flat_map(|ties| &ties.groups);
+            let places = claim.holdings.iter().flat_map(|holdings| &holdings.groups);
             for domain in places.filter(|p| p.group == *group).filter_map(|p| p.domain.clone()) {
                 *truth.entry(domain).or_default() += 1;
             }
@@ -113,7 +113,7 @@ impl Work {
         let Some(stored) = self.rows.tenants.get(owner).cloned() else { return Vec::new() };
         let mut truth = TenantRow { quota: stored.quota, ..TenantRow::default() };
         for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.owner == *owner) {
-            count_tenant(&mut truth, claim, 1);
+            charge_tenant_use(&mut truth, claim, 1);
         }
         let mut off = BTreeMap::new();
         for (name, stored, truth) in [

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::table::Table;
 use crate::model::{
-    Claim, ClaimKey, Grant, Micros, NodeNow, Pool, Quota, QuotaUse, SlotKey, Standing, TenantUse,
-    Text, UnmetDemand, Workload,
+    Claim, ClaimKey, ClaimStatus, Grant, Micros, NodeSnapshot, Pool, Quota, QuotaUse, SlotKey,
+    TenantUse, Text, UnmetDemand, Workload,
 };
 
 /// Everything a guard reads of a node.
@@ -28,8 +28,8 @@ pub(crate) struct NodeRow {
 
 impl NodeRow {
     /// The row as a planner wants to know it.
-    pub(crate) fn now(&self, node: &NodeId) -> Box<NodeNow> {
-        Box::new(NodeNow {
+    pub(crate) fn now(&self, node: &NodeId) -> Box<NodeSnapshot> {
+        Box::new(NodeSnapshot {
             node: node.clone(),
             state: self.state,
             constraint_gen: self.constraint_gen,
@@ -126,7 +126,7 @@ pub(crate) struct PoolRow {
 /// itself is guarded by the holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueRow {
-    pub(crate) holder: ClaimKey,
+    pub(crate) authorize: ClaimKey,
     pub(crate) released_at: Option<Micros>,
 }
 
@@ -135,7 +135,8 @@ pub(crate) struct ValueRow {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoredAnswer {
     Granted(Grant),
-    Stands(Standing),
+    #[serde(rename = "stands")]
+    Status(ClaimStatus),
 }
 
 impl StoredAnswer {
@@ -143,7 +144,7 @@ impl StoredAnswer {
     pub(crate) fn text(&self) -> Result<String, serde_json::Error> {
         match self {
             Self::Granted(grant) => Ok(crate::model::granted_answer(grant)),
-            Self::Stands(_) => serde_json::to_string(self),
+            Self::Status(_) => serde_json::to_string(self),
         }
     }
 }
@@ -223,7 +224,7 @@ pub(crate) struct Rows {
 
 /// Rows of which every claim is needed, so that their sums can be taken.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Whole {
+pub(crate) struct WholeRows {
     pub(crate) nodes: BTreeSet<NodeId>,
     pub(crate) groups: BTreeSet<Text>,
     pub(crate) tenants: BTreeSet<Text>,
@@ -336,7 +337,7 @@ pub(crate) struct Keys {
     pub(crate) slots: BTreeSet<SlotKey>,
     pub(crate) claims: BTreeSet<ClaimKey>,
     /// Claims that were looked at before locking.
-    pub(crate) looked_at: BTreeSet<ClaimKey>,
+    pub(crate) claims_read_unlocked: BTreeSet<ClaimKey>,
     pub(crate) requests: BTreeSet<RequestKey>,
     pub(crate) workloads: BTreeSet<(Text, Text)>,
     pub(crate) secrets: BTreeSet<Text>,
@@ -346,10 +347,10 @@ pub(crate) struct Keys {
     /// Documents, by kind and id.
     pub(crate) documents: BTreeSet<(Text, Text)>,
     /// Nodes, groups and tenants of which every claim is needed.
-    pub(crate) whole: Whole,
+    pub(crate) whole: WholeRows,
     /// Pools and workloads of which it matters whether anyone uses them.
     pub(crate) pools_in_use: BTreeSet<Text>,
     pub(crate) workloads_in_use: BTreeSet<(Text, Text)>,
     /// No other writer may be under way: some count is taken over claims that no lock covers.
-    pub(crate) alone: bool,
+    pub(crate) exclusive: bool,
 }

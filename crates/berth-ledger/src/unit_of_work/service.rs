@@ -1,21 +1,21 @@
 //! What the service keeps beside claims: documents, policies, and who did what.
 
-use super::Work;
+use super::UnitOfWork;
 use super::rows::{AuditRow, DocumentRow, PolicyRow};
 use crate::model::{
-    Answer, By, ClaimKey, EventBody, Expect, Grant, Outcome, Scheduling, Text, Verdict,
+    Answer, Audited, ClaimKey, EventBody, Expect, Grant, Outcome, Scheduling, Text, Verdict,
 };
 
-impl Work {
+impl UnitOfWork {
     /// Does an operation, and notes who did it if it changed anything.
-    pub(super) fn on_behalf(&mut self, by: &By) -> Answer {
+    pub(super) fn apply_audited(&mut self, by: &Audited) -> Answer {
         let events = self.events.len();
         let answer = self.apply(&by.op);
         // A step that was done before says so again and tells nobody.
-        let told = self.events.len() > events;
+        let has_events = self.events.len() > events;
         let changed = match &answer {
             Answer::Plan(Verdict::Granted(_)) | Answer::Outcome(Outcome::Done) => true,
-            Answer::Claim(Ok(_)) | Answer::Permit(_) => told,
+            Answer::Claim(Ok(_)) | Answer::Permit(_) => has_events,
             Answer::Reaped(reaped) => !reaped.is_empty(),
             Answer::Drifts(drifts) => !drifts.is_empty(),
             Answer::Plan(Verdict::Conflict(_) | Verdict::Refused(_))
@@ -25,16 +25,18 @@ impl Work {
         };
         if changed {
             let subject = match &answer {
-                Answer::Plan(Verdict::Granted(grant)) if by.subject.is_empty() => winner(grant),
+                Answer::Plan(Verdict::Granted(grant)) if by.subject.is_empty() => {
+                    describe_grant(grant)
+                }
                 _ => Text::clone(&by.subject),
             };
             // Noted once for each, also where one acts on behalf of another.
             self.rows.audit.push(AuditRow {
-                actor: storable(&by.actor),
-                origin: storable(&by.origin),
-                action: storable(&by.action),
-                subject: storable(&subject),
-                request_id: by.request_id.as_ref().map(storable),
+                actor: replace_nul(&by.actor),
+                origin: replace_nul(&by.origin),
+                action: replace_nul(&by.action),
+                subject: replace_nul(&subject),
+                request_id: by.request_id.as_ref().map(replace_nul),
             });
         }
         answer
@@ -92,7 +94,7 @@ impl Work {
     pub(super) fn set_scheduling(&mut self, scheduling: &Scheduling) -> Outcome {
         let (kind, id) = scheduling.document();
         let known = self.rows.documents.get(&(kind.clone(), id.clone()));
-        let known = known.map(|row| Text::from(code_in(&row.body)));
+        let known = known.map(|row| Text::from(scheduling_code(&row.body)));
         let (owner, env) = (scheduling.owner.clone(), scheduling.env.clone());
         let workload = scheduling.workload.clone();
         match (&scheduling.failing, known) {
@@ -160,16 +162,16 @@ impl Work {
 }
 
 /// The code in what is kept of a workload.
-fn code_in(body: &str) -> String {
+fn scheduling_code(body: &str) -> String {
     #[derive(serde::Deserialize)]
-    struct Kept {
+    struct CodeField {
         code: String,
     }
-    serde_json::from_str(body).map(|kept: Kept| kept.code).unwrap_or_default()
+    serde_json::from_str(body).map(|kept: CodeField| kept.code).unwrap_or_default()
 }
 
 /// What a grant did, in a few words.
-fn winner(grant: &Grant) -> Text {
+fn describe_grant(grant: &Grant) -> Text {
     let Some(first) = grant.claims.first() else { return Text::default() };
     let key = ClaimKey { instance: first.instance, role: first.role };
     let more = grant.claims.len() - 1;
@@ -180,7 +182,7 @@ fn winner(grant: &Grant) -> Text {
 }
 
 /// A text as every database can store it: what somebody did is noted whatever they called it.
-fn storable(text: &Text) -> Text {
+fn replace_nul(text: &Text) -> Text {
     if text.contains('\0') {
         return Text::from(text.replace('\0', "\u{fffd}"));
     }

@@ -12,7 +12,7 @@ pub(crate) fn only_steps(before: &Claim, now: &Claim) -> bool {
         state: now.state,
         lease_until: now.lease_until,
         fence: now.fence,
-        ties: now.ties.clone(),
+        holdings: now.holdings.clone(),
         ..before.clone()
     };
     stepped == *now

@@ -187,7 +187,7 @@ async fn relocate(service: &Service, leaver: &Leaver, room: u64) {
             let again = "nothing: it is tried again".to_owned();
             refused(guard.code(), guard_in_words(&guard), vec![again]);
         }
-        MoveAnswer::Rejected(berth_ledger::Rejected::Refused(by)) => {
+        MoveAnswer::Rejected(berth_ledger::ClaimRejection::Refused(by)) => {
             let problem = crate::http::refused(&by).into_problem();
             refused(by.code(), problem.detail, problem.remedy.into_iter().collect());
         }

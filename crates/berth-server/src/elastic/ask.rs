@@ -3,7 +3,7 @@
 use berth_api::{AskPermit, Headroom, Permit};
 use berth_engine::elastic::{ElasticSettings, Grants, NodeElastic, Size, WatermarkRule, Wish};
 use berth_engine::{Elastic, InstanceId, NodeId};
-use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitAsk, Text};
+use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitOperation, Text};
 
 use crate::catalog::ClaimEntry;
 use crate::http::{Answer, ApiError};
@@ -46,7 +46,7 @@ pub async fn ask(
 ) -> Answer<Permit> {
     let wish = wish(asked)?;
     let ground = ground(service, instance);
-    let op = Op::Permit(PermitAsk {
+    let op = Op::Permit(PermitOperation {
         instance,
         owner: by.owner,
         node: by.node,

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use berth_api::{FieldError, Problem};
 use berth_engine::Refusal;
 use berth_engine::elastic::InvalidWish;
-use berth_ledger::{LedgerError, Rejected};
+use berth_ledger::{ClaimRejection, LedgerError};
 use http::{HeaderValue, StatusCode, header};
 
 /// An error on its way to the caller.
@@ -216,44 +216,44 @@ impl From<LedgerError> for ApiError {
     }
 }
 
-impl From<Rejected> for ApiError {
-    fn from(rejected: Rejected) -> Self {
+impl From<ClaimRejection> for ApiError {
+    fn from(rejected: ClaimRejection) -> Self {
         let code = rejected.code();
         match rejected {
             // Another tenant's claim is as if it were not there.
-            Rejected::NoClaim(key) | Rejected::NotOwner { key, .. } => {
+            ClaimRejection::NoClaim(key) | ClaimRejection::NotOwner { key, .. } => {
                 Self::not_found("claim", &key.instance.to_string())
             }
-            Rejected::StaleFence { presented, current, .. } if presented > current => {
+            ClaimRejection::StaleFence { presented, current, .. } if presented > current => {
                 let detail = format!("fence {presented} is not this claim's, which is {current}");
                 Self::conflict(code, detail).remedy("read the claim: its fence and its role")
             }
-            Rejected::StaleFence { presented, current, .. } => Self::conflict(
+            ClaimRejection::StaleFence { presented, current, .. } => Self::conflict(
                 code,
                 format!("fence {presented} is no longer valid, a later holder has {current}"),
             )
             .remedy("stop what runs under the old fence and read the claim again"),
-            Rejected::LeaseExpired { expired_at, now, .. } => {
+            ClaimRejection::LeaseExpired { expired_at, now, .. } => {
                 let late_s = (now.0 - expired_at.0) / 1_000_000;
                 Self::conflict(code, format!("its lease ended {late_s} s ago"))
                     .remedy("place the instance again, with a longer lease_s or earlier renewals")
             }
-            Rejected::WrongState { found, wanted, .. } => {
+            ClaimRejection::WrongState { found, wanted, .. } => {
                 Self::conflict(code, format!("it is {}; this step needs {wanted}", found.name()))
             }
-            Rejected::NotElastic(key) => {
+            ClaimRejection::NotElastic(key) => {
                 let detail =
                     format!("instance {} is not elastic: it stays as large as it is", key.instance);
                 Self::conflict(code, detail).remedy("place it with `elastic`: its min and its max")
             }
-            Rejected::Moving(key) => {
+            ClaimRejection::Moving(key) => {
                 let detail =
                     format!("instance {} is being moved and stays as large as it is", key.instance);
                 Self::conflict(code, detail).remedy("ask again when the migration is over")
             }
-            Rejected::Wish(invalid) => Self::invalid_size(&invalid),
-            Rejected::Guard(guard) => Self::conflict(code, guard_in_words(&guard)),
-            Rejected::Refused(by) => super::refused::refused(&by),
+            ClaimRejection::Wish(invalid) => Self::invalid_size(&invalid),
+            ClaimRejection::Guard(guard) => Self::conflict(code, guard_in_words(&guard)),
+            ClaimRejection::Refused(by) => super::refused::refused(&by),
         }
     }
 }

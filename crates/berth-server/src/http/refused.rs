@@ -1,36 +1,36 @@
 //! Refusals of placements, as callers see them.
 
-use berth_ledger::RefusedBy;
+use berth_ledger::RefusalReason;
 use http::StatusCode;
 
 use super::problem::ApiError;
 
 /// A limit of the ledger that another node would not change.
 #[must_use]
-pub(crate) fn refused(by: &RefusedBy) -> ApiError {
+pub(crate) fn refused(by: &RefusalReason) -> ApiError {
     let code = by.code();
     match by {
-        RefusedBy::Quota { owner, resource, used, wanted, limit } => ApiError::conflict(
+        RefusalReason::Quota { owner, resource, used, wanted, limit } => ApiError::conflict(
             code,
             format!("{owner} uses {used} of {limit} {resource} and asks for {wanted} more"),
         )
         .remedy("release instances, or have an operator raise the quota")
         .retry(true),
-        RefusedBy::PoolExhausted { pool, .. } => {
+        RefusalReason::PoolExhausted { pool, .. } => {
             ApiError::conflict(code, format!("pool {pool} has no free value"))
                 .remedy("release instances that hold its values, or widen its range")
                 .retry(true)
         }
-        RefusedBy::UnknownPool(pool) => {
+        RefusalReason::UnknownPool(pool) => {
             ApiError::field("pools", Some(format!("{pool:?}")), "pools that exist")
         }
-        RefusedBy::RequestIdReused { request_id } => ApiError::new(
+        RefusalReason::RequestIdReused { request_id } => ApiError::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             code,
             "the request id was used for something else",
             format!("request id {request_id:?} was used with another body"),
         )
         .remedy("send the first body again to get the first answer, or use a new id"),
-        RefusedBy::Malformed(why) => ApiError::invalid(why.clone()),
+        RefusalReason::Malformed(why) => ApiError::invalid(why.clone()),
     }
 }

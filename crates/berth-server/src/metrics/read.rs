@@ -179,7 +179,7 @@ fn ledger(service: &Service, lines: &mut Lines) {
     lines.head("ledger_retries", "counter", "Transactions begun again, by cause");
     let retries = &stats.retries;
     for (cause, count) in [
-        ("serialization", retries.again),
+        ("serialization", retries.conflicts),
         ("duplicate", retries.duplicates),
         ("guard", retries.guards),
         ("connection", retries.lost),

@@ -13,7 +13,8 @@ use arc_swap::ArcSwap;
 use berth_api::Role;
 use berth_engine::NodeId;
 use berth_ledger::{
-    Answer, By, Expect, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text,
+    Answer, Audited, ClaimRejection, ClaimStatus, Expect, Job, Ledger, LedgerError, Op, Outcome,
+    Text,
 };
 use jiff::Timestamp;
 use tokio::sync::oneshot;
@@ -109,7 +110,7 @@ impl Service {
         request_id: Option<Text>,
         op: Op,
     ) -> Result<Answer, LedgerError> {
-        let op = Op::By(Box::new(By {
+        let op = Op::Audited(Box::new(Audited {
             actor: Text::from(caller.actor()),
             origin: Text::from(caller.origin()),
             action: Text::from(action),
@@ -163,7 +164,7 @@ impl Service {
         action: &'static str,
         subject: String,
         op: Op,
-    ) -> Result<Result<Standing, Rejected>, ApiError> {
+    ) -> Result<Result<ClaimStatus, ClaimRejection>, ApiError> {
         match self.call(caller, action, subject, None, op).await? {
             Answer::Claim(standing) => Ok(standing),
             other => Err(unexpected(&other)),

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use berth_api::{NewToken, Role};
 use berth_engine::Policy;
 use berth_ledger::{
-    Answer, Backend, By, Expect, Ledger, LedgerError, Op, Outcome, Scheduling, Text,
+    Answer, Audited, Backend, Expect, Ledger, LedgerError, Op, Outcome, Scheduling, Text,
 };
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -184,7 +184,7 @@ pub fn store_token(
         body,
         expect: Expect::Absent,
     };
-    let by = By {
+    let by = Audited {
         actor: Text::from(caller.actor()),
         origin: Text::from(caller.origin()),
         action: Text::from("token.create"),
@@ -192,7 +192,7 @@ pub fn store_token(
         request_id: None,
         op,
     };
-    match ledger.call(Op::By(Box::new(by)))? {
+    match ledger.call(Op::Audited(Box::new(by)))? {
         Answer::Outcome(Outcome::Done) => Ok(()),
         other => Err(ServiceError::Stored(format!("a token: {other:?}"))),
     }

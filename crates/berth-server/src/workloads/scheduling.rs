@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_api::Degraded;
-use berth_ledger::{Failing, Ledger, LedgerError, Op, Scheduling, Text};
+use berth_ledger::{Ledger, LedgerError, Op, Scheduling, SchedulingFailure, Text};
 
 use super::definition::{Definition, WorkloadKey};
 
@@ -91,7 +91,7 @@ pub(crate) fn tell(
 ) -> Op {
     let (owner, workload) = key.clone();
     let env = definition.and_then(Definition::env).map(Text::from);
-    let failing = wrong.map(|wrong| Failing {
+    let failing = wrong.map(|wrong| SchedulingFailure {
         code: Text::from(wrong.code.as_str()),
         message: Text::from(wrong.message.as_str()),
         // Plain data always can be written.

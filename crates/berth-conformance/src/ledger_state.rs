@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use berth_ledger::Ties;
+use berth_ledger::ClaimHoldings;
 
-use crate::hand::{Hand, TextRow};
+use crate::raw_sql::{RawSql, TextRow};
 
 /// Amounts and counts of one node, in the order of [`DIMENSIONS`].
 pub type Counters = [i64; 6];
@@ -15,7 +15,7 @@ pub const DIMENSIONS: [&str; 6] = ["cpu", "memory", "disk", "bandwidth", "instan
 
 /// A node's row.
 #[derive(Clone, Debug, Default)]
-pub struct NodeBook {
+pub struct NodeRecord {
     /// Its zone.
     pub zone: Option<String>,
     /// Its rack.
@@ -32,7 +32,7 @@ pub struct NodeBook {
 
 /// A claim's row.
 #[derive(Clone, Debug, Default)]
-pub struct ClaimBook {
+pub struct ClaimRecord {
     /// The instance, in hexadecimal.
     pub instance: String,
     /// 0 primary, 1 migration target, 2 migration source.
@@ -50,12 +50,12 @@ pub struct ClaimBook {
     /// Its fence.
     pub fence: i64,
     /// What else it holds.
-    pub ties: Ties,
+    pub holdings: ClaimHoldings,
 }
 
 /// A group's row.
 #[derive(Clone, Debug, Default)]
-pub struct TeamBook {
+pub struct GroupRecord {
     /// `together` or `apart`.
     pub kind: String,
     /// Whether it is a rule, not a wish.
@@ -70,13 +70,13 @@ pub struct TeamBook {
 
 /// Everything that must agree.
 #[derive(Clone, Debug, Default)]
-pub struct Books {
+pub struct LedgerState {
     /// Nodes by name.
-    pub nodes: BTreeMap<String, NodeBook>,
+    pub nodes: BTreeMap<String, NodeRecord>,
     /// Claims.
-    pub claims: Vec<ClaimBook>,
+    pub claims: Vec<ClaimRecord>,
     /// Groups by name.
-    pub teams: BTreeMap<String, TeamBook>,
+    pub groups: BTreeMap<String, GroupRecord>,
     /// Members per group and domain.
     pub domains: BTreeMap<(String, String), i64>,
     /// Members: group, instance, role.
@@ -101,12 +101,12 @@ impl Cells {
         Self(row.into_iter())
     }
 
-    fn maybe(&mut self) -> Option<String> {
+    fn optional(&mut self) -> Option<String> {
         self.0.next().flatten()
     }
 
     fn text(&mut self) -> anyhow::Result<String> {
-        self.maybe().context("a cell is NULL that may not be")
+        self.optional().context("a cell is NULL that may not be")
     }
 
     fn number(&mut self) -> anyhow::Result<i64> {
@@ -123,35 +123,35 @@ impl Cells {
     }
 }
 
-impl Books {
+impl LedgerState {
     /// Reads a ledger's tables.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn of_ledger(hand: &Hand) -> anyhow::Result<Self> {
-        let mut books = Self::default();
-        books.read_nodes(hand)?;
-        books.read_claims(hand)?;
-        books.read_teams(hand)?;
-        books.read_rest(hand)?;
-        Ok(books)
+    pub fn of_ledger(sql_connection: &RawSql) -> anyhow::Result<Self> {
+        let mut state = Self::default();
+        state.read_nodes(sql_connection)?;
+        state.read_claims(sql_connection)?;
+        state.read_groups(sql_connection)?;
+        state.read_holdings(sql_connection)?;
+        Ok(state)
     }
 
-    fn read_nodes(&mut self, hand: &Hand) -> anyhow::Result<()> {
+    fn read_nodes(&mut self, sql_connection: &RawSql) -> anyhow::Result<()> {
         let sql = "SELECT node, zone, rack, known, limit_cpu, limit_memory, limit_disk, \
              limit_bandwidth, limit_instances, used_cpu, used_memory, used_disk, used_bandwidth, \
              used_instances, used_capped, overhead_mib FROM node_room";
-        for row in hand.rows(sql)? {
+        for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             let name = cells.text()?;
-            let (zone, rack, known) = (cells.maybe(), cells.maybe(), cells.number()? == 1);
+            let (zone, rack, known) = (cells.optional(), cells.optional(), cells.number()? == 1);
             let [cpu, memory, disk, bandwidth, instances] = cells.numbers()?;
             let limits = [cpu, memory, disk, bandwidth, instances, i64::MAX];
             let (used, overhead) = (Some(cells.numbers()?), cells.number()?);
-            self.nodes.insert(name, NodeBook { zone, rack, known, limits, used, overhead });
+            self.nodes.insert(name, NodeRecord { zone, rack, known, limits, used, overhead });
         }
         let sql = "SELECT node, class, lim, used FROM node_class";
-        for row in hand.rows(sql)? {
+        for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             let key = (cells.text()?, cells.text()?);
             self.classes.insert(key, (cells.number()?, cells.number()?));
@@ -159,63 +159,81 @@ impl Books {
         Ok(())
     }
 
-    fn read_claims(&mut self, hand: &Hand) -> anyhow::Result<()> {
+    fn read_claims(&mut self, sql_connection: &RawSql) -> anyhow::Result<()> {
         let sql = "SELECT instance, role, node, owner, state, cpu, memory, disk, bandwidth, 1, \
              capped, fence, lease_until, ties FROM claim";
-        for row in hand.rows(sql)? {
+        for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             let (instance, role) = (cells.text()?, cells.number()?);
             let (node, owner, state) = (cells.text()?, cells.text()?, cells.number()?);
             let (charged, fence) = (cells.numbers()?, cells.number()?);
-            let lease_until = cells.maybe().map(|until| until.parse()).transpose()?;
-            let ties = cells.maybe().map(|ties| serde_json::from_str(&ties)).transpose()?;
-            let ties = ties.unwrap_or_default();
-            let claim =
-                ClaimBook { instance, role, node, owner, state, charged, lease_until, fence, ties };
+            let lease_until = cells.optional().map(|until| until.parse()).transpose()?;
+            let holdings =
+                cells.optional().map(|holdings| serde_json::from_str(&holdings)).transpose()?;
+            let holdings = holdings.unwrap_or_default();
+            let claim = ClaimRecord {
+                instance,
+                role,
+                node,
+                owner,
+                state,
+                charged,
+                lease_until,
+                fence,
+                holdings,
+            };
             self.claims.push(claim);
         }
         Ok(())
     }
 
-    fn read_teams(&mut self, hand: &Hand) -> anyhow::Result<()> {
-        let sql = "SELECT id, kind, strength, topology, home, max_per_domain FROM team";
-        for row in hand.rows(sql)? {
+    fn read_groups(&mut self, sql_connection: &RawSql) -> anyhow::Result<()> {
+        let sql = "SELECT id, kind, strength, topology, home, max_per_domain FROM placement_group";
+        for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             let (id, kind, strength) = (cells.text()?, cells.text()?, cells.text()?);
-            let (topology, home) = (cells.text()?, cells.maybe());
-            let most = cells.maybe().map(|most| most.parse()).transpose()?;
-            let team = TeamBook { kind, hard: strength == "hard", topology, most, home };
-            self.teams.insert(id, team);
+            let (topology, home) = (cells.text()?, cells.optional());
+            let most = cells.optional().map(|most| most.parse()).transpose()?;
+            let group = GroupRecord { kind, hard: strength == "hard", topology, most, home };
+            self.groups.insert(id, group);
         }
-        for row in hand.rows("SELECT team, domain, members FROM team_domain")? {
+        for row in sql_connection
+            .rows("SELECT placement_group, domain, members FROM placement_group_domain")?
+        {
             let mut cells = Cells::new(row);
             let key = (cells.text()?, cells.text()?);
             self.domains.insert(key, cells.number()?);
         }
-        for row in hand.rows("SELECT team, instance, role FROM team_member")? {
+        for row in sql_connection
+            .rows("SELECT placement_group, instance, role FROM placement_group_member")?
+        {
             let mut cells = Cells::new(row);
             self.members.push((cells.text()?, cells.text()?, cells.number()?));
         }
         Ok(())
     }
 
-    fn read_rest(&mut self, hand: &Hand) -> anyhow::Result<()> {
-        for row in hand.rows("SELECT owner, workload, revision, slot, instance, role FROM slot")? {
+    fn read_holdings(&mut self, sql_connection: &RawSql) -> anyhow::Result<()> {
+        for row in sql_connection
+            .rows("SELECT owner, workload, revision, slot, instance, role FROM slot")?
+        {
             let mut cells = Cells::new(row);
-            let seat = [cells.text()?, cells.text()?, cells.text()?, cells.text()?];
-            self.slots.push((seat, cells.text()?, cells.number()?));
+            let slot = [cells.text()?, cells.text()?, cells.text()?, cells.text()?];
+            self.slots.push((slot, cells.text()?, cells.number()?));
         }
         let sql = "SELECT pool, instance, role FROM pool_value WHERE released_at IS NULL";
-        for row in hand.rows(sql)? {
+        for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             self.values.push((cells.text()?, cells.text()?, cells.number()?));
         }
-        for row in hand.rows("SELECT id, attached_to FROM volume WHERE attached_to IS NOT NULL")? {
+        for row in sql_connection
+            .rows("SELECT id, attached_to FROM volume WHERE attached_to IS NOT NULL")?
+        {
             let mut cells = Cells::new(row);
             self.volumes.push((cells.text()?, cells.text()?));
         }
         let sql = "SELECT owner, used_cpu, used_memory, used_disk, used_instances FROM tenant";
-        for row in hand.rows(sql)? {
+        for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             self.tenants.insert(cells.text()?, cells.numbers()?);
         }
@@ -226,48 +244,50 @@ impl Books {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn of_naive(hand: &Hand) -> anyhow::Result<Self> {
-        let mut books = Self::default();
-        for row in hand.rows("SELECT id, memory FROM naive_node")? {
+    pub fn of_naive(sql_connection: &RawSql) -> anyhow::Result<Self> {
+        let mut state = Self::default();
+        for row in sql_connection.rows("SELECT id, memory FROM naive_node")? {
             let mut cells = Cells::new(row);
             let name = cells.text()?;
             let mut limits = [i64::MAX; 6];
             limits[1] = cells.number()?;
-            books.nodes.insert(name, NodeBook { limits, known: true, ..NodeBook::default() });
+            state.nodes.insert(name, NodeRecord { limits, known: true, ..NodeRecord::default() });
         }
-        for row in hand.rows("SELECT id, kind FROM naive_team")? {
+        for row in sql_connection.rows("SELECT id, kind FROM naive_group")? {
             let mut cells = Cells::new(row);
             let (id, kind) = (cells.text()?, cells.text()?);
             let topology = "node".to_owned();
-            let team = TeamBook { kind, hard: true, topology, ..TeamBook::default() };
-            books.teams.insert(id, team);
+            let group = GroupRecord { kind, hard: true, topology, ..GroupRecord::default() };
+            state.groups.insert(id, group);
         }
-        for row in hand.rows("SELECT instance, node, memory, team FROM naive_claim")? {
+        for row in sql_connection
+            .rows("SELECT instance, node, memory, placement_group FROM naive_claim")?
+        {
             let mut cells = Cells::new(row);
             let (instance, node) = (cells.text()?, cells.text()?);
             let charged = [0, cells.number()?, 0, 0, 1, 0];
-            let mut ties = Ties::default();
-            ties.groups.extend(cells.maybe().map(|team| berth_ledger::GroupPlace {
-                group: team.into(),
+            let mut holdings = ClaimHoldings::default();
+            holdings.groups.extend(cells.optional().map(|group| berth_ledger::GroupPlace {
+                group: group.into(),
                 domain: Some(node.as_str().into()),
             }));
-            let claim = ClaimBook { instance, node, charged, ties, ..ClaimBook::default() };
-            books.claims.push(claim);
+            let claim = ClaimRecord { instance, node, charged, holdings, ..ClaimRecord::default() };
+            state.claims.push(claim);
         }
-        Ok(books)
+        Ok(state)
     }
 
     /// The domain a node is in, at a level.
     #[must_use]
     pub fn domain(&self, node: &str, topology: &str) -> Option<String> {
-        let book = self.nodes.get(node)?;
+        let record = self.nodes.get(node)?;
         match topology {
             "node" => Some(node.to_owned()),
             "rack" => {
-                let rack = book.rack.as_deref()?;
-                Some(format!("{}/{rack}", book.zone.as_deref().unwrap_or("")))
+                let rack = record.rack.as_deref()?;
+                Some(format!("{}/{rack}", record.zone.as_deref().unwrap_or("")))
             }
-            _ => book.zone.clone(),
+            _ => record.zone.clone(),
         }
     }
 

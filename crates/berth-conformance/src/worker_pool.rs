@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use crate::protocol::{GO, READY, Report, Settings, Task};
 
 /// How long a worker may stay silent before it counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 struct Worker {
     child: Child,
@@ -39,17 +39,17 @@ impl Worker {
         Ok(Self { child, stdin, lines })
     }
 
-    fn say(&mut self, line: &str) -> anyhow::Result<()> {
+    fn send_line(&mut self, line: &str) -> anyhow::Result<()> {
         self.stdin.write_all(format!("{line}\n").as_bytes()).context("a worker does not listen")?;
         Ok(self.stdin.flush()?)
     }
 
-    fn hear(&self) -> anyhow::Result<String> {
-        self.lines.recv_timeout(PATIENCE).context("a worker ended, or is stuck")
+    fn next_line(&self) -> anyhow::Result<String> {
+        self.lines.recv_timeout(TIMEOUT).context("a worker ended, or is stuck")
     }
 
     fn expect_ready(&self) -> anyhow::Result<()> {
-        let line = self.hear()?;
+        let line = self.next_line()?;
         if line != READY {
             bail!("a worker said {line:?} instead of {READY:?}");
         }
@@ -58,9 +58,9 @@ impl Worker {
 }
 
 /// Workers on one stage. Dropping the crew ends them.
-pub struct Crew(Vec<Worker>);
+pub struct WorkerPool(Vec<Worker>);
 
-impl Crew {
+impl WorkerPool {
     /// Starts workers, all alike, and waits until each has opened its ledger.
     ///
     /// # Errors
@@ -77,16 +77,16 @@ impl Crew {
         count: usize,
         how: impl Fn(usize) -> anyhow::Result<(Command, Settings)>,
     ) -> anyhow::Result<Self> {
-        let mut crew = Self(Vec::with_capacity(count));
+        let mut pool = Self(Vec::with_capacity(count));
         for number in 0..count {
             let (mut command, settings) = how(number)?;
             command.arg(serde_json::to_string(&settings)?);
-            crew.0.push(Worker::start(command)?);
+            pool.0.push(Worker::start(command)?);
         }
-        for worker in &crew.0 {
+        for worker in &pool.0 {
             worker.expect_ready()?;
         }
-        Ok(crew)
+        Ok(pool)
     }
 
     /// How many there are.
@@ -106,27 +106,27 @@ impl Crew {
     /// # Errors
     /// When a worker ends or is stuck.
     pub fn round(&mut self, tasks: Vec<Task>) -> anyhow::Result<Vec<Report>> {
-        self.begin(tasks)?;
-        self.reports()
+        self.begin_round(tasks)?;
+        self.wait_for_reports()
     }
 
     /// Begins a round without waiting for its end.
     ///
     /// # Errors
     /// When a worker ends or is stuck.
-    pub fn begin(&mut self, tasks: Vec<Task>) -> anyhow::Result<()> {
+    pub fn begin_round(&mut self, tasks: Vec<Task>) -> anyhow::Result<()> {
         if tasks.len() > self.0.len() {
             bail!("{} tasks for {} workers", tasks.len(), self.0.len());
         }
         let idle = std::iter::repeat(Task::Idle);
         for (worker, task) in self.0.iter_mut().zip(tasks.into_iter().chain(idle)) {
-            worker.say(&serde_json::to_string(&task)?)?;
+            worker.send_line(&serde_json::to_string(&task)?)?;
         }
         for worker in &self.0 {
             worker.expect_ready()?;
         }
         for worker in &mut self.0 {
-            worker.say(GO)?;
+            worker.send_line(GO)?;
         }
         Ok(())
     }
@@ -135,13 +135,14 @@ impl Crew {
     ///
     /// # Errors
     /// When a worker ends or is stuck.
-    pub fn reports(&mut self) -> anyhow::Result<Vec<Report>> {
-        let mut reports = Vec::with_capacity(self.0.len());
+    pub fn wait_for_reports(&mut self) -> anyhow::Result<Vec<Report>> {
+        let mut wait_for_reports = Vec::with_capacity(self.0.len());
         for worker in &self.0 {
-            let line = worker.hear()?;
-            reports.push(serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?);
+            let line = worker.next_line()?;
+            wait_for_reports
+                .push(serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?);
         }
-        Ok(reports)
+        Ok(wait_for_reports)
     }
 
     /// Kills a worker as `kill -9` does.
@@ -156,7 +157,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         for worker in &mut self.0 {
             // One that has ended already is what is wanted.

@@ -17,9 +17,9 @@ enum Connection {
 }
 
 /// A connection of the test's own.
-pub struct Hand(Connection);
+pub struct RawSql(Connection);
 
-impl Hand {
+impl RawSql {
     /// Opens a SQLite file.
     pub(crate) fn sqlite(path: &Path) -> anyhow::Result<Self> {
         let connection = rusqlite::Connection::open(path)?;

@@ -11,14 +11,14 @@ use crate::model::{Claim, ClaimKey, Op, PlannedClaim, Role, Text};
 
 /// What must be looked at, without a lock, to know what to lock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PeekKeys {
+pub(crate) struct UnlockedReadKeys {
     pub(crate) claims: BTreeSet<ClaimKey>,
     pub(crate) groups: BTreeSet<Text>,
     /// Nodes whose expired claims are wanted.
     pub(crate) expired_on: BTreeSet<NodeId>,
 }
 
-impl PeekKeys {
+impl UnlockedReadKeys {
     pub(crate) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.groups.is_empty() && self.expired_on.is_empty()
     }
@@ -26,21 +26,21 @@ impl PeekKeys {
 
 /// What was seen without a lock; it may have changed since.
 #[derive(Default)]
-pub(crate) struct Peeked {
+pub(crate) struct UnlockedReads {
     pub(crate) claims: FxHashMap<ClaimKey, Claim>,
     pub(crate) topologies: FxHashMap<Text, Topology>,
 }
 
 /// What must be looked at before locking. A careful transaction also looks for earlier answers and
 /// claims of the same plans; others find out by a broken unique key, which is rarer than cheap.
-pub(crate) fn wants_peek(ops: &[Op], careful: bool) -> PeekKeys {
-    let mut keys = PeekKeys::default();
+pub(crate) fn unlocked_read_keys(ops: &[Op], check_repeats: bool) -> UnlockedReadKeys {
+    let mut keys = UnlockedReadKeys::default();
     for op in ops {
         match op.bare() {
-            Op::Commit(plan) | Op::Rehearse(plan) => {
+            Op::Commit(plan) | Op::DryRun(plan) => {
                 let groups = plan.claims.iter().flat_map(|claim| &claim.request.groups);
                 keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
-                if careful {
+                if check_repeats {
                     keys.claims.extend(plan.claims.iter().map(|claim| claim.key));
                 }
             }
@@ -74,13 +74,13 @@ fn all(key: ClaimKey) -> [ClaimKey; 3] {
 }
 
 /// The rows that operations need.
-pub(crate) fn needs(ops: &[Op], peeked: &Peeked, careful: bool) -> Keys {
+pub(crate) fn required_keys(ops: &[Op], unlocked: &UnlockedReads, check_repeats: bool) -> Keys {
     let mut keys = Keys::default();
-    for claim in peeked.claims.values() {
+    for claim in unlocked.claims.values() {
         keys.add_claim(claim);
     }
     for op in ops {
-        keys.add(op.bare(), peeked, careful);
+        keys.add(op.bare(), unlocked, check_repeats);
         keys.documents
             .extend(op.documents().map(|written| (written.kind.clone(), written.id.clone())));
     }
@@ -88,15 +88,15 @@ pub(crate) fn needs(ops: &[Op], peeked: &Peeked, careful: bool) -> Keys {
 }
 
 impl Keys {
-    fn add(&mut self, op: &Op, peeked: &Peeked, careful: bool) {
+    fn add(&mut self, op: &Op, unlocked: &UnlockedReads, check_repeats: bool) {
         match op {
-            Op::Commit(plan) | Op::Rehearse(plan) => {
-                if careful {
+            Op::Commit(plan) | Op::DryRun(plan) => {
+                if check_repeats {
                     self.requests.insert((plan.request_id.clone(), plan.owner.clone()));
                     self.claims.extend(plan.claims.iter().map(|claim| claim.key));
                 }
                 for claim in &plan.claims {
-                    self.add_planned(claim, &plan.owner, peeked);
+                    self.add_planned(claim, &plan.owner, unlocked);
                 }
             }
             Op::Advance(advance) => drop(self.claims.insert(advance.key)),
@@ -122,13 +122,13 @@ impl Keys {
             Op::Hold(hold) => {
                 self.claims.extend(all(hold.to.key));
                 let owner = Text::from(hold.to.request.owner.as_str());
-                self.add_planned(&hold.to, &owner, peeked);
+                self.add_planned(&hold.to, &owner, unlocked);
             }
             Op::Move(to) => {
                 self.requests.insert((to.request_id.clone(), Text::default()));
                 self.claims.extend(all(to.to.key));
                 let owner = Text::from(to.to.request.owner.as_str());
-                self.add_planned(&to.to, &owner, peeked);
+                self.add_planned(&to.to, &owner, unlocked);
             }
             Op::Adopt(adopt) => {
                 let owner = Text::from(adopt.request.owner.as_str());
@@ -162,7 +162,7 @@ impl Keys {
             Op::ReconcileTenant(owner) | Op::PutQuota { owner, .. } => {
                 self.tenants.insert(owner.clone());
                 self.whole.tenants.insert(owner.clone());
-                self.alone = true;
+                self.exclusive = true;
             }
             Op::RemoveQuota(owner) => drop(self.tenants.insert(owner.clone())),
             Op::PutNode { facts, .. } => {
@@ -183,7 +183,7 @@ impl Keys {
             Op::RemovePool(pool) => {
                 self.pools.entry(pool.clone()).or_insert(0);
                 self.pools_in_use.insert(pool.clone());
-                self.alone = true;
+                self.exclusive = true;
             }
             Op::PutWorkload { workload, .. } => {
                 let key = (workload.owner.as_str(), workload.name.as_str());
@@ -193,7 +193,7 @@ impl Keys {
             Op::RemoveWorkload { owner, name, .. } => {
                 self.workloads.insert((owner.clone(), name.clone()));
                 self.workloads_in_use.insert((owner.clone(), name.clone()));
-                self.alone = true;
+                self.exclusive = true;
             }
             Op::PutSecrets { env, .. } => drop(self.secrets.insert(env.clone())),
             Op::PutPolicy { .. } | Op::ActivatePolicy { .. } => self.policies = true,
@@ -205,12 +205,13 @@ impl Keys {
         }
     }
 
-    fn add_planned(&mut self, planned: &PlannedClaim, owner: &Text, peeked: &Peeked) {
+    fn add_planned(&mut self, planned: &PlannedClaim, owner: &Text, unlocked: &UnlockedReads) {
         self.add_request(&planned.request, &planned.node, owner);
-        let (zone, rack) = (planned.seen.zone.as_deref(), planned.seen.rack.as_deref());
+        let (zone, rack) =
+            (planned.node_version.zone.as_deref(), planned.node_version.rack.as_deref());
         for group in &planned.request.groups {
             let group = Text::from(group.as_str());
-            let topology = peeked.topologies.get(&group).copied();
+            let topology = unlocked.topologies.get(&group).copied();
             if let Some(domain) = topology.and_then(|t| domain_of(&planned.node, zone, rack, t)) {
                 self.domains.insert((group, domain));
             }
@@ -239,17 +240,17 @@ impl Keys {
     /// Everything that an existing claim touches.
     fn add_claim(&mut self, claim: &Claim) {
         self.claims.insert(claim.key);
-        self.looked_at.insert(claim.key);
+        self.claims_read_unlocked.insert(claim.key);
         self.nodes.insert(claim.node.clone());
         self.tenants.insert(claim.owner.clone());
-        let Some(ties) = claim.ties.as_deref() else { return };
-        for place in &ties.groups {
+        let Some(holdings) = claim.holdings.as_deref() else { return };
+        for place in &holdings.groups {
             self.groups.insert(place.group.clone());
             self.domains.extend(place.domain.clone().map(|domain| (place.group.clone(), domain)));
         }
-        let classes = ties.classes.keys();
+        let classes = holdings.classes.keys();
         self.classes.extend(classes.map(|class| (claim.node.clone(), Text::from(class.as_str()))));
-        self.volumes.extend(ties.volumes.iter().cloned());
-        self.slots.extend(ties.slot.clone());
+        self.volumes.extend(holdings.volumes.iter().cloned());
+        self.slots.extend(holdings.slot.clone());
     }
 }

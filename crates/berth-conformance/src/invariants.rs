@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::books::{Books, Counters, DIMENSIONS, TeamBook};
+use crate::ledger_state::{Counters, DIMENSIONS, GroupRecord, LedgerState};
 
 /// Which promise is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ViolationKind {
     /// More is promised than there is.
     Oversold,
     /// A counter is not the sum of its claims.
@@ -28,43 +28,43 @@ pub enum Kind {
 
 /// A broken promise, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Violation {
     /// Which.
-    pub kind: Kind,
+    pub kind: ViolationKind,
     /// What was found.
     pub text: String,
 }
 
-impl Fault {
+impl Violation {
     /// A broken promise.
     #[must_use]
-    pub fn new(kind: Kind, text: impl Into<String>) -> Self {
+    pub fn new(kind: ViolationKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.kind, self.text)
     }
 }
 
-impl Books {
+impl LedgerState {
     /// Every broken promise in the books.
     #[must_use]
-    pub fn faults(&self) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        self.judge_nodes(&mut faults);
-        self.judge_classes(&mut faults);
-        self.judge_teams(&mut faults);
-        self.judge_counted_teams(&mut faults);
-        self.judge_holdings(&mut faults);
-        self.judge_tenants(&mut faults);
-        self.judge_leases(&mut faults);
-        faults
+    pub fn violations(&self) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        self.check_nodes(&mut violations);
+        self.check_classes(&mut violations);
+        self.check_groups(&mut violations);
+        self.check_group_counts(&mut violations);
+        self.check_holdings(&mut violations);
+        self.check_tenants(&mut violations);
+        self.check_leases(&mut violations);
+        violations
     }
 
-    fn judge_nodes(&self, faults: &mut Vec<Fault>) {
+    fn check_nodes(&self, violations: &mut Vec<Violation>) {
         let mut sums: BTreeMap<&str, Counters> = BTreeMap::new();
         for claim in &self.claims {
             let sum = sums.entry(&claim.node).or_default();
@@ -73,14 +73,14 @@ impl Books {
             }
             if !self.nodes.contains_key(&claim.node) {
                 let text = format!("{} is on {}, which is not there", claim.instance, claim.node);
-                faults.push(Fault::new(Kind::Leak, text));
+                violations.push(Violation::new(ViolationKind::Leak, text));
             }
         }
         for (name, node) in &self.nodes {
             let sum = sums.get(name.as_str()).copied().unwrap_or_default();
             if let Some(used) = node.used.filter(|used| *used != sum) {
                 let text = format!("{name}: {DIMENSIONS:?} are {used:?}, the claims' sum {sum:?}");
-                faults.push(Fault::new(Kind::Drift, text));
+                violations.push(Violation::new(ViolationKind::Drift, text));
             }
             let mut charged = sum;
             charged[1] += sum[4] * node.overhead;
@@ -88,20 +88,20 @@ impl Books {
                 let (promised, limit) = (charged[place], node.limits[place]);
                 if promised > limit {
                     let text = format!("{name}: {promised} of {limit} {dimension}");
-                    faults.push(Fault::new(Kind::Oversold, text));
+                    violations.push(Violation::new(ViolationKind::Oversold, text));
                 }
             }
             if !node.known && sum[4] > 0 {
                 let text = format!("{name} has instances and no known capacity");
-                faults.push(Fault::new(Kind::Oversold, text));
+                violations.push(Violation::new(ViolationKind::Oversold, text));
             }
         }
     }
 
-    fn judge_classes(&self, faults: &mut Vec<Fault>) {
+    fn check_classes(&self, violations: &mut Vec<Violation>) {
         let mut sums: BTreeMap<(String, String), i64> = BTreeMap::new();
         for claim in &self.claims {
-            for (class, amount) in &claim.ties.classes {
+            for (class, amount) in &claim.holdings.classes {
                 *sums.entry((claim.node.clone(), class.clone())).or_default() += i64::from(*amount);
             }
         }
@@ -110,61 +110,74 @@ impl Books {
             let (limit, used) = self.classes.get(key).copied().unwrap_or((0, 0));
             let sum = sums.get(key).copied().unwrap_or(0);
             if used != sum {
-                faults.push(Fault::new(Kind::Drift, format!("{key:?}: {used}, claims {sum}")));
+                violations.push(Violation::new(
+                    ViolationKind::Drift,
+                    format!("{key:?}: {used}, claims {sum}"),
+                ));
             }
             if sum > limit {
-                faults.push(Fault::new(Kind::Oversold, format!("{key:?}: {sum} of {limit}")));
+                violations.push(Violation::new(
+                    ViolationKind::Oversold,
+                    format!("{key:?}: {sum} of {limit}"),
+                ));
             }
         }
     }
 
     /// Members per group and domain, from where the claims' nodes really are.
-    fn members_by_domain(&self, id: &str, team: &TeamBook) -> BTreeMap<Option<String>, i64> {
+    fn members_by_domain(&self, id: &str, group: &GroupRecord) -> BTreeMap<Option<String>, i64> {
         let mut found: BTreeMap<Option<String>, i64> = BTreeMap::new();
         for claim in &self.claims {
-            if claim.ties.groups.iter().any(|place| *place.group == *id) {
-                *found.entry(self.domain(&claim.node, &team.topology)).or_default() += 1;
+            if claim.holdings.groups.iter().any(|place| *place.group == *id) {
+                *found.entry(self.domain(&claim.node, &group.topology)).or_default() += 1;
             }
         }
         found
     }
 
-    fn judge_teams(&self, faults: &mut Vec<Fault>) {
-        for (id, team) in self.teams.iter().filter(|(_, team)| team.hard) {
-            let found = self.members_by_domain(id, team);
-            let apart = team.kind == "apart";
-            let most = team.most.unwrap_or(if apart { 1 } else { i64::MAX });
+    fn check_groups(&self, violations: &mut Vec<Violation>) {
+        for (id, group) in self.groups.iter().filter(|(_, group)| group.hard) {
+            let found = self.members_by_domain(id, group);
+            let apart = group.kind == "apart";
+            let most = group.most.unwrap_or(if apart { 1 } else { i64::MAX });
             for (domain, members) in &found {
                 if domain.is_some() && *members > most {
                     let text = format!("{id}: {members} in {domain:?}, at most {most} may be");
-                    let kind = if apart { Kind::NotApart } else { Kind::NotTogether };
-                    faults.push(Fault::new(kind, text));
+                    let kind =
+                        if apart { ViolationKind::NotApart } else { ViolationKind::NotTogether };
+                    violations.push(Violation::new(kind, text));
                 }
             }
             if !apart && found.len() > 1 {
-                faults.push(Fault::new(Kind::NotTogether, format!("{id} is split: {found:?}")));
+                violations.push(Violation::new(
+                    ViolationKind::NotTogether,
+                    format!("{id} is split: {found:?}"),
+                ));
             }
         }
     }
 
     /// What the ledger counts of groups; the naive tables count nothing.
-    fn judge_counted_teams(&self, faults: &mut Vec<Fault>) {
+    fn check_group_counts(&self, violations: &mut Vec<Violation>) {
         if self.nodes.values().any(|node| node.used.is_none()) {
             return;
         }
         let mut members = BTreeSet::new();
         for claim in &self.claims {
-            for place in &claim.ties.groups {
+            for place in &claim.holdings.groups {
                 members.insert((place.group.to_string(), claim.instance.clone(), claim.role));
             }
         }
         let stored: BTreeSet<_> = self.members.iter().cloned().collect();
         if members != stored {
             let off: Vec<_> = members.symmetric_difference(&stored).collect();
-            faults.push(Fault::new(Kind::Leak, format!("members without claim or row: {off:?}")));
+            violations.push(Violation::new(
+                ViolationKind::Leak,
+                format!("members without claim or row: {off:?}"),
+            ));
         }
-        for (id, team) in &self.teams {
-            let found = self.members_by_domain(id, team);
+        for (id, group) in &self.groups {
+            let found = self.members_by_domain(id, group);
             let counted: BTreeMap<Option<String>, i64> = self
                 .domains
                 .iter()
@@ -175,46 +188,46 @@ impl Books {
                 found.into_iter().filter(|(domain, _)| domain.is_some()).collect();
             if counted != found_in_domains {
                 let text = format!("{id}: counted {counted:?}, found {found_in_domains:?}");
-                faults.push(Fault::new(Kind::Drift, text));
+                violations.push(Violation::new(ViolationKind::Drift, text));
             }
-            let home_is_right = match (team.kind.as_str(), &team.home) {
+            let home_is_right = match (group.kind.as_str(), &group.home) {
                 ("together", Some(home)) => found_in_domains.contains_key(&Some(home.clone())),
                 ("together", None) => found_in_domains.is_empty(),
-                _ => team.home.is_none(),
+                _ => group.home.is_none(),
             };
             if !home_is_right {
-                let text = format!("{id}: home {:?}, members {found_in_domains:?}", team.home);
-                faults.push(Fault::new(Kind::Leak, text));
+                let text = format!("{id}: home {:?}, members {found_in_domains:?}", group.home);
+                violations.push(Violation::new(ViolationKind::Leak, text));
             }
         }
         for (group, domain) in self.domains.keys() {
-            if !self.teams.contains_key(group) {
+            if !self.groups.contains_key(group) {
                 let text = format!("{group} in {domain} is counted and not defined");
-                faults.push(Fault::new(Kind::Leak, text));
+                violations.push(Violation::new(ViolationKind::Leak, text));
             }
         }
     }
 
     /// Seats, values and volumes against the claims that hold them, both ways.
-    fn judge_holdings(&self, faults: &mut Vec<Fault>) {
+    fn check_holdings(&self, violations: &mut Vec<Violation>) {
         let mut held = BTreeSet::new();
         for claim in &self.claims {
             let who = format!("{}/{}", claim.instance, claim.role);
-            if let Some(slot) = &claim.ties.slot {
-                let seat =
+            if let Some(slot) = &claim.holdings.slot {
+                let slot =
                     format!("{}/{}/{}/{}", slot.owner, slot.workload, slot.revision, slot.slot);
-                held.insert(format!("slot {seat} by {who}"));
+                held.insert(format!("slot {slot} by {who}"));
             }
-            for volume in &claim.ties.volumes {
+            for volume in &claim.holdings.volumes {
                 held.insert(format!("volume {volume} by {}", claim.instance));
             }
-            for value in &claim.ties.values {
+            for value in &claim.holdings.values {
                 held.insert(format!("value of {} by {who}", value.pool));
             }
         }
         let mut stored = BTreeSet::new();
-        for (seat, instance, role) in &self.slots {
-            stored.insert(format!("slot {} by {instance}/{role}", seat.join("/")));
+        for (slot, instance, role) in &self.slots {
+            stored.insert(format!("slot {} by {instance}/{role}", slot.join("/")));
         }
         for (volume, instance) in &self.volumes {
             stored.insert(format!("volume {volume} by {instance}"));
@@ -223,14 +236,17 @@ impl Books {
             stored.insert(format!("value of {pool} by {instance}/{role}"));
         }
         for leak in stored.difference(&held) {
-            faults.push(Fault::new(Kind::Leak, format!("{leak}, whose claim has no such thing")));
+            violations.push(Violation::new(
+                ViolationKind::Leak,
+                format!("{leak}, whose claim has no such thing"),
+            ));
         }
         for loss in held.difference(&stored) {
-            faults.push(Fault::new(Kind::Leak, format!("{loss} has no row")));
+            violations.push(Violation::new(ViolationKind::Leak, format!("{loss} has no row")));
         }
     }
 
-    fn judge_tenants(&self, faults: &mut Vec<Fault>) {
+    fn check_tenants(&self, violations: &mut Vec<Violation>) {
         for (owner, used) in &self.tenants {
             let mut sum = [0; 4];
             for claim in self.claims.iter().filter(|claim| claim.owner == *owner) {
@@ -241,13 +257,13 @@ impl Books {
             }
             if *used != sum {
                 let text = format!("tenant {owner}: {used:?}, the claims' sum {sum:?}");
-                faults.push(Fault::new(Kind::Drift, text));
+                violations.push(Violation::new(ViolationKind::Drift, text));
             }
         }
     }
 
     /// Only what is held has a lease, and it always has one. The naive tables know no leases.
-    fn judge_leases(&self, faults: &mut Vec<Fault>) {
+    fn check_leases(&self, violations: &mut Vec<Violation>) {
         if self.nodes.values().any(|node| node.used.is_none()) {
             return;
         }
@@ -255,12 +271,15 @@ impl Books {
             if (claim.state == 0) != claim.lease_until.is_some() {
                 let (state, lease) = (claim.state, claim.lease_until);
                 let text = format!("{}: state {state}, lease {lease:?}", claim.instance);
-                faults.push(Fault::new(Kind::Leak, text));
+                violations.push(Violation::new(ViolationKind::Leak, text));
             }
         }
         let keys: BTreeSet<_> = self.claims.iter().map(|c| (&c.instance, c.role)).collect();
         if keys.len() != self.claims.len() {
-            faults.push(Fault::new(Kind::Leak, "an instance has two claims of one role"));
+            violations.push(Violation::new(
+                ViolationKind::Leak,
+                "an instance has two claims of one role",
+            ));
         }
     }
 }

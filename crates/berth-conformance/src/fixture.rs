@@ -14,11 +14,11 @@ use berth_ledger::{
 use berth_pgtemp::TempPostgres;
 use tempfile::TempDir;
 
-use crate::books::Books;
-use crate::hand::Hand;
-use crate::judge::{Fault, Kind};
+use crate::invariants::{Violation, ViolationKind};
+use crate::ledger_state::LedgerState;
 use crate::naive;
 use crate::protocol::{Claimant, Settings};
+use crate::raw_sql::RawSql;
 use crate::timing::wall_clock_s;
 
 /// One server for all tests of this process; it goes with the last of them.
@@ -29,7 +29,7 @@ static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 /// Which database, at which level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum Database {
     /// SQLite, which has one writer and so one level.
     Sqlite,
     /// PostgreSQL.
@@ -37,27 +37,27 @@ pub enum Engine {
 }
 
 /// A database of its own for one scenario. Dropping it leaves nothing behind.
-pub struct Stage {
+pub struct Fixture {
     /// Which database, at which level.
-    pub engine: Engine,
+    pub database: Database,
     /// Who makes the claims.
     pub claimant: Claimant,
     url: String,
     ledger: Option<Ledger>,
-    hand: Hand,
+    sql_connection: RawSql,
     _folder: Option<TempDir>,
     server: Option<Arc<TempPostgres>>,
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for Fixture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.claimant {
             Claimant::Placer => {}
             Claimant::Naive => f.write_str("naive claims on ")?,
         }
-        match self.engine {
-            Engine::Sqlite => f.write_str("SQLite"),
-            Engine::Postgres(isolation) => write!(f, "PostgreSQL at {isolation}"),
+        match self.database {
+            Database::Sqlite => f.write_str("SQLite"),
+            Database::Postgres(isolation) => write!(f, "PostgreSQL at {isolation}"),
         }
     }
 }
@@ -74,19 +74,19 @@ fn server() -> anyhow::Result<Arc<TempPostgres>> {
     Ok(server)
 }
 
-impl Stage {
+impl Fixture {
     /// An empty ledger.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn new(engine: Engine) -> anyhow::Result<Self> {
-        match engine {
-            Engine::Sqlite => {
+    pub fn new(database: Database) -> anyhow::Result<Self> {
+        match database {
+            Database::Sqlite => {
                 let folder = tempfile::tempdir()?;
                 let path: PathBuf = folder.path().join("ledger.db");
                 Self::on_sqlite(folder, &path)
             }
-            Engine::Postgres(isolation) => {
+            Database::Postgres(isolation) => {
                 let (server, url) = Self::database()?;
                 Self::on_postgres(server, url, isolation)
             }
@@ -95,11 +95,11 @@ impl Stage {
 
     fn on_sqlite(folder: TempDir, path: &Path) -> anyhow::Result<Self> {
         Ok(Self {
-            engine: Engine::Sqlite,
+            database: Database::Sqlite,
             claimant: Claimant::Placer,
             url: format!("sqlite:{}", path.display()),
             ledger: Some(Ledger::open(Backend::Sqlite(path.to_owned()), Options::default())?),
-            hand: Hand::sqlite(path)?,
+            sql_connection: RawSql::sqlite(path)?,
             _folder: Some(folder),
             server: None,
         })
@@ -112,10 +112,10 @@ impl Stage {
     ) -> anyhow::Result<Self> {
         let options = Options { isolation, ..Options::default() };
         Ok(Self {
-            engine: Engine::Postgres(isolation),
+            database: Database::Postgres(isolation),
             claimant: Claimant::Placer,
             ledger: Some(Ledger::open(Backend::Postgres(url.clone()), options)?),
-            hand: Hand::postgres(&url)?,
+            sql_connection: RawSql::postgres(&url)?,
             url,
             _folder: None,
             server: Some(server),
@@ -126,17 +126,17 @@ impl Stage {
     ///
     /// # Errors
     /// When it cannot be made or opened.
-    pub fn restored(engine: Engine, sql: &str) -> anyhow::Result<Self> {
-        match engine {
-            Engine::Sqlite => {
+    pub fn restored(database: Database, sql: &str) -> anyhow::Result<Self> {
+        match database {
+            Database::Sqlite => {
                 let folder = tempfile::tempdir()?;
                 let path: PathBuf = folder.path().join("ledger.db");
-                Hand::sqlite(&path)?.run(sql)?;
+                RawSql::sqlite(&path)?.run(sql)?;
                 Self::on_sqlite(folder, &path)
             }
-            Engine::Postgres(isolation) => {
+            Database::Postgres(isolation) => {
                 let (server, url) = Self::database()?;
-                Hand::postgres(&url)?.run(sql)?;
+                RawSql::postgres(&url)?.run(sql)?;
                 Self::on_postgres(server, url, isolation)
             }
         }
@@ -148,14 +148,14 @@ impl Stage {
     /// When they cannot be made.
     pub fn naive(isolation: Isolation) -> anyhow::Result<Self> {
         let (server, url) = Self::database()?;
-        let hand = Hand::postgres(&url)?;
-        hand.run(naive::TABLES)?;
+        let sql_connection = RawSql::postgres(&url)?;
+        sql_connection.run(naive::TABLES)?;
         Ok(Self {
-            engine: Engine::Postgres(isolation),
+            database: Database::Postgres(isolation),
             claimant: Claimant::Naive,
             url,
             ledger: None,
-            hand,
+            sql_connection,
             _folder: None,
             server: Some(server),
         })
@@ -171,9 +171,9 @@ impl Stage {
     /// How a worker on this stage is set up.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        let isolation = match self.engine {
-            Engine::Sqlite => Isolation::default(),
-            Engine::Postgres(isolation) => isolation,
+        let isolation = match self.database {
+            Database::Sqlite => Isolation::default(),
+            Database::Postgres(isolation) => isolation,
         };
         Settings {
             url: self.url.clone(),
@@ -195,8 +195,8 @@ impl Stage {
 
     /// A hand in the database.
     #[must_use]
-    pub const fn hand(&self) -> &Hand {
-        &self.hand
+    pub const fn sql_connection(&self) -> &RawSql {
+        &self.sql_connection
     }
 
     /// Ends every connection of others to this database. SQLite has no connections to lose.
@@ -205,7 +205,7 @@ impl Stage {
     /// When the server refuses.
     pub fn drop_connections(&self) -> anyhow::Result<()> {
         if self.server.is_some() {
-            self.hand.rows(
+            self.sql_connection.rows(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                  WHERE datname = current_database() AND pid <> pg_backend_pid()",
             )?;
@@ -238,7 +238,8 @@ impl Stage {
             Claimant::Naive => {
                 let memory = facts.capacity.unwrap_or_default().memory_mib;
                 let id = facts.id;
-                self.hand.run(&format!("INSERT INTO naive_node VALUES ('{id}', {memory})"))
+                self.sql_connection
+                    .run(&format!("INSERT INTO naive_node VALUES ('{id}', {memory})"))
             }
         }
     }
@@ -253,7 +254,8 @@ impl Stage {
             Claimant::Naive => {
                 let kind = serde_json::to_value(group.kind)?;
                 let (id, kind) = (group.id, kind.as_str().unwrap_or_default().to_owned());
-                self.hand.run(&format!("INSERT INTO naive_team VALUES ('{id}', '{kind}')"))
+                self.sql_connection
+                    .run(&format!("INSERT INTO naive_group VALUES ('{id}', '{kind}')"))
             }
         }
     }
@@ -274,10 +276,10 @@ impl Stage {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn books(&self) -> anyhow::Result<Books> {
+    pub fn state(&self) -> anyhow::Result<LedgerState> {
         match self.claimant {
-            Claimant::Placer => Books::of_ledger(&self.hand),
-            Claimant::Naive => Books::of_naive(&self.hand),
+            Claimant::Placer => LedgerState::of_ledger(&self.sql_connection),
+            Claimant::Naive => LedgerState::of_naive(&self.sql_connection),
         }
     }
 
@@ -286,7 +288,8 @@ impl Stage {
     /// # Errors
     /// When they cannot be read.
     pub fn migration_states(&self) -> anyhow::Result<BTreeMap<String, String>> {
-        let rows = self.hand.rows("SELECT id, body FROM document WHERE kind = 'migration'")?;
+        let rows =
+            self.sql_connection.rows("SELECT id, body FROM document WHERE kind = 'migration'")?;
         let state = |row: &Vec<Option<String>>| {
             let id = row.first()?.clone()?;
             let body: serde_json::Value = serde_json::from_str(row.get(1)?.as_deref()?).ok()?;
@@ -299,14 +302,17 @@ impl Stage {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn faults(&self) -> anyhow::Result<Vec<Fault>> {
-        let mut faults = self.books()?.faults();
+    pub fn violations(&self) -> anyhow::Result<Vec<Violation>> {
+        let mut violations = self.state()?.violations();
         if let Some(ledger) = &self.ledger {
             for drift in ledger.reconcile()? {
-                faults.push(Fault::new(Kind::Drift, format!("reconcile found {drift:?}")));
+                violations.push(Violation::new(
+                    ViolationKind::Drift,
+                    format!("reconcile found {drift:?}"),
+                ));
             }
         }
-        Ok(faults)
+        Ok(violations)
     }
 
     /// Ends every claim, in one go.
@@ -314,11 +320,13 @@ impl Stage {
     /// # Errors
     /// When one cannot be ended.
     pub fn clear(&self) -> anyhow::Result<()> {
-        let Some(ledger) = &self.ledger else { return self.hand.run("DELETE FROM naive_claim") };
+        let Some(ledger) = &self.ledger else {
+            return self.sql_connection.run("DELETE FROM naive_claim");
+        };
         static CLEARED: AtomicU32 = AtomicU32::new(0);
         let (sender, answers) = mpsc::channel();
         let mut jobs = Vec::new();
-        for claim in self.books()?.claims {
+        for claim in self.state()?.claims {
             let instance = u128::from_str_radix(&claim.instance, 16)?;
             let instance = berth_engine::InstanceId::from_u128(instance);
             let key = match claim.role {
@@ -371,7 +379,7 @@ impl Stage {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn log_faults(&self) -> anyhow::Result<Vec<Fault>> {
+    pub fn log_violations(&self) -> anyhow::Result<Vec<Violation>> {
         let mut replayed = BTreeMap::new();
         for event in self.events()? {
             match event.body {
@@ -386,12 +394,12 @@ impl Stage {
             }
         }
         let mut stored = BTreeMap::new();
-        for claim in self.books()?.claims {
+        for claim in self.state()?.claims {
             stored.insert((claim.instance, claim.role), (claim.node, claim.fence));
         }
         let differs = replayed != stored;
         let text = format!("the log gives {} claims, the table {}", replayed.len(), stored.len());
-        Ok(differs.then(|| Fault::new(Kind::Drift, text)).into_iter().collect())
+        Ok(differs.then(|| Violation::new(ViolationKind::Drift, text)).into_iter().collect())
     }
 }
 

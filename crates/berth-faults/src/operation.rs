@@ -15,7 +15,7 @@ const LEASE_S: u32 = 30 * 86_400;
 
 /// One claim of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct ClaimSpec {
     /// The instance.
     pub instance: InstanceId,
     /// The number of the node.
@@ -28,13 +28,13 @@ pub struct Wanted {
 
 /// One request to the ledger. Repeating it must not do it twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Deed {
+pub enum Operation {
     /// Claims a plan.
     Commit {
         /// Its id.
         request: String,
         /// Its claims.
-        claims: Vec<Wanted>,
+        claims: Vec<ClaimSpec>,
     },
     /// Ends a claim.
     Release {
@@ -52,7 +52,7 @@ pub enum Deed {
         /// The claim's fence.
         fence: i64,
         /// Where to, and what it is charged.
-        to: Wanted,
+        to: ClaimSpec,
     },
     /// Changes what a claim is charged.
     Resize {
@@ -61,7 +61,7 @@ pub enum Deed {
         /// The claim's fence.
         fence: i64,
         /// What it is to be charged; it stays where it is.
-        to: Wanted,
+        to: ClaimSpec,
     },
     /// An agent takes a claim up.
     Bind {
@@ -92,11 +92,11 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// A request is about to be sent.
-    Begun {
+    Started {
         /// The thread; it waits for the answer before it asks again.
         thread: u32,
         /// The request.
-        deed: Deed,
+        operation: Operation,
     },
     /// It was acknowledged.
     Done {
@@ -121,12 +121,12 @@ pub enum Message {
     },
 }
 
-impl Deed {
+impl Operation {
     fn op(&self, nodes: &Nodes) -> Op {
         match self {
             Self::Commit { request, claims } => {
                 let owner = claims.first().map(|claim| fleet::owner(claim.instance));
-                let planned = claims.iter().map(|wanted| wanted.planned(nodes)).collect();
+                let planned = claims.iter().map(|spec| spec.planned(nodes)).collect();
                 let mut plan = Plan::new(request, &owner.unwrap_or_default(), planned);
                 plan.lease_s = LEASE_S;
                 Op::Commit(plan)
@@ -176,7 +176,7 @@ impl Deed {
     }
 }
 
-impl Wanted {
+impl ClaimSpec {
     fn planned(&self, nodes: &Nodes) -> berth_ledger::PlannedClaim {
         let request = fleet::request(self.instance, self.cpu_milli, self.memory_mib);
         nodes.plan(request, self.node)

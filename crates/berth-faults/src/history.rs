@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use berth_engine::InstanceId;
 
-use crate::deed::{Deed, Message, Wanted};
 use crate::fleet::node_name;
+use crate::operation::{ClaimSpec, Message, Operation};
 
 /// A claim as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct ExpectedClaim {
     /// The node.
     pub node: String,
     /// Thousandths of a core.
@@ -20,17 +20,17 @@ pub struct Known {
     pub state: i64,
 }
 
-type Claims = BTreeMap<InstanceId, Known>;
+type Claims = BTreeMap<InstanceId, ExpectedClaim>;
 
 /// Examples that a complaint shows.
 const EXAMPLES: usize = 3;
 
 /// Every acknowledged request, and those that were sent and not answered.
 #[derive(Clone, Debug, Default)]
-pub struct Book {
+pub struct History {
     claims: Claims,
     /// By round and thread: a thread has one request under way at most.
-    open: BTreeMap<(u32, u32), Deed>,
+    open: BTreeMap<(u32, u32), Operation>,
     /// Requests that were acknowledged.
     pub done: u64,
     /// Plans that were granted.
@@ -45,18 +45,18 @@ pub struct Book {
     pub done_by_thread: BTreeMap<u32, u64>,
 }
 
-impl Book {
+impl History {
     /// Takes down a line of a load.
-    pub fn note(&mut self, round: u32, message: Message) {
+    pub fn record(&mut self, round: u32, message: Message) {
         match message {
-            Message::Begun { thread, deed } => {
-                self.open.insert((round, thread), deed);
+            Message::Started { thread, operation } => {
+                self.open.insert((round, thread), operation);
             }
             Message::Done { thread } => {
-                if let Some(deed) = self.open.remove(&(round, thread)) {
+                if let Some(operation) = self.open.remove(&(round, thread)) {
                     self.done += 1;
                     *self.done_by_thread.entry(thread).or_default() += 1;
-                    self.apply(&deed);
+                    self.apply(&operation);
                 }
             }
             Message::Refused { thread, why } => {
@@ -72,43 +72,43 @@ impl Book {
 
     /// Claims that must be there.
     #[must_use]
-    pub fn claims(&self) -> &BTreeMap<InstanceId, Known> {
+    pub fn claims(&self) -> &BTreeMap<InstanceId, ExpectedClaim> {
         &self.claims
     }
 
     /// Requests that were sent and not answered.
     #[must_use]
-    pub fn open(&self) -> Vec<Deed> {
+    pub fn open(&self) -> Vec<Operation> {
         self.open.values().cloned().collect()
     }
 
     /// Takes down that a request was done: now, or before, which then changes nothing.
-    pub fn apply(&mut self, deed: &Deed) {
-        let ids = deed.instances();
+    pub fn apply(&mut self, operation: &Operation) {
+        let ids = operation.instances();
         let before = part(&self.claims, &ids);
-        apply(&mut self.claims, deed);
+        apply(&mut self.claims, operation);
         let is_new = part(&self.claims, &ids) != before;
-        self.plans += u64::from(is_new && matches!(deed, Deed::Commit { .. }));
+        self.plans += u64::from(is_new && matches!(operation, Operation::Commit { .. }));
     }
 
     /// Compares the book with what is in the table, and closes what was open: a request without an
     /// answer was done whole or not at all, whichever the table says.
-    pub fn compare(&mut self, table: &BTreeMap<InstanceId, Known>) -> Vec<String> {
-        let mut complaints = Vec::new();
-        for deed in std::mem::take(&mut self.open).into_values() {
-            let ids = deed.instances();
+    pub fn compare(&mut self, table: &BTreeMap<InstanceId, ExpectedClaim>) -> Vec<String> {
+        let mut violations = Vec::new();
+        for operation in std::mem::take(&mut self.open).into_values() {
+            let ids = operation.instances();
             let (before, found) = (part(&self.claims, &ids), part(table, &ids));
             let mut after = before.clone();
-            apply(&mut after, &deed);
+            apply(&mut after, &operation);
             if found == after {
-                self.apply(&deed);
+                self.apply(&operation);
             } else if found != before {
-                complaints.push(format!("half done: {deed:?}: found {found:?}"));
+                violations.push(format!("half done: {operation:?}: found {found:?}"));
             }
         }
         let lost: Vec<_> = self.claims.iter().filter(|(id, _)| !table.contains_key(id)).collect();
-        let other = |(id, known): &(&InstanceId, &Known)| {
-            table.get(id).is_some_and(|found| found != *known)
+        let other = |(id, expected_claim): &(&InstanceId, &ExpectedClaim)| {
+            table.get(id).is_some_and(|found| found != *expected_claim)
         };
         let changed: Vec<_> = self.claims.iter().filter(other).collect();
         let stray: Vec<_> = table.iter().filter(|(id, _)| !self.claims.contains_key(id)).collect();
@@ -119,10 +119,10 @@ impl Book {
         ] {
             if !claims.is_empty() {
                 let some: Vec<_> = claims.iter().take(EXAMPLES).collect();
-                complaints.push(format!("{} claims {what}, such as {some:?}", claims.len()));
+                violations.push(format!("{} claims {what}, such as {some:?}", claims.len()));
             }
         }
-        complaints
+        violations
     }
 }
 
@@ -130,27 +130,27 @@ fn part(claims: &Claims, ids: &[InstanceId]) -> Claims {
     ids.iter().filter_map(|id| Some((*id, claims.get(id)?.clone()))).collect()
 }
 
-fn known(wanted: &Wanted, state: i64) -> Known {
-    Known {
-        node: node_name(wanted.node),
-        cpu_milli: wanted.cpu_milli.into(),
-        memory_mib: wanted.memory_mib.into(),
+fn expected_claim(spec: &ClaimSpec, state: i64) -> ExpectedClaim {
+    ExpectedClaim {
+        node: node_name(spec.node),
+        cpu_milli: spec.cpu_milli.into(),
+        memory_mib: spec.memory_mib.into(),
         state,
     }
 }
 
-fn apply(claims: &mut Claims, deed: &Deed) {
-    match deed {
-        Deed::Commit { claims: wanted, .. } => {
-            claims.extend(wanted.iter().map(|wanted| (wanted.instance, known(wanted, 0))));
+fn apply(claims: &mut Claims, operation: &Operation) {
+    match operation {
+        Operation::Commit { claims: spec, .. } => {
+            claims.extend(spec.iter().map(|spec| (spec.instance, expected_claim(spec, 0))));
         }
-        Deed::Release { instance, .. } => drop(claims.remove(instance)),
-        Deed::Move { to, .. } | Deed::Resize { to, .. } => {
+        Operation::Release { instance, .. } => drop(claims.remove(instance)),
+        Operation::Move { to, .. } | Operation::Resize { to, .. } => {
             if let Some(claim) = claims.get_mut(&to.instance) {
-                *claim = known(to, claim.state);
+                *claim = expected_claim(to, claim.state);
             }
         }
-        Deed::Bind { instance, .. } => {
+        Operation::Bind { instance, .. } => {
             if let Some(claim) = claims.get_mut(instance) {
                 claim.state = 1;
             }
@@ -158,10 +158,10 @@ fn apply(claims: &mut Claims, deed: &Deed) {
     }
 }
 
-impl Deed {
+impl Operation {
     fn instances(&self) -> Vec<InstanceId> {
         match self {
-            Self::Commit { claims, .. } => claims.iter().map(|wanted| wanted.instance).collect(),
+            Self::Commit { claims, .. } => claims.iter().map(|spec| spec.instance).collect(),
             Self::Release { instance, .. } | Self::Bind { instance, .. } => vec![*instance],
             Self::Move { to, .. } | Self::Resize { to, .. } => vec![to.instance],
         }
@@ -172,37 +172,40 @@ impl Deed {
 mod tests {
     use super::*;
 
-    fn wanted(number: u128) -> Wanted {
+    fn spec(number: u128) -> ClaimSpec {
         let instance = InstanceId::from_u128(number);
-        Wanted { instance, node: 1, cpu_milli: 100, memory_mib: 128 }
+        ClaimSpec { instance, node: 1, cpu_milli: 100, memory_mib: 128 }
     }
 
-    fn begun(thread: u32, numbers: &[u128]) -> Message {
-        let claims = numbers.iter().map(|number| wanted(*number)).collect();
-        Message::Begun { thread, deed: Deed::Commit { request: "r".to_owned(), claims } }
+    fn started(thread: u32, numbers: &[u128]) -> Message {
+        let claims = numbers.iter().map(|number| spec(*number)).collect();
+        Message::Started {
+            thread,
+            operation: Operation::Commit { request: "r".to_owned(), claims },
+        }
     }
 
     #[test]
     fn what_was_not_answered_may_be_either_but_not_half() {
-        let one = (wanted(1).instance, known(&wanted(1), 0));
-        let two = (wanted(2).instance, known(&wanted(2), 0));
-        for (table, complaint) in
+        let one = (spec(1).instance, expected_claim(&spec(1), 0));
+        let two = (spec(2).instance, expected_claim(&spec(2), 0));
+        for (table, violation) in
             [(vec![], None), (vec![one.clone(), two], None), (vec![one], Some("half done"))]
         {
-            let mut book = Book::default();
-            book.note(0, begun(0, &[1, 2]));
-            let complaints = book.compare(&table.into_iter().collect());
-            let found = complaints.first().map(|text| text.starts_with("half done"));
-            assert_eq!(found, complaint.map(|_| true), "{complaints:?}");
+            let mut history = History::default();
+            history.record(0, started(0, &[1, 2]));
+            let violations = history.compare(&table.into_iter().collect());
+            let found = violations.first().map(|text| text.starts_with("half done"));
+            assert_eq!(found, violation.map(|_| true), "{violations:?}");
         }
     }
 
     #[test]
     fn what_was_acknowledged_must_be_there() {
-        let mut book = Book::default();
-        book.note(0, begun(0, &[1]));
-        book.note(0, Message::Done { thread: 0 });
-        let complaints = book.compare(&BTreeMap::new());
-        assert!(complaints[0].contains("acknowledged and lost"), "{complaints:?}");
+        let mut history = History::default();
+        history.record(0, started(0, &[1]));
+        history.record(0, Message::Done { thread: 0 });
+        let violations = history.compare(&BTreeMap::new());
+        assert!(violations[0].contains("acknowledged and lost"), "{violations:?}");
     }
 }

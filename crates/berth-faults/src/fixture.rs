@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::wait::wait_until;
 
 /// Where a test takes place; gone after it.
-pub enum Stage {
+pub enum Fixture {
     /// A file in a folder.
     Sqlite {
         /// The database.
@@ -25,7 +25,7 @@ pub enum Stage {
     Postgres(Box<TempPostgres>),
 }
 
-impl Stage {
+impl Fixture {
     /// A new SQLite database.
     ///
     /// # Errors
