@@ -10,10 +10,10 @@ use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use axum::http::Request;
 use berth_conformance::stopwatch;
+use berth_control::{ControlOptions, ControlPlane};
 use berth_engine::Policy;
 use berth_ledger::Backend;
-use berth_server::service::{Service, ServiceOptions};
-use berth_server::{HttpLimits, router};
+use berth_server::{AppState, HttpLimits, router};
 use serde_json::Value;
 use tower::ServiceExt;
 
@@ -28,7 +28,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// A server, and the token that requests carry.
 pub(crate) struct Api {
-    pub(crate) service: Arc<Service>,
+    pub(crate) control: Arc<ControlPlane>,
     router: Router,
     token: Option<String>,
 }
@@ -36,13 +36,13 @@ pub(crate) struct Api {
 impl Api {
     /// Starts a server on a ledger. Without a token, callers on this machine need none.
     pub(crate) async fn start(backend: Backend, token: Option<String>) -> Self {
-        let mut options = ServiceOptions::new(backend, Policy::builtin("balanced").unwrap());
-        options.no_sign_in = token.is_none();
+        let options = ControlOptions::new(backend, Policy::builtin("balanced").unwrap());
+        let no_sign_in = token.is_none();
         // Starting waits for the database, which must not block the runtime.
-        let started = tokio::task::spawn_blocking(move || Service::start(options));
-        let service = started.await.unwrap().unwrap();
-        let router = router(Arc::clone(&service), HttpLimits::default());
-        Self { service, router, token }
+        let started = tokio::task::spawn_blocking(move || AppState::start(options, no_sign_in));
+        let state = started.await.unwrap().unwrap();
+        let control = Arc::clone(&state.control);
+        Self { control, router: router(state, HttpLimits::default()), token }
     }
 
     /// Sends a request and returns status and body.
@@ -95,12 +95,11 @@ impl Api {
 
     /// Stops the server and waits until its loops have let go of the ledger.
     pub(crate) async fn stop(self) {
-        let Self { service, router, .. } = self;
-        service.stopping.cancel();
-        drop(router);
-        let (began, left) = (stopwatch(), Arc::downgrade(&service));
+        let Self { control, router, .. } = self;
+        control.stopping.cancel();
+        let (began, left) = (stopwatch(), Arc::downgrade(&control));
         // The last handle closes connections, which waits.
-        tokio::task::spawn_blocking(move || drop(service)).await.unwrap();
+        tokio::task::spawn_blocking(move || drop((router, control))).await.unwrap();
         while left.strong_count() > 0 {
             assert!(began.elapsed() < TIMEOUT, "the server does not stop");
             tokio::time::sleep(Duration::from_millis(5)).await;

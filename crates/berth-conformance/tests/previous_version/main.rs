@@ -15,12 +15,12 @@ use std::path::PathBuf;
 
 use berth_api::ReplayOutcome;
 use berth_conformance::{Database, Fixture};
+use berth_control::replay;
 use berth_engine::{Amounts, InstanceId, InstanceRequest};
 use berth_ledger::{
     AuditFilter, Backend, ClaimKey, ClaimState, Decision, DecisionOutcome, EventBody, Isolation,
     Ledger, Options, Role, SnapshotItem,
 };
-use berth_server::replay;
 use serde_json::Value;
 
 use api::Api;

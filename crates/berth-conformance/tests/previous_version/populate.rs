@@ -146,7 +146,7 @@ async fn tokens(api: &Api) {
     let secret = made["secret"].as_str().unwrap().to_owned();
     let (kind, id) = (Text::from(TOKEN.0), Text::from(TOKEN.1));
     let op = Op::PutDocument { kind, id, body: secret, expect: Expect::Absent };
-    api.service.submit(op).await.unwrap();
+    api.control.submit(op).await.unwrap();
     let tenant = json!({ "name": "tenant", "role": "tenant", "namespaces": ["acme"] });
     api.post("/v1/tokens", tenant).await;
     let agent = json!({ "name": "agent", "role": "agent", "node": "n1", "expires_in_s": 60 });

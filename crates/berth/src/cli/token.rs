@@ -1,8 +1,9 @@
 //! `berth token`: who may do what.
 
 use berth_api::{NewToken, Role, Token, TokenMade};
+use berth_control::Caller;
 use berth_ledger::{Backend, Ledger, Options};
-use berth_server::{Caller, TokenRecord};
+use berth_server::TokenRecord;
 use clap::{Args, Subcommand};
 
 use super::args;
@@ -130,8 +131,7 @@ fn in_database(url: &str, new: &NewToken) -> Done<TokenMade> {
     let options = Options { writers: 1, ..Options::default() };
     let ledger = Ledger::open(backend, options).map_err(|error| failed(&error))?;
     let caller = Caller::local("berth token create");
-    berth_server::service::store_token(&ledger, &record, &caller)
-        .map_err(|error| failed(&error))?;
+    berth_server::access::store_token(&ledger, &record, &caller).map_err(|error| failed(&error))?;
     Ok(TokenMade { token: record.token, secret })
 }
 
