@@ -427,6 +427,11 @@ pub(crate) mod testing {
             self.session.as_ref().map_or(0, |session| session.round_trips)
         }
 
+        /// Statements that this connection has run.
+        pub(crate) fn statements(&self) -> u32 {
+            self.session.as_ref().map_or(0, |session| session.statements_run)
+        }
+
         /// Runs SQL on this connection.
         pub(crate) fn script(&mut self, sql: &str) {
             self.with(|session| session.script("test", sql)).unwrap();

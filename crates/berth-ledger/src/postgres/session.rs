@@ -55,6 +55,9 @@ pub(crate) struct Session {
     /// Times that somebody waited for an answer.
     #[cfg(test)]
     pub(crate) round_trips: u32,
+    /// Statements that were run.
+    #[cfg(test)]
+    pub(crate) statements_run: u32,
 }
 
 /// Where to connect to, and how.
@@ -134,6 +137,8 @@ impl Session {
             runtime,
             #[cfg(test)]
             round_trips: 0,
+            #[cfg(test)]
+            statements_run: 0,
         })
     }
 
@@ -146,18 +151,22 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// Notes a round trip, where somebody counts them.
-    #[cfg_attr(not(test), allow(clippy::unused_self, reason = "counted in tests only"))]
-    const fn count(&mut self) {
+    /// Counts a round trip with so many statements, in tests.
+    #[cfg_attr(
+        not(test),
+        allow(clippy::unused_self, unused_variables, reason = "counted in tests only")
+    )]
+    fn count(&mut self, statements: usize) {
         #[cfg(test)]
         {
             self.round_trips += 1;
+            self.statements_run += u32::try_from(statements).unwrap();
         }
     }
 
     /// Runs statements without values, as one script.
     pub(crate) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
-        self.count();
+        self.count(1);
         let done = self.runtime.block_on(self.client.batch_execute(sql));
         done.map_err(|error| fault(what, &error))
     }
@@ -173,7 +182,7 @@ impl Session {
     /// Runs statements in one round trip and returns the rows of each.
     pub(super) fn all(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Fault> {
         self.prepare(calls)?;
-        self.count();
+        self.count(calls.len());
         let parameters: Vec<_> = calls.iter().map(Call::parameters).collect();
         let mut requests: Vec<Request<'_, _>> = Vec::with_capacity(calls.len());
         for (call, parameters) in calls.iter().zip(&parameters) {
@@ -199,7 +208,7 @@ impl Session {
         take: &mut dyn FnMut(&Row) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         self.prepare(std::slice::from_ref(call))?;
-        self.count();
+        self.count(1);
         let Some(statement) = self.statements.get(&*call.sql) else {
             return Err(Fault::corrupt("a statement that was not prepared"));
         };
@@ -226,7 +235,7 @@ impl Session {
         if missing.is_empty() {
             return Ok(());
         }
-        self.count();
+        self.count(0);
         let mut requests: Vec<Request<'_, _>> = Vec::with_capacity(missing.len());
         for call in &missing {
             requests.push(Box::pin(self.client.prepare(&call.sql)));

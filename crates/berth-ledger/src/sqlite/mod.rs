@@ -117,6 +117,19 @@ impl Sqlite {
         Ok(())
     }
 
+    /// Counts the statements of this connection from now on.
+    #[cfg(test)]
+    pub(crate) fn count_statements(&mut self) -> std::sync::Arc<std::sync::atomic::AtomicU32> {
+        use rusqlite::trace::{TraceEvent, TraceEventCodes};
+        let count = std::sync::Arc::<std::sync::atomic::AtomicU32>::default();
+        let counted = std::sync::Arc::clone(&count);
+        let trace = move |_: TraceEvent<'_>| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        self.connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(trace)).unwrap();
+        count
+    }
+
     /// A file as the first Berth made it.
     #[cfg(test)]
     pub(crate) fn make_first(path: &Path) {

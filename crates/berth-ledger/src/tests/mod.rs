@@ -3,13 +3,13 @@
 
 mod claims;
 mod copies;
+mod cost;
 mod decisions;
 mod encrypted;
 mod lists;
 mod log;
 mod races;
 mod service;
-mod speed;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
