@@ -40,7 +40,7 @@ pub enum Database {
 pub struct Fixture {
     /// Which database, at which level.
     pub database: Database,
-    /// Who makes the claims.
+    /// What makes the claims.
     pub claimant: Claimant,
     url: String,
     ledger: Option<Ledger>,
@@ -168,7 +168,7 @@ impl Fixture {
         Ok((server, url))
     }
 
-    /// How a worker on this stage is set up.
+    /// The settings of a worker on this fixture.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let isolation = match self.database {
@@ -188,12 +188,12 @@ impl Fixture {
     /// The test's own handle to the ledger.
     ///
     /// # Errors
-    /// When the stage has none.
+    /// When the fixture has none.
     pub fn ledger(&self) -> anyhow::Result<&Ledger> {
         self.ledger.as_ref().context("naive tables are no ledger")
     }
 
-    /// A hand in the database.
+    /// A plain SQL connection to the database.
     #[must_use]
     pub const fn sql_connection(&self) -> &RawSql {
         &self.sql_connection
@@ -272,7 +272,7 @@ impl Fixture {
         }
     }
 
-    /// The books as they stand.
+    /// The state of the ledger.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -283,7 +283,7 @@ impl Fixture {
         }
     }
 
-    /// What the documents of migrations say, by instance.
+    /// The states in the documents of migrations, by instance.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -298,7 +298,7 @@ impl Fixture {
         Ok(rows.iter().filter_map(state).collect())
     }
 
-    /// Every broken promise, by the books and by the ledger's own reconciler.
+    /// Every violated invariant, by the tables and by the ledger's own reconciler.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -375,7 +375,7 @@ impl Fixture {
         }
     }
 
-    /// Broken promises of the log: replayed from the first event, it must give the claims.
+    /// Violations in the log: replayed from the first event, it must give the claims.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -403,7 +403,7 @@ impl Fixture {
     }
 }
 
-/// An instance's id as the books have it.
+/// An instance's id as the tables have it.
 fn hex(instance: berth_engine::InstanceId) -> String {
     format!("{:032x}", instance.0.as_u128())
 }

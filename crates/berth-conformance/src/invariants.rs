@@ -5,10 +5,10 @@ use std::fmt;
 
 use crate::ledger_state::{Counters, DIMENSIONS, GroupRecord, LedgerState};
 
-/// Which promise is broken.
+/// Which invariant is violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ViolationKind {
-    /// More is promised than there is.
+    /// More is granted than a limit allows.
     Oversold,
     /// A counter is not the sum of its claims.
     Drift,
@@ -16,7 +16,7 @@ pub enum ViolationKind {
     NotApart,
     /// A group that stays together is not.
     NotTogether,
-    /// A row is left that nobody holds, or one is missing.
+    /// A row is left that no one holds, or one is missing.
     Leak,
     /// Not exactly one batch won.
     Winners,
@@ -26,7 +26,7 @@ pub enum ViolationKind {
     Answer,
 }
 
-/// A broken promise, in words.
+/// A violated invariant, with what was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Which.
@@ -36,7 +36,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// A broken promise.
+    /// A violated invariant.
     #[must_use]
     pub fn new(kind: ViolationKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
@@ -50,7 +50,7 @@ impl fmt::Display for Violation {
 }
 
 impl LedgerState {
-    /// Every broken promise in the books.
+    /// Every violated invariant.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         let mut violations = Vec::new();
@@ -208,7 +208,7 @@ impl LedgerState {
         }
     }
 
-    /// Seats, values and volumes against the claims that hold them, both ways.
+    /// Slots, values and volumes against the claims that hold them, both ways.
     fn check_holdings(&self, violations: &mut Vec<Violation>) {
         let mut held = BTreeSet::new();
         for claim in &self.claims {

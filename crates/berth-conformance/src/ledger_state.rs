@@ -1,4 +1,4 @@
-//! The books as they stand in the database, read row by row and independent of the ledger's code.
+//! The tables of a ledger, read row by row and independent of the ledger's code.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct NodeRecord {
     pub known: bool,
     /// What may be promised; the last is no limit.
     pub limits: Counters,
-    /// What the counters say; absent where there are none, as in the naive tables.
+    /// The counters; absent where there are none, as in the naive tables.
     pub used: Option<Counters>,
     /// Memory that each instance costs beside its own.
     pub overhead: i64,
@@ -58,7 +58,7 @@ pub struct ClaimRecord {
 pub struct GroupRecord {
     /// `together` or `apart`.
     pub kind: String,
-    /// Whether it is a rule, not a wish.
+    /// Whether it is hard.
     pub hard: bool,
     /// `node`, `rack` or `zone`.
     pub topology: String,
@@ -68,7 +68,7 @@ pub struct GroupRecord {
     pub home: Option<String>,
 }
 
-/// Everything that must agree.
+/// Everything that the invariants compare.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerState {
     /// Nodes by name.
@@ -81,7 +81,7 @@ pub struct LedgerState {
     pub domains: BTreeMap<(String, String), i64>,
     /// Members: group, instance, role.
     pub members: Vec<(String, String, i64)>,
-    /// Seats: owner, workload, revision and number as text, then instance and role.
+    /// Slots: owner, workload, revision and number as text, then instance and role.
     pub slots: Vec<([String; 4], String, i64)>,
     /// Values in use: pool, instance, role.
     pub values: Vec<(String, String, i64)>,
@@ -111,7 +111,7 @@ impl Cells {
 
     fn number(&mut self) -> anyhow::Result<i64> {
         let text = self.text()?;
-        text.parse().with_context(|| format!("{text:?} is no number"))
+        text.parse().with_context(|| format!("{text:?} is not a number"))
     }
 
     fn numbers<const N: usize>(&mut self) -> anyhow::Result<[i64; N]> {

@@ -2,8 +2,8 @@
 //!
 //! A [`Fixture`] is one database at one level of isolation. A [`WorkerPool`] is a number of worker
 //! processes on it that start together. What they did is read back from the database by
-//! [`LedgerState`], which shares no code with the ledger, and judged. The same scenarios also run
-//! against [`naive`] claims, where the judge must find the well-known faults: a harness that
+//! [`LedgerState`], which shares no code with the ledger, and checked. The same scenarios also run
+//! against [`naive`] claims, where the invariants must find the well-known faults: a harness that
 //! cannot see them proves nothing.
 
 mod fixture;

@@ -1,6 +1,6 @@
-//! What the test says to a worker and hears from it: one line of JSON each way.
+//! Messages between the test and a worker: one line of JSON each way.
 //!
-//! The test sends a task, the worker says [`READY`] when it has read it, the test says [`GO`] to
+//! The test sends a task, the worker sends [`READY`] when it has read it, the test sends [`GO`] to
 //! all workers at once, and each answers with one report.
 
 use berth_engine::{Amounts, InstanceId, InstanceRequest};
@@ -13,12 +13,12 @@ pub(crate) const READY: &str = "ready";
 /// Begin.
 pub(crate) const GO: &str = "go";
 
-/// Who makes the claims.
+/// What makes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claimant {
     /// The real claim path: engine, ledger, planning again.
     Placer,
-    /// The conditional INSERT of seed 001, which must be caught.
+    /// The conditional INSERT of seed 001, whose faults must be found.
     Naive,
 }
 
@@ -29,7 +29,7 @@ pub struct Settings {
     pub url: String,
     /// PostgreSQL's isolation level.
     pub isolation: String,
-    /// Who makes the claims.
+    /// What makes the claims.
     pub claimant: Claimant,
     /// A built-in policy.
     pub policy: String,
@@ -223,7 +223,7 @@ pub enum Task {
     },
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Claimed.
@@ -246,9 +246,9 @@ pub enum Outcome {
         /// The guard.
         text: String,
     },
-    /// The request means nothing.
+    /// The request is invalid.
     Invalid(String),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 
@@ -301,7 +301,7 @@ pub struct PlaceResult {
     pub micros: u64,
 }
 
-/// What became of an order.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepOutcome {
     /// The claim stands so.
@@ -335,7 +335,7 @@ pub enum StepOutcome {
     Drifts(Vec<berth_ledger::Drift>),
     /// Done, or done before.
     Done,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 

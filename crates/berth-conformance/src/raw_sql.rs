@@ -1,4 +1,4 @@
-//! A hand in the database that knows nothing of the ledger: it reads text and runs SQL.
+//! A plain SQL connection that does not know the ledger: it reads text and runs SQL.
 
 use std::path::Path;
 
@@ -82,7 +82,7 @@ impl RawSql {
         let rows = self.rows(sql)?;
         let [row] = rows.as_slice() else { bail!("{} rows: {sql}", rows.len()) };
         let cell = row.first().and_then(Option::as_deref).context("NULL")?;
-        cell.parse().with_context(|| format!("{cell:?} is no number: {sql}"))
+        cell.parse().with_context(|| format!("{cell:?} is not a number: {sql}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Worker processes that start together.
 //!
 //! Every worker is a process of its own with its own connections, as servers are. None outlives
-//! its crew.
+//! its pool.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -26,8 +26,8 @@ impl Worker {
     fn start(mut command: Command) -> anyhow::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("a worker cannot be started")?;
-        let stdin = child.stdin.take().context("no way to talk to a worker")?;
-        let stdout = child.stdout.take().context("no way to hear a worker")?;
+        let stdin = child.stdin.take().context("the worker has no input")?;
+        let stdout = child.stdout.take().context("the worker has no output")?;
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -40,24 +40,24 @@ impl Worker {
     }
 
     fn send_line(&mut self, line: &str) -> anyhow::Result<()> {
-        self.stdin.write_all(format!("{line}\n").as_bytes()).context("a worker does not listen")?;
+        self.stdin.write_all(format!("{line}\n").as_bytes()).context("cannot write to a worker")?;
         Ok(self.stdin.flush()?)
     }
 
     fn next_line(&self) -> anyhow::Result<String> {
-        self.lines.recv_timeout(TIMEOUT).context("a worker ended, or is stuck")
+        self.lines.recv_timeout(TIMEOUT).context("a worker ended or timed out")
     }
 
     fn expect_ready(&self) -> anyhow::Result<()> {
         let line = self.next_line()?;
         if line != READY {
-            bail!("a worker said {line:?} instead of {READY:?}");
+            bail!("a worker sent {line:?} instead of {READY:?}");
         }
         Ok(())
     }
 }
 
-/// Workers on one stage. Dropping the crew ends them.
+/// Workers on one fixture. Dropping the pool ends them.
 pub struct WorkerPool(Vec<Worker>);
 
 impl WorkerPool {
@@ -139,8 +139,9 @@ impl WorkerPool {
         let mut wait_for_reports = Vec::with_capacity(self.0.len());
         for worker in &self.0 {
             let line = worker.next_line()?;
-            wait_for_reports
-                .push(serde_json::from_str(&line).with_context(|| format!("said {line:?}"))?);
+            wait_for_reports.push(
+                serde_json::from_str(&line).with_context(|| format!("invalid report {line:?}"))?,
+            );
         }
         Ok(wait_for_reports)
     }

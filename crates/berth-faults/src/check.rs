@@ -1,5 +1,5 @@
 //! What must hold after any fault: nothing acknowledged is lost, no plan is half placed, counters
-//! are the sums of claims, the log is dense and tells exactly what is there, receipts are whole.
+//! are the sums of claims, the log is dense and matches the tables, receipts are complete.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Row {
     fence: i64,
 }
 
-/// Compares tables, log and receipts with the book and with each other. Returns what is wrong.
+/// Compares tables, log and receipts with the history and with each other. Returns the violations.
 ///
 /// # Errors
 /// When the database cannot be read.
@@ -231,7 +231,7 @@ fn numbers(fixture: &Fixture, violations: &mut Vec<String>) -> anyhow::Result<()
     Ok(())
 }
 
-/// What the log has told of a claim.
+/// A claim according to the log.
 #[derive(Debug, PartialEq, Eq)]
 struct EventClaim {
     node: String,
@@ -240,7 +240,7 @@ struct EventClaim {
     fence: i64,
 }
 
-/// Reads the whole log; what it tells must be exactly what is there.
+/// Reads the whole log, which must give exactly the stored claims.
 fn feed(ledger: &Ledger, claims: &Claims, violations: &mut Vec<String>) -> anyhow::Result<()> {
     let mut from_events = BTreeMap::new();
     let mut cursor = 0;
@@ -270,7 +270,7 @@ fn feed(ledger: &Ledger, claims: &Claims, violations: &mut Vec<String>) -> anyho
         let differs = |id: &&InstanceId| from_events.get(*id) != there.get(*id);
         let id = from_events.keys().chain(there.keys()).find(differs);
         let both = id.map(|id| (from_events.get(id), there.get(id)));
-        violations.push(format!("feed: {id:?} was told and is {both:?}"));
+        violations.push(format!("feed: {id:?} differs between log and table: {both:?}"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A database of one's own, and plain SQL beside the ledger.
+//! A private database, and plain SQL on it without the ledger.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tempfile::TempDir;
 
 use crate::wait::wait_until;
 
-/// Where a test takes place; gone after it.
+/// The database of a test; removed after it.
 pub enum Fixture {
     /// A file in a folder.
     Sqlite {
         /// The database.
         file: PathBuf,
-        /// The folder, unless it is somebody else's.
+        /// The folder, unless the caller owns it.
         folder: Option<TempDir>,
     },
     /// A server.
@@ -111,7 +111,7 @@ impl Fixture {
     }
 
     /// Waits until a server has noticed that its clients are gone: what a killed client sent last
-    /// may still be under way.
+    /// may still be in progress.
     ///
     /// # Errors
     /// When they are still there after half a minute.

@@ -11,7 +11,7 @@ use berth_ledger::{
     Ledger, LedgerError, NodeVersion, Op, Outcome, PlannedClaim, Pool, Quota, SnapshotItem, Text,
 };
 
-/// Nodes of the fleet. Few, so that writers meet on their rows.
+/// Nodes of the fleet. Few, so that writers contend for their rows.
 pub const NODES: usize = 40;
 
 /// Tenants, each with a quota, so that their use is counted.

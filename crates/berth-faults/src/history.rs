@@ -1,4 +1,4 @@
-//! What was acknowledged, and what may have happened: the parent's side of the truth.
+//! What was acknowledged, and what may have happened, as the parent process recorded it.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub struct ExpectedClaim {
 
 type Claims = BTreeMap<InstanceId, ExpectedClaim>;
 
-/// Examples that a complaint shows.
+/// Examples that a violation shows.
 const EXAMPLES: usize = 3;
 
 /// Every acknowledged request, and those that were sent and not answered.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     claims: Claims,
-    /// By round and thread: a thread has one request under way at most.
+    /// By round and thread: a thread has one request in progress at most.
     open: BTreeMap<(u32, u32), Operation>,
     /// Requests that were acknowledged.
     pub done: u64,
@@ -46,7 +46,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes down a line of a load.
+    /// Records a message of a load.
     pub fn record(&mut self, round: u32, message: Message) {
         match message {
             Message::Started { thread, operation } => {
@@ -82,7 +82,7 @@ impl History {
         self.open.values().cloned().collect()
     }
 
-    /// Takes down that a request was done: now, or before, which then changes nothing.
+    /// Records that a request was done: now, or before, which then changes nothing.
     pub fn apply(&mut self, operation: &Operation) {
         let ids = operation.instances();
         let before = part(&self.claims, &ids);
@@ -91,8 +91,8 @@ impl History {
         self.plans += u64::from(is_new && matches!(operation, Operation::Commit { .. }));
     }
 
-    /// Compares the book with what is in the table, and closes what was open: a request without an
-    /// answer was done whole or not at all, whichever the table says.
+    /// Compares the history with the table, and closes what was open: a request without an
+    /// answer was done whole or not at all, whichever the table shows.
     pub fn compare(&mut self, table: &BTreeMap<InstanceId, ExpectedClaim>) -> Vec<String> {
         let mut violations = Vec::new();
         for operation in std::mem::take(&mut self.open).into_values() {

@@ -1,9 +1,9 @@
 //! Faults at bad moments, and what must hold after them.
 //!
-//! A load writes to a ledger and tells of every request before it is sent and of every answer when
-//! it has come. Something is killed, filled up or cut off meanwhile. Then [`check`] compares what
-//! was acknowledged with what the tables say, in SQL of its own: it must share no code with the
-//! ledger that it judges.
+//! A load writes to a ledger and reports every request before it is sent and every answer when
+//! it arrives. Something is killed, filled up or cut off meanwhile. Then [`check`] compares what
+//! was acknowledged with the tables, in its own SQL: it must share no code with the
+//! ledger that it checks.
 
 mod check;
 mod disk;

@@ -50,7 +50,7 @@ struct Client<'a> {
 }
 
 impl Load {
-    /// Works until told to stop. A request that fails is sent again, as it was.
+    /// Runs until stopped. A request that fails is sent again, as it was.
     pub fn run(&self, stop: &AtomicBool, send: &(dyn Fn(Message) + Sync)) {
         thread::scope(|scope| {
             for thread in 0..self.threads {

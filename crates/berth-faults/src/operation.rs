@@ -1,5 +1,5 @@
-//! What a load does: one deed is one request to the ledger, and its line on the way to whoever
-//! keeps the book.
+//! What a load does: one operation is one request to the ledger, and the messages that report it to
+//! the history.
 
 use berth_engine::{Amounts, InstanceId};
 use berth_ledger::{
@@ -72,12 +72,12 @@ pub enum Operation {
     },
 }
 
-/// What became of a deed.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It is done; the fences of its claims, in order.
     Done(Vec<i64>),
-    /// The ledger says that it cannot be: on this fleet always false.
+    /// The ledger refused it, which is always wrong on this fleet.
     Refused(String),
     /// The ledger does not know.
     Failed {

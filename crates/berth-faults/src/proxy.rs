@@ -54,12 +54,12 @@ impl Proxy {
         self.address
     }
 
-    /// From now on the server hears the clients and they do not hear it.
+    /// From now on requests reach the server and its answers are dropped.
     pub fn swallow_answers(&self) {
         self.state.deaf.store(true, Ordering::SeqCst);
     }
 
-    /// From the next commit on, of any connection, the same: the commit is done, and nobody is told.
+    /// From the next commit on, of any connection, the same: the commit happens, and its answer is dropped.
     pub fn swallow_next_commit(&self) {
         self.state.armed.store(true, Ordering::SeqCst);
     }

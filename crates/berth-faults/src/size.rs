@@ -14,7 +14,7 @@ use berth_sim::NOW;
 
 use crate::wait::Stopwatch;
 
-/// Claims in one plan, and plans that may be under way.
+/// Claims in one plan, and plans that may be in progress.
 const PLAN: u64 = 20;
 const UNDER_WAY: usize = 400;
 

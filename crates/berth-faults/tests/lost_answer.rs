@@ -1,5 +1,5 @@
 //! The worst moment to lose a connection: the commit is done and its answer is lost. Then the
-//! database stays away for longer than the writer waits, and nobody asks until it is back.
+//! database stays away for longer than the writer waits, and no one asks until it is back.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 

@@ -50,7 +50,7 @@ impl Backend {
 /// How a ledger is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Transactions that may be in flight at once. SQLite has one writer whatever this says.
+    /// Transactions that may be in flight at once. SQLite always has one writer.
     pub writers: usize,
     /// Most operations in one transaction.
     pub group: usize,
@@ -71,7 +71,7 @@ impl Default for Options {
     }
 }
 
-/// A lane for every two cores: on a small machine, larger groups are worth more than lanes.
+/// One writer for every two cores: on a small machine, larger groups pay off more than more writers.
 fn default_writers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8))
 }

@@ -1,7 +1,7 @@
 //! What a database must be able to do: read rows under locks, write what changed, keep the log.
 //!
-//! One implementation per database, each only SQL. Every rule is in `work`; a backend that decided
-//! anything would be a second opinion.
+//! One implementation per database, each only SQL. Every rule is in `unit_of_work`; a backend that decided
+//! anything would duplicate them.
 
 use berth_engine::{Group, NodeFacts, NodeId, Volume};
 
@@ -59,16 +59,16 @@ pub(crate) struct LogEnds {
     pub(crate) next: i64,
 }
 
-/// One thing of a snapshot, in the order in which a fleet can take it in.
+/// One thing of a snapshot, in the order in which a fleet can apply it.
 #[derive(Clone)]
 pub enum SnapshotItem {
-    /// The policy in force: name, hash, body.
+    /// The active policy: name, hash, body.
     Policy(String, String, String),
     /// An environment's secrets.
     Secrets(Text, Text),
     /// A group.
     Group(Group),
-    /// A node, and what a plan on it would rest on.
+    /// A node, and the version that a plan on it is based on.
     Node(Box<NodeFacts>, NodeVersion),
     /// A volume.
     Volume(Volume),
@@ -89,15 +89,15 @@ pub(crate) type TakeItem<'a> = dyn FnMut(SnapshotItem) -> Result<(), Fault> + 'a
 pub(crate) trait Database: Queries + Send {
     // A write, in this order.
 
-    /// Begins a transaction that will write; `exclusive` waits until no other writer is under way.
+    /// Begins a transaction that will write; `exclusive` waits until no other writer is active.
     fn begin(&mut self, exclusive: bool) -> Result<(), Fault>;
-    /// Looks at rows without locking them.
+    /// Reads rows without locking them.
     fn read_unlocked(&mut self, keys: &UnlockedReadKeys) -> Result<UnlockedReads, Fault>;
     /// Locks rows in the one lock order, reads them, then reads the clock.
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault>;
     /// Writes what changed, each row guarded by what was read.
     fn flush(&mut self, rows: &Rows) -> Result<(), Fault>;
-    /// The chains that a new one names as its forebears, newest first.
+    /// The chains that a new one names as its predecessors, newest first.
     fn chains(&mut self) -> Result<Vec<ChainRow>, Fault>;
     /// Adds a new chain. Its first receipt follows.
     fn add_chain(&mut self, id: &Text, at: Micros) -> Result<(), Fault>;
@@ -109,7 +109,7 @@ pub(crate) trait Database: Queries + Send {
     ) -> Result<(), Fault>;
     /// Makes all of it durable.
     fn commit(&mut self) -> Result<(), Fault>;
-    /// Forgets all of it. Never fails: a connection that cannot is dropped.
+    /// Rolls back. Never fails: a connection that cannot is dropped.
     fn rollback(&mut self);
     /// Opens the connection again if it is gone.
     fn reconnect(&mut self) -> Result<(), Fault>;
@@ -134,19 +134,19 @@ pub(crate) trait Database: Queries + Send {
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
     /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.
     fn drifted(&mut self) -> Result<crate::drift::DriftedRows, Fault>;
-    /// Nodes and when they were last heard, for those heard since.
+    /// Nodes with a heartbeat since then, and its time.
     fn heartbeats_since(&mut self, at: i64) -> Result<Vec<(NodeId, i64)>, Fault>;
     /// Unmet demand, most recent first.
     fn demand(&mut self) -> Result<Vec<UnmetDemand>, Fault>;
     /// Receipts of a chain from this one on, at most as many as asked for.
     fn receipts(&mut self, chain: &str, from: i64, limit: i64) -> Result<Vec<ReceiptRow>, Fault>;
 
-    // Housekeeping.
+    // Maintenance.
 
     /// Drops events before this one, answers and resting values older than that, and receipts
-    /// before that time; returns how many rows went.
+    /// before that time; returns the number of deleted rows.
     fn forget(&mut self, what: &crate::retention::RetentionCutoffs) -> Result<u64, Fault>;
-    /// All rows of the tables that are wanted, as of one moment. Returns the number of the last event
+    /// All rows of the wanted tables, as of one moment. Returns the number of the last event
     /// that is in them.
     fn dump(
         &mut self,
@@ -174,10 +174,10 @@ pub(crate) trait Queries {
     ) -> Result<Vec<AuditEntry>, Fault>;
     /// All policies, in the order of their names.
     fn policies(&mut self) -> Result<Vec<StoredPolicy>, Fault>;
-    /// When which policy was put in force, newest first; at least as many as asked for if there
+    /// When which policy was activated, newest first; at least as many as asked for if there
     /// are.
     fn policy_history(&mut self, limit: usize) -> Result<Vec<(i64, String, Micros)>, Fault>;
-    /// One node, and what a plan on it would rest on.
+    /// One node, and the version that a plan on it is based on.
     fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, Fault>;
     /// All pools, in the order of their ids, each with how many of its values are in use.
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault>;

@@ -42,7 +42,7 @@ pub(crate) const CLASSES: &str = "SELECT node, class, used FROM node_class WHERE
 pub(crate) const DOMAINS: &str =
     "SELECT placement_group, domain, members FROM placement_group_domain";
 
-/// What claims say of classes and groups, less what the counters say.
+/// Classes and groups by claims, minus the counters.
 #[derive(Default)]
 pub(crate) struct DriftCounters {
     classes: BTreeMap<(String, String), i64>,
@@ -71,7 +71,7 @@ impl DriftCounters {
         *self.domains.entry((group.to_owned(), domain.to_owned())).or_default() -= members;
     }
 
-    /// Adds the rows that do not come out even.
+    /// Adds the rows whose difference is not zero.
     pub(crate) fn report(&self, drifted: &mut DriftedRows) {
         let nodes = self.classes.iter().filter(|(_, off)| **off != 0);
         drifted.nodes.extend(nodes.map(|((node, _), _)| NodeId::new(node)));

@@ -87,8 +87,8 @@ pub(crate) fn to_u32(count: i64) -> Result<u32, Fault> {
     u32::try_from(count).map_err(|_| Fault::corrupt(format!("the amount {count}")))
 }
 
-/// Whether texts can be stored at all. What cannot be is not there, and must not reach a database
-/// that would refuse the question.
+/// Whether texts can be stored at all. A key that cannot be stored does not exist, and must not reach a
+/// database that would reject the query.
 pub(crate) fn is_storable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> bool {
     !texts.into_iter().any(|text| text.as_ref().contains('\0'))
 }

@@ -1,7 +1,7 @@
-//! Moving a ledger: every row of every table as a line of JSON, counted and hashed.
+//! Exporting and importing a ledger: every row of every table as a line of JSON, counted and hashed.
 //!
-//! The same lines come out of SQLite and PostgreSQL, so a ledger can move between them. An import
-//! goes into an empty ledger, as one transaction, and only if counts and hash are right.
+//! SQLite and PostgreSQL give the same lines, so a ledger can move between them. An import fills an
+//! empty ledger in one transaction, and only if counts and hash match.
 
 use std::io::{BufRead, Write};
 
@@ -25,16 +25,16 @@ const RENAMED: [(&str, &str); 3] = [
     ("team_member", "placement_group_member"),
 ];
 
-/// What went wrong with an export or import.
+/// An export or import failed.
 #[derive(Debug, Error)]
 pub enum TransferError {
     /// The ledger.
-    #[error("the ledger")]
+    #[error("ledger error")]
     Ledger(#[from] LedgerError),
     /// The file.
-    #[error("the file")]
+    #[error("cannot read or write the export file")]
     File(#[from] std::io::Error),
-    /// The file is not an export, or not a whole one.
+    /// The file is not an export, or is incomplete.
     #[error("line {line} of the export: {why}")]
     Malformed {
         /// Which line.
@@ -42,7 +42,7 @@ pub enum TransferError {
         /// What is wrong.
         why: String,
     },
-    /// The ledger already holds something.
+    /// The ledger is not empty.
     #[error(
         "the ledger is not empty: {rows} rows in table {table}; import into a new database or file"
     )]
@@ -74,7 +74,7 @@ impl Ledger {
     /// Writes everything, as of one moment, to `out`.
     ///
     /// # Errors
-    /// When the database cannot be read or the file not be written.
+    /// When the database cannot be read or the file cannot be written.
     pub fn export(&self, out: &mut dyn Write) -> Result<Transfer, TransferError> {
         let mut lines = Lines::default();
         let mut failed: Option<std::io::Error> = None;
@@ -103,7 +103,7 @@ impl Ledger {
     /// Reads an export into this ledger, which must be empty. All of it, or nothing.
     ///
     /// # Errors
-    /// When the export is not whole, or the ledger is not empty.
+    /// When the export is incomplete, or the ledger is not empty.
     pub fn import(&self, input: &mut dyn BufRead) -> Result<Transfer, TransferError> {
         self.must_be_empty()?;
         let mut reader =
@@ -114,10 +114,10 @@ impl Ledger {
             return Err(problem);
         }
         loaded?;
-        reader.end.ok_or_else(|| malformed(reader.line, "the export has no end".to_owned()))
+        reader.end.ok_or_else(|| malformed(reader.line, "the export has no last line".to_owned()))
     }
 
-    /// Hands out every row of some tables, as of one moment: the table, and its columns by name.
+    /// Passes every row of some tables, as of one moment, to `take`: the table, and its columns by name.
     /// Bytes are in hexadecimal. Returns the number of the last event that is in them.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Ledger {
         tables: &[&str],
         mut take: impl FnMut(&'static str, Map<String, Value>) -> Result<(), LedgerError>,
     ) -> Result<i64, LedgerError> {
-        // Not by way of the readers that are kept: what was handed out cannot be read once more.
+        // Not on a pooled connection: rows that were passed on cannot be read again after an error.
         let mut open = self.open_database()?;
         let wanted = |table: &str| tables.contains(&table);
         let read = open.dump(&wanted, &mut |table, cells| {
@@ -218,10 +218,13 @@ impl Reader<'_> {
     fn header(&mut self) -> Result<(), TransferError> {
         let line = self.line()?.unwrap_or_default();
         let header: Header = serde_json::from_str(&line)
-            .map_err(|_| malformed(1, "this is not an export of Berth".to_owned()))?;
+            .map_err(|_| malformed(1, "not a Berth export".to_owned()))?;
         if !(1..=FORMAT).contains(&header.berth_export) {
             let found = header.berth_export;
-            return Err(malformed(1, format!("format {found}, this Berth reads 1 to {FORMAT}")));
+            return Err(malformed(
+                1,
+                format!("unsupported format {found}; this Berth reads formats 1 to {FORMAT}"),
+            ));
         }
         self.lines.note(None, &line);
         Ok(())
@@ -234,11 +237,11 @@ impl Reader<'_> {
         })
     }
 
-    /// The next row; absent once the end was read and found right.
+    /// The next row; absent once the last line was read and matched.
     fn row(&mut self) -> Result<Option<(usize, Vec<Cell>)>, TransferError> {
         let number = self.line + 1;
         let Some(line) = self.line()? else {
-            return Err(malformed(number, "the export is cut off".to_owned()));
+            return Err(malformed(number, "the export is truncated".to_owned()));
         };
         if let Ok(end) = serde_json::from_str::<Transfer>(&line) {
             let found = self.lines.transfer();
@@ -250,7 +253,7 @@ impl Reader<'_> {
             return Ok(None);
         }
         let (name, table, cells) =
-            read_line(&line).ok_or_else(|| malformed(number, "not a row".to_owned()))?;
+            read_line(&line).ok_or_else(|| malformed(number, "not a valid row".to_owned()))?;
         // Counted under the name it has in the export, which its last line repeats.
         self.lines.note(Some(&name), &line);
         Ok(Some((table, cells)))

@@ -1,4 +1,4 @@
-//! The door: one handle to one ledger, whichever database it is on.
+//! One handle to one ledger, on either database.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -29,7 +29,7 @@ struct Inner {
     writers: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A moment in the work of this process: see [`Ledger::position`].
+/// A point in the work of this process: see [`Ledger::writer_position`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterPosition(Vec<u64>);
 
@@ -42,7 +42,7 @@ impl Drop for Inner {
         self.queues.iter().for_each(|queue| queue.close());
         let writers =
             std::mem::take(self.writers.get_mut().unwrap_or_else(PoisonError::into_inner));
-        // A lane whose answer held the last handle cannot be waited for: it ends by itself.
+        // A writer whose reply held the last handle cannot be joined here: it ends by itself.
         if !writer::is_reply_thread() {
             for thread in writers {
                 let _ = thread.join();
@@ -52,7 +52,7 @@ impl Drop for Inner {
 }
 
 impl Ledger {
-    /// Opens a ledger, made or migrated as needed.
+    /// Opens a ledger, and creates or migrates its schema.
     ///
     /// # Errors
     /// When the database cannot be opened, or was made by a newer Berth.
@@ -60,7 +60,7 @@ impl Ledger {
         Self::open_with(backend, options, None)
     }
 
-    /// Opens a ledger, and tells an observer of every commit of this process.
+    /// Opens a ledger with an observer that is called for every commit of this process.
     ///
     /// # Errors
     /// As [`Ledger::open`].
@@ -103,26 +103,26 @@ impl Ledger {
         })))
     }
 
-    /// The chains that this process writes; events say which chain they come from.
+    /// The chains that this process writes; events name the chain they come from.
     #[must_use]
     pub fn origins(&self) -> &[Text] {
         &self.0.origins
     }
 
-    /// Marks this moment, to ask later whether the observer was told of all that this process had
-    /// committed by then.
+    /// The current position of all writers, to ask later whether the observer has seen everything that
+    /// this process had committed by then.
     #[must_use]
     pub fn writer_position(&self) -> WriterPosition {
         WriterPosition(self.0.queues.iter().map(|queue| queue.started()).collect())
     }
 
-    /// Whether the observer was told of all that this process had committed by the mark.
+    /// Whether the observer has seen everything that this process had committed by a position.
     #[must_use]
     pub fn is_observed(&self, position: &WriterPosition) -> bool {
         self.0.queues.iter().zip(&position.0).all(|(queue, groups)| queue.is_observed(*groups))
     }
 
-    /// Hands operations over, in order; answers come when they are durable.
+    /// Submits operations in order; answers arrive once they are durable.
     pub fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
         let queues = &self.0.queues;
         if let [queue] = queues.as_slice() {
@@ -143,7 +143,7 @@ impl Ledger {
     /// Does one operation and waits for its answer.
     ///
     /// # Errors
-    /// When the ledger does not know what became of it.
+    /// When the outcome is unknown.
     pub fn call(&self, op: Op) -> Result<Answer, LedgerError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let reply: Reply = Box::new(move |answer| drop(sender.send(answer)));
@@ -230,7 +230,7 @@ impl Ledger {
         }
     }
 
-    /// Ends every lease that has run out, node by node. Any process may do so at any time.
+    /// Releases every claim whose lease has expired, node by node. Any process may do so at any time.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -242,7 +242,7 @@ impl Ledger {
         Ok(reaped)
     }
 
-    /// Ends the leases of one node that have run out: for a planner that found no room there.
+    /// Releases the expired claims of one node, for a planner that found no room there.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -253,8 +253,8 @@ impl Ledger {
         }
     }
 
-    /// Looks for counters that are not the sum of their claims, recomputes those under their row's
-    /// lock, and reports what was out of step: a defect, never silent.
+    /// Finds counters that are not the sum of their claims, recomputes those under their row's
+    /// lock, and reports every difference: each is a bug.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -273,7 +273,7 @@ impl Ledger {
         Ok(drifts)
     }
 
-    /// Forgets a tenant: all it holds, its workloads, its own groups and its limits. Returns how many
+    /// Deletes a tenant: its claims, its workloads, its own groups and its limits. Returns how many
     /// claims were released.
     ///
     /// # Errors
@@ -296,7 +296,7 @@ impl Ledger {
         Ok(released)
     }
 
-    /// Forgets a workload and releases all it holds. Returns how many claims were released.
+    /// Deletes a workload and releases its claims. Returns how many claims were released.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -331,7 +331,7 @@ impl Ledger {
         }
     }
 
-    /// Releases one claim, whoever holds it. Returns whether it was there.
+    /// Releases one claim, regardless of its holder. Returns whether it was there.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -407,14 +407,14 @@ impl Ledger {
         Ok(self.read(|tables| tables.number_events())?.first)
     }
 
-    /// Waits until this process has committed something since `seen`, or the time is up. Other
-    /// processes' commits are noticed by asking again.
+    /// Waits until this process has committed something since `seen`, or the timeout ends. Other
+    /// processes' commits are found by polling.
     #[must_use]
     pub fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
         self.0.metrics.wait_for_commit(seen, timeout)
     }
 
-    /// Everything as of one moment, in an order in which a fleet can take it in. Returns the cursor
+    /// Everything as of one moment, in the order in which a fleet can apply it. Returns the cursor
     /// from which events go on.
     ///
     /// # Errors
@@ -428,7 +428,7 @@ impl Ledger {
         snapshot.map_err(|fault| fault.into_error(1))
     }
 
-    /// A connection of its own, for a read that cannot begin again.
+    /// A new connection, for a read that cannot be retried.
     pub(crate) fn open_database(&self) -> Result<Box<dyn Database>, LedgerError> {
         self.0.backend.open(self.0.options.isolation)
     }
@@ -449,7 +449,7 @@ impl Ledger {
         self.read(|tables| tables.demand())
     }
 
-    /// Drops what need not be kept any longer. Returns how many rows went.
+    /// Deletes what has passed its retention. Returns the number of deleted rows.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -466,13 +466,13 @@ impl Ledger {
         })
     }
 
-    /// How much was written, and how often it had to begin again.
+    /// Counts of writes and retries.
     #[must_use]
     pub fn stats(&self) -> WriteStats {
         self.0.metrics.stats()
     }
 
-    /// Reads on a connection of its own, and once more when the connection was lost.
+    /// Reads on a pooled connection, and retries when the connection was lost.
     pub(crate) fn read<T>(
         &self,
         mut read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
@@ -504,8 +504,8 @@ impl Ledger {
     }
 }
 
-/// The lane of an operation. Those about one node go to one lane, so that the lanes of a server do
-/// not wait for each other's locks; what is about several may go anywhere, since locks are taken in
+/// The writer of an operation. Those about one node go to one writer, so that writers of a server do
+/// not wait for each other's locks; those about several may go to any, since locks are taken in
 /// one order.
 fn writer_of(op: &Op, writers: usize) -> usize {
     let mut hasher = FxHasher::default();
@@ -522,7 +522,7 @@ fn writer_of(op: &Op, writers: usize) -> usize {
         _ => return 0,
     }
     let writers = u64::try_from(writers).unwrap_or(1).max(1);
-    // The low bits of this hash are poor.
+    // The low bits of this hash are weak.
     usize::try_from((hasher.finish() >> 32) % writers).unwrap_or(0)
 }
 

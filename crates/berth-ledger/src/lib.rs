@@ -1,4 +1,4 @@
-//! The truth of Berth: what is placed where, and what that leaves.
+//! The source of truth of Berth: which instance is placed where, and what capacity is left.
 //!
 //! A plan from the engine becomes claims in one guarded commit: all of it, or nothing, with the
 //! numbers that stood against it. On SQLite, embedded, or on PostgreSQL, shared by any number of

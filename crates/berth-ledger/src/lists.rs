@@ -1,4 +1,4 @@
-//! What can be looked up beside the claim path.
+//! Lookups outside the claim path.
 
 use berth_engine::{NodeFacts, NodeId};
 
@@ -71,7 +71,7 @@ impl Ledger {
         self.read(|tables| tables.policies())
     }
 
-    /// When which policy was put in force, newest first: a growing number, the hash, the time.
+    /// When which policy was activated, newest first: a growing number, the hash, the time.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -79,7 +79,7 @@ impl Ledger {
         self.page(limit, |tables, limit| tables.policy_history(limit))
     }
 
-    /// One node, and what a plan on it would rest on: the generation of its facts among it.
+    /// One node, and the version that a plan on it is based on: the generation of its facts among it.
     ///
     /// # Errors
     /// When the database cannot be read.

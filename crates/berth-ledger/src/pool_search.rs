@@ -1,4 +1,4 @@
-//! Free values of pools, offered to the transaction that wants them. Knows no database: it is told
+//! Finds free values of pools for a transaction. Knows no database: the caller reads
 //! which are taken.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use crate::error::Fault;
 use crate::model::{Pool, Text};
 use crate::unit_of_work::{Keys, Rows};
 
-/// Rows looked at per step of a search.
+/// Rows read per step of a search.
 pub(crate) const STEP: i64 = 512;
 
 /// Values of a pool that have a row, each with the time it was given back, if it was.
@@ -17,7 +17,7 @@ pub(crate) type TakenValues = Vec<(u128, Option<i64>)>;
 /// range in order, at most [`STEP`] of them.
 ///
 /// Small pools are searched while their row is locked, since two searches would find the same value.
-/// Large ones are searched from a place of the writer's own, and need no lock.
+/// Large ones are searched from the writer's own position, and need no lock.
 pub(crate) fn find_free_values(
     keys: &Keys,
     rows: &mut Rows,
@@ -45,8 +45,8 @@ pub(crate) fn find_free_values(
     Ok(())
 }
 
-/// Where a writer looks for values of large pools: each pool at a random place of the writer's own,
-/// and upwards from there, so that two writers practically never meet and nobody need lock the pool.
+/// Where a writer looks for values of large pools: each pool at a random position of its own,
+/// and upwards from there, so that writers practically never collide and the pool needs no lock.
 /// A value that another took in the meantime makes it start elsewhere.
 #[derive(Default)]
 pub(crate) struct PoolCursors(BTreeMap<Text, u128>);
@@ -73,7 +73,7 @@ impl PoolCursors {
 }
 
 /// A search for free values: from where the last one ended to the end, then from
-/// the start, so that a value that was given back comes round late.
+/// the start, so that a returned value is reused late.
 pub(crate) struct Search {
     first: u128,
     last: u128,
@@ -101,7 +101,7 @@ impl Search {
         }
     }
 
-    /// The range to look at next; absent when enough was found or all was looked at.
+    /// The range to look at next; absent when enough was found or everything was searched.
     pub(crate) fn range(&mut self) -> Option<(u128, u128)> {
         if self.found.len() >= self.wanted || self.ended {
             return None;

@@ -1,4 +1,4 @@
-//! Walking the chains of receipts: every decision is there, unaltered, in its place.
+//! Verifying the chains of receipts: every decision is present, unaltered and in order.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,33 +18,33 @@ const STEP: i64 = 500;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub enum ChainFault {
-    /// A receipt is not there.
+    /// A receipt is missing.
     Missing {
         /// The chain.
         chain: String,
         /// Its number.
         n: i64,
     },
-    /// A receipt is not what it was.
+    /// A receipt was altered.
     Altered {
         /// The chain.
         chain: String,
         /// Its number.
         n: i64,
     },
-    /// A receipt does not hold as many decisions as it says, or cannot be read.
+    /// A receipt does not hold as many decisions as it states, or cannot be read.
     Unreadable {
         /// The chain.
         chain: String,
         /// Its number.
         n: i64,
     },
-    /// A chain ends elsewhere than it says.
+    /// A chain does not end where its row says.
     WrongEnd {
         /// The chain.
         chain: String,
     },
-    /// A chain that another names is not there, or is shorter or other than it was.
+    /// A chain that another names is missing, shorter or altered.
     LostChain {
         /// The chain that is wrong.
         chain: String,
@@ -59,9 +59,9 @@ impl fmt::Display for ChainFault {
             Self::Missing { chain, n } => write!(f, "receipt {chain}/{n} is missing"),
             Self::Altered { chain, n } => write!(f, "receipt {chain}/{n} was altered"),
             Self::Unreadable { chain, n } => write!(f, "receipt {chain}/{n} cannot be read"),
-            Self::WrongEnd { chain } => write!(f, "chain {chain} does not end where it says"),
+            Self::WrongEnd { chain } => write!(f, "chain {chain} does not end where its row says"),
             Self::LostChain { chain, named_by } => {
-                write!(f, "chain {chain}, which {named_by} names, is lost or was altered")
+                write!(f, "chain {chain}, named by chain {named_by}, is missing or was altered")
             }
         }
     }
@@ -210,7 +210,7 @@ fn decisions(receipt: &ReceiptRow) -> Result<Vec<DecisionRecord>, Fault> {
     if receipt.count == 0 { Ok(Vec::new()) } else { Ok(unpack_decisions(&receipt.body)?) }
 }
 
-/// What one chain says of others: their length and head when it began.
+/// What one chain records of others: their length and head when it began.
 type NamedChain = (String, String, i64, String);
 
 #[derive(Default)]
@@ -243,7 +243,7 @@ impl ChainWalk {
                 }
                 self.count(&id, &receipt);
                 self.hashes.insert((id.clone(), receipt.n + 1), hex(&receipt.hash));
-                // From the stored hash on, so that one fault is told once.
+                // From the stored hash on, so that one fault is reported once.
                 head = receipt.hash;
                 next = receipt.n + 1;
             }
@@ -283,7 +283,7 @@ impl ChainWalk {
         }
     }
 
-    /// Compares what chains say of each other with what is there.
+    /// Compares what chains record of each other with what is stored.
     fn compare(&mut self, chains: &[ChainRow]) {
         for (named_by, chain, length, head) in &self.named {
             let row = chains.iter().find(|row| *row.id == **chain);

@@ -1,6 +1,6 @@
-//! One transaction from beginning to end, and again when others got in the way.
+//! One transaction from beginning to end, retried after conflicts.
 //!
-//! Everything that is written goes through [`run`]: nothing else begins a transaction that claims.
+//! Every write goes through [`run`]; no other code begins a transaction that writes claims.
 
 use std::thread;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::model::{
 };
 use crate::unit_of_work::{UnitOfWork, UnlockedReads, required_keys, unlocked_read_keys};
 
-/// Attempts at one transaction while others get in the way.
+/// Attempts at one transaction that conflicts with others.
 const ATTEMPTS_MAX: u32 = 50;
 
-/// How often transactions had to begin again; for metrics and benchmarks.
+/// Retries of transactions, for metrics and benchmarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retries {
     /// Serialization failures, deadlocks and busy databases.
     pub conflicts: u64,
-    /// Unique keys that were taken, which a second look explains.
+    /// Unique keys that already existed.
     pub duplicates: u64,
-    /// Guards in the database that did not agree: a defect, if it ever happens.
+    /// Failed guards in the database: each is a bug.
     pub guards: u64,
     /// Connections lost.
     pub lost: u64,
@@ -33,7 +33,7 @@ pub struct Retries {
 pub(crate) struct TransactionResult {
     /// One answer per operation, in order.
     pub(crate) answers: Vec<Answer>,
-    /// What was committed, in order: one transaction, or two where plans were looked at again.
+    /// What was committed, in order: one transaction, or two where plans were checked again.
     pub(crate) commits: Vec<CommitRecord>,
 }
 
@@ -55,8 +55,8 @@ pub(crate) struct Chain {
     head: Vec<u8>,
     /// Whether it is in the database already.
     exists: bool,
-    /// Whether a commit may have happened whose answer was lost. It stays so until somebody has
-    /// looked: whoever waited for that commit may have given up before the database was back.
+    /// Whether a commit may have happened whose answer was lost. It stays set until the chain
+    /// was read: the caller may have given up before the database was reachable again.
     uncertain: bool,
 }
 
@@ -67,14 +67,14 @@ impl Chain {
     }
 }
 
-/// How long a transaction may keep trying while the database cannot be reached.
+/// How long a transaction is retried while the database is unreachable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryBudget(pub(crate) Duration);
 
 /// Applies operations in one transaction. Each is all or nothing inside it.
 ///
-/// A plan that was turned away is looked at once more, with care: perhaps it is a retry of one that
-/// was granted, and stands in its own way. Most plans are granted, and cost no second look.
+/// A refused plan is checked once more for repeats: it may be a retry of one that was granted, and
+/// conflict with its own claims. Most plans are granted and need no second check.
 pub(crate) fn run(
     tables: &mut dyn Database,
     chain: &mut Chain,
@@ -101,13 +101,13 @@ pub(crate) fn run(
             done.commits.extend(second.commits);
             Ok(done)
         }
-        // What was committed must be told; the others plan again, and are looked at again.
+        // What was committed must be reported; the other plans are made and checked again.
         Err(_) if !done.commits.is_empty() => Ok(done),
         Err(error) => Err(error),
     }
 }
 
-/// One transaction, tried until it commits. Returns whether it looked for earlier answers.
+/// One transaction, retried until it commits. Returns whether it looked for earlier answers.
 fn transact(
     tables: &mut dyn Database,
     chain: &mut Chain,
@@ -135,7 +135,7 @@ fn transact(
             Fault::Fatal(_) | Fault::StorageFull(_) => return Err(fault.into_error(tries)),
             Fault::Disconnected(_) => {
                 retries.lost += 1;
-                // Whether the commit happened is not known: look before writing again.
+                // Whether the commit happened is unknown: look before writing again.
                 check_repeats = true;
                 chain.uncertain = true;
                 let pause = Duration::from_millis(50).min(retry_budget.0.saturating_sub(waited));
@@ -150,7 +150,7 @@ fn transact(
             }
             Fault::Duplicate(_) => {
                 retries.duplicates += 1;
-                // A second one may be the chain's: a commit that was slow to be seen.
+                // A second one may be the chain's own row: a commit that became visible late.
                 chain.uncertain |= check_repeats;
                 check_repeats = true;
             }
@@ -166,7 +166,7 @@ fn transact(
     }
 }
 
-/// Finds out how far the chain came, where that is not known.
+/// Reads how long the chain is, where that is uncertain.
 fn resolve_chain(tables: &mut dyn Database, chain: &mut Chain) -> Result<(), Fault> {
     if !chain.uncertain {
         return Ok(());
@@ -241,7 +241,7 @@ fn record(
     Ok(())
 }
 
-/// The first receipt of a chain names the chains before it, so that none can vanish unnoticed.
+/// The first receipt of a chain names the chains before it, so that none can disappear unnoticed.
 fn genesis(tables: &mut dyn Database) -> Result<String, Fault> {
     let mut before = serde_json::Map::new();
     for chain in tables.chains()?.into_iter().take(64) {

@@ -1,7 +1,7 @@
-//! Group commit: operations wait while the last transaction is in flight, then share the next one.
+//! Group commit: operations queue while a transaction is in flight, then share the next one.
 //!
-//! Each lane is a thread with a connection and a chain of its own. A lane never waits for more work
-//! to come: what is there when it is free is what it takes.
+//! Each writer is a thread with its own connection and chain. A writer never waits for more work
+//! to arrive: it takes what is queued when it becomes free.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,14 +14,14 @@ use crate::error::LedgerError;
 use crate::model::{Answer, Op};
 use crate::transaction::{Chain, CommitRecord, Retries, RetryBudget, TransactionResult, run};
 
-/// Gets the answer once it is durable, on the thread that made it so. It must be quick.
+/// Called with the answer once it is durable. It must return quickly.
 pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
 
-/// An operation and who waits for its answer.
+/// An operation and the callback for its answer.
 pub struct Job {
     /// What to do.
     pub op: Op,
-    /// Who waits.
+    /// The callback.
     pub reply: Reply,
 }
 
@@ -31,41 +31,41 @@ struct State {
     closed: bool,
 }
 
-/// How much was written, and how often it had to begin again.
+/// Counts of writes and retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteStats {
     /// Transactions that committed.
     pub transactions: u64,
     /// Operations in them.
     pub operations: u64,
-    /// Attempts that had to begin again.
+    /// Attempts that had to be retried.
     pub retries: Retries,
-    /// Counters found out of step with their claims: each is a defect.
+    /// Counters that differed from their claims: each is a bug.
     pub drifts: u64,
 }
 
-/// What all lanes of a ledger have done.
+/// What all writers of a ledger have done.
 #[derive(Default)]
 pub(crate) struct WriterMetrics {
     stats: Mutex<WriteStats>,
-    /// Rises with every commit, for those who wait for events.
+    /// Rises with every commit, for callers that wait for events.
     commits: Mutex<u64>,
     committed: Condvar,
 }
 
-/// Operations that wait for one lane.
+/// Operations queued for one writer.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
     metrics: Arc<WriterMetrics>,
-    /// Groups that the lane has taken up, and those that the observer was told of.
+    /// Groups that the writer has started, and those that the observer has seen.
     started: AtomicU64,
     observed: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked left plain data behind, which is still right.
+    // The data stays valid if a thread panics while it holds the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -74,14 +74,14 @@ impl WriterMetrics {
         *lock(&self.stats)
     }
 
-    /// Waits until something was committed here since `seen`, or the time is up.
+    /// Waits until something was committed here since `seen`, or the timeout ends.
     pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
         let commits = lock(&self.commits);
         let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Counts what was out of step among these answers.
+    /// Counts the drifts among these answers.
     fn note_drifts(&self, answers: &[Answer]) {
         let found = answers.iter().map(|answer| match answer {
             Answer::Drifts(drifts) => drifts.len(),
@@ -108,7 +108,7 @@ impl WriterMetrics {
 }
 
 impl Queue {
-    /// The queue of one lane.
+    /// The queue of one writer.
     pub(crate) fn new(metrics: Arc<WriterMetrics>) -> Self {
         Self { metrics, ..Self::default() }
     }
@@ -126,18 +126,18 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// No more operations are taken; those that wait are still done.
+    /// Rejects further operations; queued ones are still run.
     pub(crate) fn close(&self) {
         lock(&self.state).closed = true;
         self.arrived.notify_all();
     }
 
-    /// How many groups the lane has taken up.
+    /// How many groups the writer has started.
     pub(crate) fn started(&self) -> u64 {
         self.started.load(Ordering::SeqCst)
     }
 
-    /// Whether the observer was told of so many groups.
+    /// Whether the observer has seen this many groups.
     pub(crate) fn is_observed(&self, groups: u64) -> bool {
         self.observed.load(Ordering::SeqCst) >= groups
     }
@@ -164,7 +164,7 @@ impl Queue {
     }
 }
 
-/// How a lane works.
+/// Settings of a writer.
 #[derive(Clone)]
 pub(crate) struct WriterSettings {
     /// Most operations in one transaction.
@@ -173,27 +173,27 @@ pub(crate) struct WriterSettings {
     pub(crate) observer: Option<Observer>,
 }
 
-/// Told of every commit of this process in which something happened, before the answers go out.
+/// Called for every commit of this process that has events, before its answers are delivered.
 pub type Observer = Arc<dyn Fn(CommitRecord) + Send + Sync>;
 
 thread_local! {
-    /// Whether this thread gives a lane's answers.
+    /// Whether this thread delivers a writer's answers.
     static REPLY_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a thread that gives answers. Its lane waits for it, so it must not wait for its
-/// lane: whoever gets an answer may have the ledger's last handle, and drop it here.
+/// Whether this thread delivers answers. Its writer joins it, so it must not join its writer: a callback
+/// may own the ledger's last handle, and drop it here.
 pub(crate) fn is_reply_thread() -> bool {
     REPLY_THREAD.get()
 }
 
-/// What is left to do once a transaction is durable. It is done on another thread, so that the lane
-/// can go on with the next transaction.
+/// What is left to do once a transaction is durable. Done on another thread, so that the writer
+/// can continue with the next transaction.
 struct FinishedGroup {
     ops: Vec<Op>,
     replies: Vec<Reply>,
     outcome: Result<TransactionResult, LedgerError>,
-    /// Whether it is all that is left of its group.
+    /// Whether it is the last part of its group.
     ends_group: bool,
 }
 
@@ -211,7 +211,7 @@ fn deliver(finished: FinishedGroup, observer: Option<&Observer>) {
     drop(ops);
 }
 
-/// What one lane does until the queue is closed and empty.
+/// Runs a writer until its queue is closed and empty.
 pub(crate) fn run_writer(
     queue: &Arc<Queue>,
     mut tables: Box<dyn Database>,
@@ -238,7 +238,7 @@ pub(crate) fn run_writer(
             if let Ok(done) = &outcome {
                 queue.metrics.note_drifts(&done.answers);
             }
-            // One operation that the database cannot take must not fail those beside it.
+            // An operation that the database rejects must not fail the others of its group.
             let poisoned =
                 matches!(outcome, Err(LedgerError::Database(_) | LedgerError::Corrupt(_)));
             let _ = if poisoned && ops.len() > 1 {

@@ -1,5 +1,4 @@
-//! Permits and migrations, asked of the ledger itself; and a permit as one would write it by hand,
-//! which is here to be caught.
+//! Permits and migrations, directly on the ledger; and a naive permit that the invariants must catch.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,7 +114,7 @@ impl Server {
         let key = ClaimKey::primary(instance.id);
         let claim = self.ledger().claim(key).map_err(|error| error.to_string())?;
         let claim = claim.ok_or("there is no claim")?;
-        // What somebody who was killed left behind is taken from where it is.
+        // A killed worker may have left a held target; continue from there.
         let held = self.ledger().claim(ClaimKey::target(instance.id));
         let held = held.map_err(|error| error.to_string())?;
         if held.is_none() && claim.node.as_str() != node {
@@ -144,7 +143,7 @@ impl Server {
         Ok(())
     }
 
-    /// One step, and the document that says so.
+    /// One step, with the document that records it.
     fn call_with_document(&self, instance: InstanceId, state: &str, op: Op) -> Result<(), String> {
         let number = STEPS.fetch_add(1, Ordering::Relaxed);
         let document = DocumentWrite {

@@ -1,6 +1,6 @@
 //! The worker's side: opens a ledger, waits for the start signal of each round, does its task.
 //!
-//! It judges nothing; it reports what it was told.
+//! It checks nothing; it only reports answers.
 
 mod elastic;
 mod soak;
@@ -37,7 +37,7 @@ enum ClaimPath {
 /// Runs a worker until its standard input ends.
 ///
 /// # Errors
-/// When the ledger cannot be opened, or the test says something that is no task.
+/// When the ledger cannot be opened, or the test sends something that is not a task.
 pub fn run(settings: &str) -> anyhow::Result<()> {
     let settings: Settings = serde_json::from_str(settings)?;
     let claim_path = match settings.claimant {

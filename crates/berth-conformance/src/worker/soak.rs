@@ -38,7 +38,7 @@ struct Soak<'a> {
     done: SoakReport,
 }
 
-/// Lives for as long as asked, and tells what should stand at the end.
+/// Runs for as long as asked, and reports what should be stored at the end.
 pub(super) fn run(server: &Server, ask: &SoakTask) -> anyhow::Result<SoakReport> {
     let mut soak = Soak {
         server,
@@ -244,7 +244,7 @@ impl Soak<'_> {
                     model.held.state = state;
                 }
             }
-            // Its lease ran out, and perhaps somebody has taken it away.
+            // Its lease expired, and it may have been reaped.
             Err(ClaimRejection::NoClaim(_)) if model.held.may_expire => {
                 self.claims.remove(&instance);
             }

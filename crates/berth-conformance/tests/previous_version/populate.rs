@@ -206,7 +206,7 @@ async fn lives(api: &Api) {
     api.post("/v1/placements", batch).await;
 }
 
-/// Drains, migrations, volume moves and attachments that are under way.
+/// Drains, migrations, volume moves and attachments that are in progress.
 async fn moves(api: &Api) {
     api.put("/v1/attachments/set?owner=acme", json!({ "volumes": ["logs"] })).await;
     let stays = placed(api, json!({ "name": "attached", "attachments": ["set"] })).await;
@@ -332,7 +332,7 @@ fn claim(ledger: &Ledger) {
         last_at: 0,
     };
     done(ledger, Op::Demand(demand));
-    // The last segment has no number yet on PostgreSQL: nobody reads the log after it.
+    // The last segment has no number yet on PostgreSQL: no one reads the log after it.
     let volume =
         Volume { id: "last".to_owned(), owner: None, home: NodeId::new("n1"), attached_to: None };
     done(ledger, Op::PutVolume(volume));

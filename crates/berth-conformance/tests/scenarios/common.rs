@@ -1,4 +1,4 @@
-//! What scenarios share: a crew, instances, and the check that ends each of them.
+//! What scenarios share: a worker pool, instances, and the check that ends each of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use berth_conformance::{
 };
 use berth_engine::{Amounts, InstanceId, InstanceRequest};
 
-/// Workers in a crew.
+/// Workers in a worker pool.
 pub(crate) const WORKERS: usize = 8;
 
 /// The worker's program.
@@ -16,7 +16,7 @@ pub(crate) fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_ledger-worker"))
 }
 
-/// A crew of the usual size.
+/// A worker pool of the usual size.
 pub(crate) fn pool(fixture: &Fixture) -> WorkerPool {
     WorkerPool::start(program(), &fixture.settings(), WORKERS)
         .unwrap_or_else(|why| panic!("{fixture}: {why:#}"))
@@ -28,7 +28,7 @@ pub(crate) fn instance(number: u128, memory_mib: u32) -> InstanceRequest {
     InstanceRequest::new(InstanceId::from_u128(number), "acme", wanted)
 }
 
-/// One round; a crew that fails names the stage.
+/// One round; a worker pool that fails names the fixture.
 pub(crate) fn round(fixture: &Fixture, pool: &mut WorkerPool, tasks: Vec<Task>) -> Vec<Report> {
     pool.round(tasks).unwrap_or_else(|why| panic!("{fixture}: {why:#}"))
 }

@@ -22,7 +22,7 @@ fn elastic(number: u128) -> InstanceRequest {
     InstanceRequest { elastic: Some(Elastic::new(min, max)), ..instance(number, BEGIN) }
 }
 
-/// Two nodes, each with four times what eight instances begin with. Before there is a crew, so that
+/// Two nodes, each with four times what eight instances begin with. Before there is a worker pool, so that
 /// all of it knows them.
 fn nodes(fixture: &Fixture) {
     let memory = SHARE * u32::try_from(WORKERS).unwrap();

@@ -160,7 +160,7 @@ fn a_full_home_is_named(fixture: &Fixture) {
 }
 
 /// Every instance forbids others of its tag on its node, so each claim changes what the next plan
-/// rests on. There is a node for each, so nobody may be turned away.
+/// rests on. There is a node for each, so no one may be turned away.
 pub(crate) fn rules_about_tags_hold(fixture: &Fixture) {
     eight_nodes(fixture, 65_536);
     let mut pool = pool(fixture);

@@ -66,7 +66,7 @@ pub(crate) fn a_killed_scheduler_gives_its_room_back(fixture: &Fixture) {
     assert_none(fixture, &fixture.violations().unwrap());
     let gone = order_one(fixture, &mut others, bind.clone());
     assert_eq!(code(&gone), "no_claim", "{fixture}: {gone:?}");
-    // The same instance is placed anew, and the old fence is worth nothing.
+    // The same instance is placed again, and the old fence is worth nothing.
     let mut again = PlaceTask::one(instance(1, 1024));
     again.request_id = "again".to_owned();
     let newer = granted(fixture, &place_one(fixture, &mut others, again));
@@ -145,7 +145,7 @@ pub(crate) fn wrong_clocks_move_no_lease(fixture: &Fixture) {
     let placed = outcomes(&round(fixture, &mut pool, asks.collect()));
     let claims: Vec<GrantedClaim> =
         placed.iter().map(|outcome| granted(fixture, outcome)).collect();
-    // All leases end where the database's clock says, whoever asked.
+    // All leases end where the database's clock says, the caller.
     let ends: Vec<i64> = claims.iter().map(|claim| claim.lease_until.unwrap().0).collect();
     for pair in ends.chunks(2).collect::<Vec<_>>().windows(2) {
         let apart = (pair[0][0] - pair[1][0]).abs();

@@ -1,4 +1,4 @@
-//! What the ledger answers: granted, conflict or refused. That it does not know is an error.
+//! Answers of the ledger: granted, conflict or refused. An unknown outcome is an error.
 
 use berth_engine::elastic::InvalidWish;
 use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
@@ -16,7 +16,7 @@ pub struct GrantedClaim {
     pub role: Role,
     /// The node.
     pub node: NodeId,
-    /// To be presented by whoever acts on it.
+    /// To be presented with every step of the claim.
     pub fence: i64,
     /// When it ends unless it is bound or renewed.
     pub lease_until: Option<Micros>,
@@ -68,7 +68,7 @@ pub enum Guard {
         /// The generation the plan was made on.
         planned_gen: i64,
     },
-    /// A claim with a hard rule about others landed there since.
+    /// A claim with a hard rule about others was granted there since.
     RulesChanged {
         /// As it is now.
         now: Box<NodeSnapshot>,
@@ -119,7 +119,7 @@ pub enum Guard {
     VolumeInUse {
         /// The volume.
         volume: Text,
-        /// Who uses it.
+        /// The instance that uses it.
         by: InstanceId,
     },
     /// The instance already has a claim in this role.
@@ -258,7 +258,7 @@ pub enum ClaimRejection {
     NotOwner {
         /// The claim.
         key: ClaimKey,
-        /// Who asked.
+        /// The caller's tenant.
         asked: Text,
     },
     /// A later holder has it.

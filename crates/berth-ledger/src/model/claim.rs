@@ -47,7 +47,7 @@ pub enum Role {
     Primary,
     /// Where it is being moved to.
     MigrationTarget,
-    /// Where it was moved from: it counts there until its agent says that it is gone.
+    /// Where it was moved from: it counts there until its agent confirms that it is gone.
     MigrationSource,
 }
 
@@ -81,13 +81,13 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
-    /// Leased: the only state that a clock may end.
+    /// Leased: the only state that expires.
     Held,
-    /// An agent has taken it up.
+    /// An agent has bound it.
     Binding,
     /// The instance runs.
     Active,
-    /// To be stopped; frees its room when the agent says that it is gone.
+    /// To be stopped; frees its capacity when the agent confirms that it is gone.
     Releasing,
 }
 
@@ -308,7 +308,7 @@ impl SlotKey {
     }
 }
 
-/// What a claim holds beside its amounts. Few claims hold any of it.
+/// What a claim holds in addition to its amounts. Few claims hold any of it.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClaimHoldings {
@@ -358,11 +358,11 @@ pub struct Claim {
     pub name: Option<Text>,
     /// What it asked for.
     pub spec: Spec,
-    /// What it holds beside its amounts.
+    /// What it holds in addition to its amounts.
     pub holdings: Option<Box<ClaimHoldings>>,
-    /// The release it runs, if told.
+    /// The release it runs, if known.
     pub release_id: Option<Text>,
-    /// The version of the secrets it was given, if told.
+    /// The version of the secrets it was given, if known.
     pub secrets_version: Option<Text>,
     /// When it was granted.
     pub created_at: Micros,

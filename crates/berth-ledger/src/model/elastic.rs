@@ -25,7 +25,7 @@ pub struct PermitOperation {
     pub unit: Size,
     /// How wishes that do not fit are granted.
     pub grants: Grants,
-    /// Whether sizes must be multiples of the unit that its agent was told.
+    /// Whether sizes must be multiples of the unit that its agent was given.
     pub whole_units: bool,
     /// An instance that is being moved must not change its size at all.
     pub rigid_while_moving: bool,

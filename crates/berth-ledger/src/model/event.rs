@@ -1,6 +1,6 @@
 //! Events: what changed, in order. Many events of one transaction are stored as one segment.
 //!
-//! An event tells what happened, never what should: followers rebuild a fleet from it.
+//! An event records what happened, never what should happen: followers rebuild a fleet from it.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ pub enum EventBody {
         /// Why.
         reason: Text,
     },
-    /// A lease ended before anyone took the claim up; the release follows.
+    /// A lease expired before the claim was bound; the release follows.
     #[serde(rename = "lease.expired")]
     LeaseExpired {
         /// The instance.
@@ -228,7 +228,7 @@ pub enum EventBody {
         /// Their version; absent: none.
         version: Option<Text>,
     },
-    /// Another policy is in force.
+    /// Another policy is active.
     #[serde(rename = "policy.changed")]
     PolicyChanged {
         /// Its name.
@@ -238,7 +238,7 @@ pub enum EventBody {
         /// Its content, as JSON.
         body: String,
     },
-    /// A document was stored, changed or removed. Its content is not told: it may be secret.
+    /// A document was stored, changed or removed. The content is left out, since it may be secret.
     #[serde(rename = "document.changed")]
     DocumentChanged {
         /// What it is.
@@ -248,7 +248,7 @@ pub enum EventBody {
         /// Its revision; absent when it is gone.
         revision: Option<i64>,
     },
-    /// A counter was not the sum of its claims: a defect, corrected.
+    /// A counter was not the sum of its claims: a bug, corrected.
     #[serde(rename = "ledger.drift")]
     Drift {
         /// The row.

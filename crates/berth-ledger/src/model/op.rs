@@ -1,4 +1,4 @@
-//! Everything that may be written: one operation, one answer.
+//! Every write: one operation, one answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::pool::Pool;
 use super::receipt::DecisionRecord;
 use super::service::{Audited, Expect};
 
-/// A step in a claim's life, by whoever holds its fence.
+/// A step in a claim's life, by the holder of its fence.
 #[derive(Clone, Debug)]
 pub struct Advance {
     /// The claim.
@@ -91,11 +91,11 @@ pub struct Move {
     /// is that claim which becomes primary.
     pub to: PlannedClaim,
     /// Whether it is stopped there and started here, rather than carried over running: then it is
-    /// `binding` until the agent of the new node says that it runs.
+    /// `binding` until the agent of the new node reports that it runs.
     pub restart: bool,
 }
 
-/// Reality that an agent found and nobody placed: recorded, loudly, never refused.
+/// An instance that an agent found without a claim: recorded, never refused.
 #[derive(Clone, Debug)]
 pub struct Adopt {
     /// A retry under the same id gets the first answer.
@@ -182,7 +182,7 @@ impl Scheduling {
     /// The kind of document that it is kept as.
     pub const KIND: &str = "scheduling";
 
-    /// The document it is kept as: names have no line breaks, so they can be told apart.
+    /// The document it is kept as: names have no line breaks, so they stay distinct.
     #[must_use]
     pub fn document(&self) -> (Text, Text) {
         let id = format!("{}\n{}", self.owner, self.workload);
@@ -213,7 +213,7 @@ pub enum Op {
     Hold(Box<Hold>),
     /// The instance runs in the place that was held for it, and no longer where it was.
     Switch(Switch),
-    /// Records reality.
+    /// Records an instance that an agent found.
     Adopt(Adopt),
     /// Ends the expired leases of one node.
     Reap(NodeId),
@@ -250,7 +250,7 @@ pub enum Op {
     SetReserve {
         /// The node.
         node: NodeId,
-        /// How much; absent: what the node says itself.
+        /// How much; absent: the node's own value.
         reserve: Option<Amounts>,
     },
     /// Notes when agents were heard, in whole seconds.
@@ -292,7 +292,7 @@ pub enum Op {
         /// What must be stored now.
         expect: Expect,
     },
-    /// Says whether the members of a workload can be placed. An event tells when that changes.
+    /// Records whether the members of a workload can be placed. An event is logged when that changes.
     SetScheduling(Box<Scheduling>),
     /// States an environment's secrets.
     PutSecrets {
@@ -301,7 +301,7 @@ pub enum Op {
         /// Their version; absent: it has none.
         version: Option<Text>,
     },
-    /// Stores a policy without putting it in force.
+    /// Stores a policy without activating it.
     PutPolicy {
         /// Its name.
         name: String,
@@ -310,7 +310,7 @@ pub enum Op {
         /// Its content, as JSON.
         body: String,
     },
-    /// Stores a policy, and puts it in force.
+    /// Stores a policy, and activates it.
     ActivatePolicy {
         /// Its name.
         name: String,
@@ -318,7 +318,7 @@ pub enum Op {
         hash: String,
         /// Its content, as JSON.
         body: String,
-        /// The hash of the policy that must be in force now; absent: any or none.
+        /// The hash of the policy that must be active now; absent: any or none.
         expect: Option<String>,
     },
     /// Stores a document, or changes it.
@@ -345,7 +345,7 @@ pub enum Op {
     Record(Vec<DecisionRecord>),
     /// Counts unmet demand.
     Demand(UnmetDemand),
-    /// Does something on somebody's behalf, and notes it in the audit log if it changed anything.
+    /// Runs an operation on behalf of an actor, and adds an audit entry if it changed anything.
     /// The answer is that of the operation inside.
     Audited(Box<Audited>),
     /// Does something and writes documents with it: all of it, or nothing.
@@ -388,7 +388,7 @@ impl Op {
     }
 }
 
-/// What was out of step, and by how much.
+/// A counter that differed from its claims, and by how much.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drift {
     /// The row: a node, a group with domain, or a tenant.
@@ -427,7 +427,7 @@ pub enum Answer {
     Permit(Box<Result<PermitAnswer, ClaimRejection>>),
     /// Instances whose lease had ended.
     Reaped(Vec<InstanceId>),
-    /// Counters that were out of step.
+    /// Counters that differed from their claims.
     Drifts(Vec<Drift>),
     /// Of an administrative operation.
     Outcome(Outcome),

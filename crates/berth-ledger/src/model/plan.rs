@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::claim::{ClaimKey, Role, SlotKey, Spec, Text};
 
-/// Seconds a claim may stay unbound unless told otherwise.
+/// Default lease of a claim, in seconds.
 pub const DEFAULT_LEASE_S: u32 = 120;
 
 /// What the planner knew of a node. A plan made on other knowledge is a conflict, and is replanned.
@@ -19,7 +19,7 @@ pub struct NodeVersion {
     pub constraint_gen: i64,
     /// Generation of the hard rules of the instances there.
     pub rules_gen: i64,
-    /// The highest fence given out there: it tells whether anyone has landed since.
+    /// The highest fence given out there: a higher one means that an instance was placed since.
     pub fence: i64,
     /// Its zone.
     pub zone: Option<Text>,
@@ -82,7 +82,7 @@ impl PlannedClaim {
         Self::with_spec(request, spec, policy, node, node_version)
     }
 
-    /// The same where the stored form of the request is at hand.
+    /// The same with the stored form of the request given.
     #[must_use]
     pub fn with_spec(
         request: Arc<InstanceRequest>,
@@ -110,7 +110,7 @@ impl PlannedClaim {
 }
 
 impl PlannedClaim {
-    /// Whether the instance says something about others that must hold.
+    /// Whether the instance has a hard rule about other instances.
     #[must_use]
     pub fn has_hard_rules(&self) -> bool {
         let request = &self.request;
@@ -122,11 +122,11 @@ impl PlannedClaim {
 /// Where a plan came from; kept in its receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Basis {
-    /// The policy that was in force, by hash.
+    /// The policy that was active, by hash.
     pub policy: String,
     /// The last event that the planner's fleet had taken in.
     pub fleet_version: i64,
-    /// The planner's clock, in whole seconds; 0 in receipts that did not say.
+    /// The planner's clock, in whole seconds; 0 in receipts without it.
     #[serde(default)]
     pub now: i64,
 }

@@ -52,7 +52,7 @@ fn from_driver_error(what: &str, error: &Error) -> Fault {
         on_the_wire |= inner.is::<std::io::Error>();
         cause = inner.source();
     }
-    // What the driver says of a connection that it could not open has no cause to look at.
+    // The driver's error for a failed connection has no source to inspect.
     if on_the_wire || text.contains("error connecting") {
         return Fault::Disconnected(text);
     }

@@ -1,4 +1,4 @@
-//! What can be looked up beside the claim path.
+//! Lookups outside the claim path.
 //!
 //! How many rows are wanted stands in the statement itself: a plan that did not know it would read
 //! and sort far more than a page.
@@ -23,7 +23,7 @@ use crate::model::{
 };
 use crate::unit_of_work::StoredAnswer;
 
-/// Receipts that are looked at in one statement.
+/// Receipts read by one statement.
 const RECEIPTS: usize = 1024;
 
 fn owned(text: &str) -> Value {

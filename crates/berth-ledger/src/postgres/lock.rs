@@ -68,7 +68,7 @@ pub(super) struct Plan {
 }
 
 /// Whether a row can have this in its key. The database would refuse the question, where the work
-/// has an answer to whoever asked.
+/// has an answer to the caller.
 fn is_storable_name(name: &str) -> bool {
     !name.contains('\0')
 }
@@ -197,7 +197,7 @@ impl Plan {
     }
 
     fn pools(&mut self, keys: &Keys, large: &BTreeSet<Text>) {
-        // One that nobody draws from is about to be changed.
+        // One that no one draws from is about to be changed.
         let drawn = |(id, wanted): &(&Text, &usize)| **wanted > 0 && large.contains(*id);
         let (drawn, searched): (Vec<_>, Vec<_>) = keys.pools.iter().partition(drawn);
         let sql = format!(
@@ -318,7 +318,7 @@ impl Load {
             }
             Self::Facts => {
                 let mut facts: berth_engine::NodeFacts = serde_json::from_str(get(row, 1)?)?;
-                // Signs of life are beside the facts, since they come often.
+                // Signs of life are apart from the facts, since they come often.
                 let heard_at = berth_engine::Timestamp(get(row, 2)?);
                 facts.heartbeat_at = facts.heartbeat_at.max(heard_at);
                 rows.facts.load(node_id(row, 0)?, FactsRow { facts });
@@ -402,7 +402,7 @@ fn policy_from(row: &Row) -> Result<PolicyRow, Fault> {
     })
 }
 
-/// The statements that look at rows without locking them.
+/// The statements that read rows without locking them.
 pub(super) fn read_unlocked(keys: &UnlockedReadKeys) -> Result<Vec<Call>, Fault> {
     let mut calls = Vec::new();
     if !keys.groups.is_empty() {
@@ -424,7 +424,7 @@ pub(super) fn read_unlocked(keys: &UnlockedReadKeys) -> Result<Vec<Call>, Fault>
     Ok(calls)
 }
 
-/// Takes in what was looked at.
+/// The rows that they returned.
 pub(super) fn unlocked(calls: &[Call], answers: &[Vec<Row>]) -> Result<UnlockedReads, Fault> {
     let mut unlocked = UnlockedReads::default();
     for (call, answer) in calls.iter().zip(answers) {

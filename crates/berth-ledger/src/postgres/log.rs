@@ -2,8 +2,8 @@
 //!
 //! Transactions become visible in another order than they drew their segment's id in, so a reader
 //! of "id greater than the last I saw" would miss late commits. Segments therefore commit without
-//! a number, and whoever reads the log numbers what has become visible, one at a time. A number
-//! once given is seen by everyone who sees a higher one.
+//! a number, and readers of the log number what has become visible, one reader at a time. A number
+//! once given is visible to every reader that sees a higher one.
 //!
 //! The order is that of the ids, and that is causal: an id is drawn when all locks are held, so
 //! of two transactions that touch one row the later has the higher id, and who sees the later sees
@@ -23,7 +23,7 @@ use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Micros, NodeVersion, Segment};
 
-/// Who numbers holds this lock: "berth" and a number.
+/// The advisory lock of the sequencer: "berth" and a number.
 const SEQUENCER: i64 = 0x62_6572_7468_0002;
 
 /// Segments that are numbered in one transaction.
@@ -50,8 +50,8 @@ pub(super) fn ends(session: &mut Session) -> Result<(LogEnds, bool), Fault> {
 
 /// Gives numbers to all segments that have committed. Returns how far the log reaches.
 ///
-/// Waits for another who is at it, and does not merely leave it to them: whoever has committed and
-/// then reads the log must find what they wrote.
+/// Waits while another process numbers, rather than relying on it: a process that has committed and
+/// then reads the log must find its own events.
 pub(super) fn number(session: &mut Session) -> Result<LogEnds, Fault> {
     loop {
         let (ends, waiting) = ends(session)?;
@@ -106,7 +106,7 @@ pub(super) fn node_version_from(row: &Row) -> Result<(NodeFacts, NodeVersion), F
     Ok((facts, seen))
 }
 
-/// Hands over everything, in the order in which a fleet can take it in.
+/// Hands over everything, in the order in which a fleet can apply it.
 pub(super) fn snapshot(session: &mut Session, take: &mut TakeItem<'_>) -> Result<(), Fault> {
     let mut each =
         |what: &'static str, sql: String, read: fn(&Row) -> Result<SnapshotItem, Fault>| {

@@ -1,4 +1,4 @@
-//! Bringing the schema up to date, one server at a time, whoever else may be starting.
+//! Migrating the schema, one server at a time, however many start at once.
 
 use super::pipeline::Call;
 use super::rows::get;

@@ -4,12 +4,12 @@
 //! begins, locks and reads, the other writes and commits.
 //!
 //! **Locks.** Every guard reads rows that it has locked, in the one lock order. Where there is no
-//! row yet, a unique key decides: who comes second begins again and finds it.
+//! row yet, a unique key decides: the second transaction is retried and finds it.
 //!
-//! **The gate.** Every writer passes it shared; who must count over claims that no lock covers
-//! takes it alone. It is passed before the transaction's first snapshot: at the higher levels of
-//! isolation a writer that had looked first and waited then would not see what it waited for.
-//! There the gate is the connection's and not the transaction's, and is left after the commit.
+//! **The writer lock.** Every writer takes this advisory lock shared; one that counts over claims that
+//! no row lock covers takes it exclusively. It is taken before the transaction's first snapshot: at the
+//! higher isolation levels a writer that took its snapshot before it waited would not see what it
+//! waited for. There the session holds the lock, not the transaction, and releases it after the commit.
 //!
 //! **Isolation.** Transactions that conclude something from rows that are *not* there (alone, or
 //! all of a group, or all policies) run at READ COMMITTED whatever is asked for: they hold a lock
@@ -49,7 +49,7 @@ pub use isolation::{InvalidIsolation, Isolation};
 use pipeline::Call;
 use session::{Session, Target};
 
-/// The writers' gate: "berth" and a number.
+/// The writer lock: "berth" and a number.
 const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
 
 /// One connection to a PostgreSQL ledger. Must not be used on a thread that runs async tasks: it
@@ -63,7 +63,7 @@ pub(crate) struct Postgres {
     exclusive: bool,
     /// Whether a transaction is open in the database.
     open: bool,
-    /// Whether the connection itself, and not its transaction, holds the gate.
+    /// Whether the session itself, and not its transaction, holds the writer lock.
     session_holds_writer_lock: bool,
     /// What the transaction will write, sent with its commit.
     writes: Vec<Call>,
@@ -73,13 +73,13 @@ pub(crate) struct Postgres {
     large_pools: BTreeSet<Text>,
 }
 
-/// A statement about the gate.
+/// A statement about the writer lock.
 fn writer_lock(sql: &'static str) -> Call {
-    Call::new("the writers' gate", sql, vec![Box::new(WRITER_LOCK)])
+    Call::new("the writer lock", sql, vec![Box::new(WRITER_LOCK)])
 }
 
 impl Postgres {
-    /// Opens a ledger, made or migrated as needed.
+    /// Opens a ledger, and creates or migrates its schema.
     pub(crate) fn open(url: &str, isolation: Isolation) -> Result<Self, Fault> {
         let target = session::configure(url)?;
         let mut session = Session::connect(&target)?;
@@ -98,10 +98,10 @@ impl Postgres {
         })
     }
 
-    /// Does something with the connection, opened again if it is gone and nothing is under way. A
+    /// Does something with the connection, opened again if it is gone and nothing is in progress. A
     /// connection that is lost in the process is dropped.
     fn with<T>(&mut self, act: impl FnOnce(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
-        // A new connection would not hold the gate that this one is taken to hold.
+        // A new connection would not hold the writer lock.
         if !self.open && !self.session_holds_writer_lock {
             self.reconnect()?;
         }
@@ -121,7 +121,7 @@ impl Postgres {
         self.session_holds_writer_lock = false;
     }
 
-    /// The statements that pass the gate and begin a transaction.
+    /// The statements that take the writer lock and begin a transaction.
     fn begin_calls(&mut self, keys: &Keys) -> Vec<Call> {
         if self.exclusive {
             let begin = Call::bare("transaction", Isolation::ReadCommitted.begin());
@@ -157,7 +157,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Everything as of one moment: no writer is under way while events get their numbers and the
+    /// Everything as of one moment: no writer is in progress while events get their numbers and the
     /// moment is fixed, then they go on.
     fn read_snapshot(&mut self, take: &mut TakeItem<'_>) -> Result<i64, Fault> {
         self.read_at_numbered_event(|session| log::snapshot(session, take))
@@ -224,7 +224,7 @@ impl Postgres {
         self.end("COMMIT")
     }
 
-    /// Undoes what an unfinished act left behind.
+    /// Rolls back after an error.
     fn rollback_on_error<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
         if done.is_err() {
             self.rollback();
@@ -249,7 +249,7 @@ impl Database for Postgres {
     }
 
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
-        // Before anything is said about the gate, which a connection takes along when it goes.
+        // First, since a lost connection also loses the writer lock.
         self.reconnect()?;
         let mut calls = self.begin_calls(keys);
         let begun = calls.len();

@@ -1,4 +1,4 @@
-//! Lists and housekeeping, beside the claim path.
+//! Lists and housekeeping, outside the claim path.
 
 use berth_engine::NodeId;
 use tokio_postgres::Row;
@@ -148,14 +148,14 @@ pub(super) fn receipts(
     list(session, Call::new("receipt", sql, values), receipt_from)
 }
 
-/// A statement that says how many rows it took away.
+/// A statement that returns how many rows it deleted.
 fn counting(what: &'static str, sql: &'static str, values: Vec<Value>) -> Call {
     let sql = format!("WITH gone AS ({sql} RETURNING 1) SELECT count(*) FROM gone");
     Call::new(what, sql, values)
 }
 
 /// The statements that drop what need not be kept, as one transaction. Those whose first row is a
-/// count say how many rows went.
+/// count return the number of deleted rows.
 pub(super) fn forget(session: &mut Session, what: &RetentionCutoffs) -> Result<u64, Fault> {
     let before = what.events_before;
     let mut calls = vec![

@@ -16,10 +16,10 @@ use super::pipeline::{Call, Request, in_order};
 use super::tls::{self, Mode};
 use crate::error::{Fault, LedgerError};
 
-/// How long a connection may take to open, unless the URL says otherwise.
+/// How long a connection may take to open, unless the URL sets it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A peer that says nothing for this long is asked whether it is there, and how often.
+/// TCP keepalive: idle time, interval and retries.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -29,9 +29,9 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// Settings of every connection.
 ///
-/// A commit is durable even where the server's default is not. Nobody waits for ever, and a
+/// A commit is durable even where the server's default is not. No one waits forever, and a
 /// client that stopped in mid-transaction loses its locks. All statements look rows up by key, so
-/// one plan serves for ever and must not be made anew from the statistics of an empty table.
+/// one plan serves forever and must not be made again from the statistics of an empty table.
 const SETTINGS: &str = "\
     SELECT CASE current_setting('synchronous_commit') WHEN 'off' \
         THEN set_config('synchronous_commit', 'on', false) END; \
@@ -52,7 +52,7 @@ pub(crate) struct Session {
     client: Client,
     statements: FxHashMap<String, Statement>,
     runtime: Runtime,
-    /// Times that somebody waited for an answer.
+    /// Round trips to the server.
     #[cfg(test)]
     pub(crate) round_trips: u32,
     /// Statements that were run.
@@ -88,7 +88,7 @@ pub(crate) fn configure(url: &str) -> Result<Target, Fault> {
     }
     config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
     config.keepalives_interval(KEEPALIVE_INTERVAL).keepalives_retries(KEEPALIVE_RETRIES);
-    // Nobody else can listen on a socket of this machine, and the server would not encrypt there.
+    // No one else can listen on a socket of this machine, and the server would not encrypt there.
     if config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) {
         wanted.mode = Mode::Disable;
     }

@@ -1,4 +1,4 @@
-//! Encryption of the connection, as `sslmode` and `sslrootcert` of the URL say.
+//! Encryption of the connection, as set by `sslmode` and `sslrootcert` in the URL.
 //!
 //! The modes mean what they mean to PostgreSQL's own programs. The driver knows only some of them,
 //! so both settings are taken out of the URL before it sees it.
@@ -22,15 +22,15 @@ const MODES: &str = "disable, prefer, require and verify-full";
 pub(super) enum Mode {
     /// Not at all.
     Disable,
-    /// If the server can, whoever it is. What holds if nothing is said.
+    /// Encrypted if the server supports it; its identity is not checked. The default.
     Prefer,
-    /// In any case, whoever the server is.
+    /// Always encrypted; the server's identity is not checked.
     Require,
     /// In any case, and only with a server that the certificates vouch for, by its name.
     VerifyFull,
 }
 
-/// What a URL says about encryption.
+/// The encryption settings of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) mode: Mode,
@@ -145,7 +145,7 @@ fn roots(file: &str) -> Result<RootCertStore, LedgerError> {
     Ok(store)
 }
 
-/// Takes any server for the right one: encrypts against those who listen, not against those who
+/// Accepts any server certificate: protects against eavesdroppers, not against those who
 /// pretend.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);

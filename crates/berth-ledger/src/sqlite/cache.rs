@@ -1,6 +1,6 @@
 //! Counters of nodes as this connection last saw or wrote them.
 //!
-//! SQLite has one writer at a time, and says whether another connection has written since: while
+//! SQLite has one writer at a time, and reports whether another connection has written since: while
 //! none has, what was written here is what would be read. The guards in SQL hold all the same, and
 //! anything unexpected empties the cache.
 

@@ -1,4 +1,4 @@
-//! What can be looked up beside the claim path.
+//! Lookups outside the claim path.
 
 use berth_engine::{NodeFacts, NodeId};
 use rusqlite::{Connection, Params, Row};

@@ -71,7 +71,7 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Sqlite {
-    /// Opens a ledger, made or migrated as needed.
+    /// Opens a ledger, and creates or migrates its schema.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let connection = Self::connect(path)?;
         let mut ledger = Self {
@@ -219,7 +219,7 @@ impl Database for Sqlite {
     fn rollback(&mut self) {
         self.nodes.clear();
         if !self.connection.is_autocommit() {
-            // When even this fails the connection is opened anew before it is used again.
+            // When even this fails the connection is opened again before it is used again.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
     }

@@ -1,4 +1,4 @@
-//! Reads beside the claim path: the event log, snapshots, lists, and housekeeping.
+//! Reads outside the claim path: the event log, snapshots, lists, and housekeeping.
 
 use berth_engine::{NodeFacts, NodeId, Timestamp, Volume};
 use rusqlite::types::ValueRef;

@@ -129,7 +129,7 @@ pub(super) fn facts(connection: &Connection, id: &NodeId) -> Result<Option<NodeF
         return Ok(None);
     };
     let mut facts: NodeFacts = serde_json::from_str(&facts)?;
-    // Signs of life are beside the facts, since they come often.
+    // Signs of life are apart from the facts, since they come often.
     facts.heartbeat_at = facts.heartbeat_at.max(berth_engine::Timestamp(heard_at));
     Ok(Some(facts))
 }

@@ -1,4 +1,4 @@
-//! What the service keeps: documents, who did what, and the history of policies.
+//! Documents, the audit log and the history of policies.
 
 use rusqlite::{Connection, OptionalExtension};
 

@@ -183,7 +183,10 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
         text
     };
     let newer = open("newer.db").import(&mut export(5).as_bytes()).unwrap_err();
-    assert!(newer.to_string().contains("format 5, this Berth reads 1 to 4"), "{newer}");
+    assert!(
+        newer.to_string().contains("unsupported format 5; this Berth reads formats 1 to 4"),
+        "{newer}"
+    );
     let ledger = open("old.db");
     assert_eq!(ledger.import(&mut export(1).as_bytes()).unwrap().rows, 2);
     let mut secrets = 0;

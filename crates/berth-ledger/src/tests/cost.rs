@@ -67,7 +67,7 @@ fn a_commit_costs_two_round_trips_and_one_more_to_find_its_group() {
             let plain = trips(&mut test, &mut tables, plain);
             let member = vec![plan(&mut test, 10 * round + 2, &["g"])];
             let member = trips(&mut test, &mut tables, member);
-            // Who did it is noted on the way.
+            // The audit entry is part of the same statements.
             let op = Op::Commit(plan(&mut test, 10 * round + 3, &[]));
             let [actor, origin, action] = ["ann", "", "place"].map(Text::from);
             let subject = Text::default();

@@ -1,4 +1,4 @@
-//! Decisions of all chains, newest first; answers by request; and what an observer is told.
+//! Decisions of all chains, newest first; answers by request; and what an observer sees.
 
 use std::sync::{Arc, Mutex};
 
@@ -117,7 +117,7 @@ fn an_observer_is_told_when_and_what_was_committed() {
         let facts = NodeFacts::new("n1", Amounts::new(8000, 16_384).with_disk(100_000));
         ledger.administer(Op::put_node(facts)).unwrap();
         ledger.commit(plan("r", 1)).unwrap();
-        // Nothing happens, and nobody is told.
+        // Nothing happens, and the observer is not called.
         ledger.commit(plan("r", 1)).unwrap();
         ledger.administer(Op::RemoveQuota(Text::from("acme"))).unwrap();
         let told = told.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Connections that are encrypted, and servers that are not who they should be.
+//! Connections that are encrypted, and servers with the wrong identity.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -101,7 +101,7 @@ fn a_server_that_cannot_encrypt_is_refused_only_where_that_was_asked_for() {
     }
     let text = why(open(&format!("{}?sslmode=require", server.url())));
     assert!(text.contains("does not support TLS"), "{text}");
-    // Nobody listens on a socket of this machine.
+    // No one listens on a socket of this machine.
     open(&format!("{}&sslmode=require", server.socket_url())).unwrap();
     let text = why(open(&format!("{}?sslmode=allow", server.url())));
     assert!(text.contains("InvalidUrlSetting") && text.contains("allow"), "{text}");

@@ -99,7 +99,7 @@ fn numbering_by_many_at_once_gives_every_event_one_number() {
                 test.requests = u32::try_from(writer).unwrap() * 1000;
                 for n in 0..4 {
                     commit(&mut test, std::iter::once(1 + writer * 100 + n));
-                    // Whoever has committed finds what they wrote.
+                    // A writer that has committed finds its own events.
                     let own = test.chain.id.clone();
                     let events = test.events();
                     let own = events.iter().filter(|event| event.origin == own).count();

@@ -58,7 +58,7 @@ fn raw(url: &str) -> Session {
     Session::connect(&configure(url).unwrap()).unwrap()
 }
 
-/// A ledger under test, and a hand in its database.
+/// A ledger under test, and plain SQL on its database.
 struct TestLedger {
     tables: Box<dyn Database>,
     chain: Chain,

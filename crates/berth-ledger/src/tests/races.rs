@@ -1,4 +1,4 @@
-//! Many writers at once, at every level of isolation: the sums stay exact and nobody is told wrong.
+//! Many writers at once, at every level of isolation: the sums stay exact and every answer is right.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -16,7 +16,7 @@ use crate::transaction::{Chain, Retries, RetryBudget, run};
 
 const WRITERS: u128 = 4;
 
-/// Lets writers loose on one ledger, each told its number; returns what they returned.
+/// Runs writers on one ledger at once, each with its number; returns what they returned.
 fn race<T: Send + 'static>(
     url: &str,
     isolation: Isolation,
@@ -376,7 +376,7 @@ fn a_writer_that_is_kept_waiting_gives_up_and_leaves_nothing_locked() {
     assert!(matches!(error, LedgerError::Contention { .. }), "{error}");
     assert_eq!(retries.conflicts, 50);
     authorize.script("test", "COMMIT").unwrap();
-    // Its gate is open again, and the ledger goes on.
+    // The writer lock is free again, and the ledger works.
     let quota = Quota::default();
     let answer = test.one(Op::PutQuota { owner: Text::from("acme"), quota });
     assert_eq!(answer, Answer::Outcome(Outcome::Done));

@@ -1,4 +1,4 @@
-//! What the service keeps: documents, who did what, and policies.
+//! Documents, the audit log and policies.
 
 use berth_engine::{InstanceId, NodeId};
 

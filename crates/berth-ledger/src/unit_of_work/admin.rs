@@ -1,4 +1,4 @@
-//! What operators and agents state: nodes, groups, volumes, pools, quotas, workloads, policies.
+//! What operators and agents define: nodes, groups, volumes, pools, quotas, workloads, policies.
 
 use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
@@ -112,7 +112,7 @@ impl UnitOfWork {
             return Outcome::Impossible(invalid.to_string());
         }
         let old = self.rows.facts.get(&facts.id);
-        // What the policy has the host keep is not the node's to say.
+        // The policy's reserve is not part of the node's own facts.
         let policy_reserve = old.and_then(|old| old.facts.policy_reserve);
         let facts = &NodeFacts { policy_reserve, ..facts.clone() };
         let same = old.is_some_and(|old| {
@@ -221,7 +221,7 @@ impl UnitOfWork {
         let id = Text::from(group.id.as_str());
         let home = match self.rows.groups.get(&id) {
             Some(row) if row.group == *group => return Outcome::Unchanged,
-            // Else whoever defines a group of a name that another just took would take it over.
+            // Otherwise defining a group under a name that another tenant just took would take it over.
             Some(row) if row.group.owner != group.owner => {
                 return Outcome::Impossible(format!(
                     "group {id} has another owner; remove it first, or choose another name"
@@ -265,7 +265,7 @@ impl UnitOfWork {
         let (owner, home) = (volume.owner.as_deref().map(Text::from), volume.home.clone());
         let mut row = VolumeRow { owner, home, attached_to: volume.attached_to };
         if let Some(old) = self.rows.volumes.get(&id) {
-            // Who uses it is changed by claims alone.
+            // Only claims change the attachment.
             row.attached_to = old.attached_to;
             if *old == row {
                 return Outcome::Unchanged;

@@ -25,18 +25,18 @@ impl From<Guard> for ChargeError {
     }
 }
 
-/// Whether the rules hold, or reality is recorded.
+/// Whether guards are checked, or an existing instance is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChargeMode {
     /// Every guard must pass.
     Guarded,
-    /// What is, is.
+    /// Recorded without a check.
     Recorded,
 }
 
 impl UnitOfWork {
     /// Charges a planned claim to its groups, node, classes, tenant, volumes, pools and slot.
-    /// Returns what it holds beside its amounts, and its fence.
+    /// Returns what it holds in addition to its amounts, and its fence.
     pub(super) fn charge(
         &mut self,
         planned: &PlannedClaim,
@@ -88,7 +88,7 @@ impl UnitOfWork {
         let has_rules = planned.has_hard_rules();
         self.rows.nodes.edit(&planned.node, |row| {
             row.room.used.charge(&planned.demand.amounts, planned.demand.capped, 1);
-            // By the clock, so that it rises over nodes too; by one at least, so that it rises.
+            // The clock, so that it rises across nodes; at least one more, so that it rises on this one.
             row.fence = now.max(row.fence + 1);
             row.rules_gen += i64::from(has_rules);
             fence = row.fence;
@@ -99,7 +99,7 @@ impl UnitOfWork {
         Ok(((holdings != ClaimHoldings::default()).then(|| Box::new(holdings)), fence))
     }
 
-    /// Takes a claim off everything it touches, and forgets it.
+    /// Uncharges a claim and deletes it.
     pub(super) fn discharge(&mut self, claim: &Claim, reason: &Text) {
         self.uncharge(claim);
         self.rows.claims.set(&claim.key, None);
@@ -186,12 +186,12 @@ impl UnitOfWork {
         }
     }
 
-    /// Fence and generation of rules of a node before the operation under way touched it.
+    /// Fence and generation of rules of a node before the current operation touched it.
     fn generations_of(&self, node: &NodeId, row: &NodeRow) -> (i64, i64) {
         self.generations_before.get(node).copied().unwrap_or((row.fence, row.rules_gen))
     }
 
-    /// Nobody with a hard rule about others has landed here since the plan was made.
+    /// No claim with a hard rule about others was granted here since the plan was made.
     fn check_rules(&self, planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
         let planned_gen = planned.node_version.rules_gen;
         if self.generations_of(&planned.node, row).1 == planned_gen {
@@ -200,8 +200,8 @@ impl UnitOfWork {
         Err(Guard::RulesChanged { now: row.now(&planned.node), planned_gen })
     }
 
-    /// A hard rule about others holds only if nobody has landed since it was looked at. Whoever
-    /// lands later finds the rules of the node raised, and looks again.
+    /// A hard rule about others holds only if no instance was placed since it was evaluated. A later
+    /// claim finds the rules generation of the node raised, and is planned again.
     fn check_neighbours(&self, planned: &PlannedClaim) -> Result<(), ChargeError> {
         if !planned.has_hard_rules() {
             return Ok(());
@@ -233,7 +233,7 @@ impl UnitOfWork {
         let group = Text::from(group);
         let node = self.rows.nodes.get(&planned.node);
         let Some((row, node)) = self.rows.groups.get(&group).zip(node) else {
-            // Reality may belong to a group that nobody defined; there is nothing to count then.
+            // A found instance may name an undefined group; there is no counter then.
             return match mode {
                 ChargeMode::Guarded => Err(Guard::UnknownGroup(group).into()),
                 ChargeMode::Recorded => Ok(GroupPlace { group, domain: None }),
@@ -400,7 +400,7 @@ impl UnitOfWork {
 
     fn give_back(&mut self, held: &HeldValue, key: ClaimKey) {
         let Some(value) = held.number() else { return };
-        // Rests, so that nobody gets it while caches still point at its last holder.
+        // Rests, so that no one gets it while caches still point at its last holder.
         let resting = ValueRow { authorize: key, released_at: Some(self.rows.now) };
         self.rows.values.set(&(Text::clone(&held.pool), value), Some(resting));
     }
@@ -413,7 +413,7 @@ fn check_node(planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
         return Err(Guard::Changed { now: now(), planned_gen: node_version.constraint_gen });
     }
     let open = match row.state {
-        // Whether a degraded node takes anything is the policy's word, and the planner had it.
+        // Whether a degraded node is eligible is up to the policy, which the planner applied.
         NodeState::Active | NodeState::Degraded => row.known,
         NodeState::Joining | NodeState::Cordoned | NodeState::Draining | NodeState::Lost => false,
     };

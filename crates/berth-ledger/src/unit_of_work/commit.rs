@@ -11,7 +11,7 @@ use crate::model::{
 };
 
 impl UnitOfWork {
-    /// Grants a plan, or says why not; or repeats what was said before.
+    /// Grants or refuses a plan, or repeats an earlier grant.
     pub(super) fn commit(&mut self, plan: &Plan) -> Answer {
         let request = (Text::clone(&plan.request_id), Text::clone(&plan.owner));
         match self.rows.requests.get(&request).map(|row| (&row.answer, row.body_hash)) {
@@ -26,12 +26,12 @@ impl UnitOfWork {
         }
     }
 
-    /// Says whether a plan would be granted now, by the code that would grant it. Nothing changes.
+    /// Checks whether a plan would be granted now, with the code that grants it. Changes nothing.
     pub(super) fn dry_run(&mut self, plan: &Plan) -> Answer {
         Answer::Plan(self.decide(plan, None))
     }
 
-    /// Grants a plan under a request's key; without one, only says whether it would.
+    /// Grants a plan under a request's key; without one, only checks whether it would be granted.
     fn decide(&mut self, plan: &Plan, request: Option<RequestKey>) -> Verdict {
         if let Some(refused) = malformed(plan) {
             return Verdict::Refused(refused);
@@ -109,7 +109,7 @@ fn verdict(planned: &PlannedClaim, error: ChargeError) -> Verdict {
     }
 }
 
-/// What could never be granted, whatever the fleet.
+/// Why a plan is invalid, whatever the fleet.
 fn malformed(plan: &Plan) -> Option<RefusalReason> {
     let refuse = |why: String| Some(RefusalReason::Malformed(why));
     if plan.claims.is_empty() {

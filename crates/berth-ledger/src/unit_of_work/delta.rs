@@ -1,4 +1,4 @@
-//! How a node's counters change, and what the guard in the database should insist on.
+//! How a node's counters change, and which limits the guard in the database checks.
 
 use super::rows::NodeRow;
 
@@ -14,7 +14,7 @@ pub(crate) struct Delta {
 }
 
 /// Where a node is over its limit after the work, as far as the work knows: because CPU is soft,
-/// because reality was recorded, or because it was over before. The guard insists on the rest.
+/// because a found instance was recorded, or because it was over before. The guard checks the others.
 #[allow(clippy::struct_excessive_bools, reason = "one per counter")]
 pub(crate) struct OverLimit {
     pub(crate) cpu: bool,

@@ -242,11 +242,11 @@ impl UnitOfWork {
         }
         let held = self.rows.claims.get(&ClaimKey::target(instance));
         if to.restart && held.is_some_and(super::permit::is_held_for_migration) {
-            // Its agents are at it; what they copy must not be stopped under their hands.
+            // Its agents are migrating it; it must not be stopped meanwhile.
             return Err(ClaimRejection::Moving(key));
         }
         if to.restart && source.state == ClaimState::Releasing {
-            // Nobody wants it started anywhere.
+            // No one wants it started anywhere.
             let (found, wanted) = (source.state, "held, binding or active");
             return Err(ClaimRejection::WrongState { key, found, wanted });
         }
@@ -277,7 +277,7 @@ impl UnitOfWork {
         let mut leaving = source.clone();
         let mut slot = None;
         if let Some(holdings) = leaving.holdings.as_deref_mut() {
-            // Addresses and the seat go along.
+            // Addresses and the slot go along.
             holdings.values.clear();
             slot = holdings.slot.take();
         }
@@ -346,7 +346,7 @@ impl UnitOfWork {
         Ok(self.replace_claim(source, claim, Some(&planned)))
     }
 
-    /// Puts the moved claim in place of the old one, and tells of both.
+    /// Replaces the old claim with the moved one, and logs both.
     fn replace_claim(
         &mut self,
         source: &Claim,
@@ -483,7 +483,7 @@ impl UnitOfWork {
         self.rows.requests.set(&id, Some(row));
     }
 
-    /// A claim that moved since it was looked at is on a node that was not locked.
+    /// A claim that moved since it was read is on a node that was not locked.
     pub(super) fn require_node(&mut self, node: &NodeId) {
         if !self.rows.nodes.is_loaded(node) {
             self.must_restart = true;
@@ -491,7 +491,7 @@ impl UnitOfWork {
     }
 }
 
-/// The permit of an elastic instance that was found: nobody knows what it was promised.
+/// The permit of an elastic instance that was found: no one knows what it was promised.
 fn adopted_permit(adopt: &Adopt) -> Option<Permit> {
     let elastic = adopt.request.elastic.as_ref()?;
     let using = elastic.using.unwrap_or_else(|| Size::of(&adopt.demand.amounts));

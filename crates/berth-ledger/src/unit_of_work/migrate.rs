@@ -2,7 +2,7 @@
 //!
 //! While a place is held the instance counts on both nodes and runs on the first. The switch makes
 //! the held place the one where it runs, and the first one a place to be cleaned up, which counts
-//! until its agent says that nothing is left. There is no moment with none or with two.
+//! until its agent confirms that nothing is left. At every moment exactly one of them is primary.
 
 use berth_engine::Amounts;
 use berth_engine::elastic::Size;
@@ -52,7 +52,7 @@ impl UnitOfWork {
         };
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
-        // Whoever holds it answers for its end; no clock does.
+        // The holder must release it; it never expires.
         claim.state = ClaimState::Binding;
         claim.permit = None;
         claim.spec = source.spec.clone();
@@ -94,7 +94,7 @@ impl UnitOfWork {
         moved.fence = held.fence.max(source.fence.saturating_add(1));
         moved.permit.clone_from(&source.permit);
         if let Some(permit) = moved.permit.as_deref_mut() {
-            // What the source had to deny says nothing of the target.
+            // Pressure on the source node says nothing about the target.
             (permit.pressure, permit.pressure_at, permit.limited_by) = (Size::ZERO, 0, None);
         }
         moved.name.clone_from(&source.name);
@@ -183,7 +183,7 @@ impl UnitOfWork {
     }
 }
 
-/// What only one of two claims may have goes along: addresses, the seat, volumes.
+/// What only one of two claims may have goes along: addresses, the slot, volumes.
 fn transfer_exclusive_holdings(left: &mut Claim, moved: &mut Claim) {
     let Some(holdings) = left.holdings.as_deref_mut() else { return };
     let (values, slot) = (std::mem::take(&mut holdings.values), holdings.slot.take());

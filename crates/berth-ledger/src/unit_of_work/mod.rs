@@ -1,4 +1,4 @@
-//! The work of one transaction: operations applied to rows that are locked, one after the other.
+//! The unit of work of one transaction: operations applied in order to locked rows.
 //!
 //! Pure. Every rule of the ledger is here, once, for all databases: a backend reads the rows that
 //! [`Keys`] name under locks, the work decides, and the backend writes what changed, guarded once
@@ -42,16 +42,16 @@ pub(crate) struct UnitOfWork {
     pub(crate) events: Vec<EventBody>,
     /// What was decided, in order.
     pub(crate) decisions: Vec<DecisionRecord>,
-    /// Rows turned out to be needed that were not locked: begin again.
+    /// A required row was not locked: retry.
     pub(crate) must_restart: bool,
     /// Group domains that were locked, and groups of which all were.
     locked_domains: BTreeSet<(Text, Text)>,
     locked_groups: BTreeSet<Text>,
-    /// Claims that were looked at before locking, so that all they touch is locked.
+    /// Claims that were read before locking, so that everything they touch is locked.
     claims_read_unlocked: BTreeSet<ClaimKey>,
     /// The receipt that the decisions will be in, as `chain/number`.
     receipt: String,
-    /// Fence and generation of rules of the nodes that the operation under way has touched, as they
+    /// Fence and generation of rules of the nodes that the current operation has touched, as they
     /// were before it: the claims of one plan do not stand in each other's way.
     generations_before: FxHashMap<NodeId, (i64, i64)>,
     /// Values taken since the last mark, to be put back when a plan fails.

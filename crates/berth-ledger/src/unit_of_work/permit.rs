@@ -63,7 +63,7 @@ impl UnitOfWork {
         Ok(self.record_permit(&claim, permit, decided, moving_to))
     }
 
-    /// Charges what was decided, and tells of it if anybody need know.
+    /// Charges the decided size, and logs an event if it changed.
     fn record_permit(
         &mut self,
         claim: &Claim,
@@ -78,7 +78,7 @@ impl UnitOfWork {
             let resized =
                 Claim { amounts: charged, permit: Some(Box::new(permit)), ..claim.clone() };
             self.rows.claims.set(&claim.key, Some(resized));
-            // Who only says that all is well makes no news.
+            // A request that changes nothing but sequence and load needs no event.
             let news = Permit { seq: before.seq, load_milli: before.load_milli, ..permit };
             if news != *before || charged != claim.amounts {
                 self.push_permit_event(claim, charged, permit);
@@ -188,7 +188,7 @@ impl UnitOfWork {
         })
     }
 
-    /// Nobody may be charged more than there is by a word about what might be.
+    /// New bounds must not charge more than node and quota allow.
     fn check_bounds_growth(&self, claim: &Claim, charged: &Amounts) -> Result<(), ClaimRejection> {
         let (old, new) = (Size::of(&claim.amounts), Size::of(charged));
         let Some(row) = self.rows.nodes.get(&claim.node) else { return Ok(()) };

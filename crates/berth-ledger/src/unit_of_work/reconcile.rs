@@ -1,6 +1,6 @@
 //! Recomputing counters from claims, under the lock of the row that holds them.
 //!
-//! A difference is a defect of Berth or a hand in the database: it is corrected, and told.
+//! A difference is a bug or a manual change to the database: it is corrected and reported.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ impl UnitOfWork {
         self.report(format!("group {group}"), off)
     }
 
-    /// Recomputes a tenant's use; all its claims were read while no other writer was under way.
+    /// Recomputes a tenant's use; all its claims were read while no other writer was in progress.
     pub(super) fn reconcile_tenant(&mut self, owner: &Text) -> Vec<Drift> {
         let Some(stored) = self.rows.tenants.get(owner).cloned() else { return Vec::new() };
         let mut truth = TenantRow { quota: stored.quota, ..TenantRow::default() };

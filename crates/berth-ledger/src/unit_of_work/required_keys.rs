@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::rows::{Keys, domain_of};
 use crate::model::{Claim, ClaimKey, Op, PlannedClaim, Role, Text};
 
-/// What must be looked at, without a lock, to know what to lock.
+/// What must be read without locks to know what to lock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnlockedReadKeys {
     pub(crate) claims: BTreeSet<ClaimKey>,
@@ -31,8 +31,8 @@ pub(crate) struct UnlockedReads {
     pub(crate) topologies: FxHashMap<Text, Topology>,
 }
 
-/// What must be looked at before locking. A careful transaction also looks for earlier answers and
-/// claims of the same plans; others find out by a broken unique key, which is rarer than cheap.
+/// What must be read before locking. With `check_repeats` it also looks for earlier answers and
+/// claims of the same plans; otherwise a unique key violation reveals them, which is rare.
 pub(crate) fn unlocked_read_keys(ops: &[Op], check_repeats: bool) -> UnlockedReadKeys {
     let mut keys = UnlockedReadKeys::default();
     for op in ops {

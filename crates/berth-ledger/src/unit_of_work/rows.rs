@@ -27,7 +27,7 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
-    /// The row as a planner wants to know it.
+    /// The row as planners get it.
     pub(crate) fn now(&self, node: &NodeId) -> Box<NodeSnapshot> {
         Box::new(NodeSnapshot {
             node: node.clone(),
@@ -88,7 +88,7 @@ pub(crate) struct TenantRow {
 }
 
 impl TenantRow {
-    /// The row as a reader wants to know it.
+    /// The row as readers get it.
     pub(crate) fn used_by(self, owner: Text) -> QuotaUse {
         let used = TenantUse {
             cpu_milli: self.cpu,
@@ -189,7 +189,7 @@ pub(crate) struct AuditRow {
 /// All rows that a transaction works on.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// The database's clock, read when all locks were held.
+    /// The database's clock, read while all locks are held.
     pub(crate) now: Micros,
     pub(crate) groups: Table<Text, GroupRow>,
     pub(crate) domains: Table<(Text, Text), i64>,
@@ -210,9 +210,9 @@ pub(crate) struct Rows {
     pub(crate) demand: Table<String, UnmetDemand>,
     pub(crate) documents: Table<(Text, Text), DocumentRow>,
     pub(crate) heartbeats: BTreeMap<NodeId, i64>,
-    /// Who did what, to be added to the audit log.
+    /// Entries for the audit log.
     pub(crate) audit: Vec<AuditRow>,
-    /// Policies that were put in force, to be added to their history.
+    /// Policies that were activated, to be added to their history.
     pub(crate) activated: Vec<Text>,
     /// Free values to give out, per pool, in the order to be given.
     pub(crate) free_values: BTreeMap<Text, Vec<u128>>,
@@ -325,7 +325,7 @@ pub(crate) struct Keys {
     pub(crate) groups: BTreeSet<Text>,
     pub(crate) domains: BTreeSet<(Text, Text)>,
     pub(crate) nodes: BTreeSet<NodeId>,
-    /// Nodes whose facts are needed beside their counters.
+    /// Nodes whose facts are needed in addition to their counters.
     pub(crate) facts: BTreeSet<NodeId>,
     pub(crate) classes: BTreeSet<(NodeId, Text)>,
     /// Nodes of which all classes are needed.
@@ -336,7 +336,7 @@ pub(crate) struct Keys {
     pub(crate) volumes: BTreeSet<Text>,
     pub(crate) slots: BTreeSet<SlotKey>,
     pub(crate) claims: BTreeSet<ClaimKey>,
-    /// Claims that were looked at before locking.
+    /// Claims that were read before locking.
     pub(crate) claims_read_unlocked: BTreeSet<ClaimKey>,
     pub(crate) requests: BTreeSet<RequestKey>,
     pub(crate) workloads: BTreeSet<(Text, Text)>,
@@ -348,9 +348,9 @@ pub(crate) struct Keys {
     pub(crate) documents: BTreeSet<(Text, Text)>,
     /// Nodes, groups and tenants of which every claim is needed.
     pub(crate) whole: WholeRows,
-    /// Pools and workloads of which it matters whether anyone uses them.
+    /// Pools and workloads whose use must be known.
     pub(crate) pools_in_use: BTreeSet<Text>,
     pub(crate) workloads_in_use: BTreeSet<(Text, Text)>,
-    /// No other writer may be under way: some count is taken over claims that no lock covers.
+    /// No other writer may be in progress: some count is taken over claims that no lock covers.
     pub(crate) exclusive: bool,
 }

@@ -1,4 +1,4 @@
-//! What the service keeps beside claims: documents, policies, and who did what.
+//! Documents, policies and the audit log.
 
 use super::UnitOfWork;
 use super::rows::{AuditRow, DocumentRow, PolicyRow};
@@ -7,11 +7,11 @@ use crate::model::{
 };
 
 impl UnitOfWork {
-    /// Does an operation, and notes who did it if it changed anything.
+    /// Applies an operation, and adds an audit entry if it changed anything.
     pub(super) fn apply_audited(&mut self, by: &Audited) -> Answer {
         let events = self.events.len();
         let answer = self.apply(&by.op);
-        // A step that was done before says so again and tells nobody.
+        // A repeated step returns the same status and logs no event.
         let has_events = self.events.len() > events;
         let changed = match &answer {
             Answer::Plan(Verdict::Granted(_)) | Answer::Outcome(Outcome::Done) => true,
@@ -90,7 +90,7 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    /// Keeps what is wrong with a workload, and tells when that begins, changes or ends.
+    /// Stores why a workload cannot be scheduled, and logs when that begins, changes or ends.
     pub(super) fn set_scheduling(&mut self, scheduling: &Scheduling) -> Outcome {
         let (kind, id) = scheduling.document();
         let known = self.rows.documents.get(&(kind.clone(), id.clone()));
@@ -181,7 +181,7 @@ fn describe_grant(grant: &Grant) -> Text {
     })
 }
 
-/// A text as every database can store it: what somebody did is noted whatever they called it.
+/// A text as every database can store it: an action is audited whatever its name.
 fn replace_nul(text: &Text) -> Text {
     if text.contains('\0') {
         return Text::from(text.replace('\0', "\u{fffd}"));

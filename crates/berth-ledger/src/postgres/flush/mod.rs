@@ -2,7 +2,7 @@
 //!
 //! Every counter is guarded in SQL once more, and every write must find the row that was read: a
 //! count of rows other than expected undoes the transaction. A row that was not there is inserted
-//! and never merged: who meets another's row begins again and reads it.
+//! and never merged: a transaction that finds another's row is retried and reads it.
 
 use super::batch::{Batch, cells};
 use super::pipeline::Call;
