@@ -8,7 +8,6 @@ mod ledger;
 mod permits;
 mod reconcile;
 mod server;
-mod shapes;
 
 use clap::Subcommand;
 
@@ -39,10 +38,6 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench reconcile --workloads 10000 --instances 100000 --json
     Reconcile(reconcile::ReconcileBench),
-    /// SQL that a claim could be made of: which kinds sell too much, and how fast the others are.
-    ///
-    /// Example: berth bench shapes --backend postgres --clients 32
-    Shapes(shapes::ShapesBench),
 }
 
 impl Bench {
@@ -54,7 +49,6 @@ impl Bench {
             Self::Ledger(bench) => bench.run(),
             Self::Permits(bench) => bench.run(),
             Self::Reconcile(bench) => bench.run(),
-            Self::Shapes(bench) => bench.run(),
         }
     }
 }
