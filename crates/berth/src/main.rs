@@ -3,6 +3,7 @@
 mod agent;
 mod bench;
 mod cli;
+mod cmdutil;
 mod kube;
 mod simulate;
 mod transfer;
@@ -21,7 +22,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 #[command(version, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
-    global: cli::Global,
+    global: cmdutil::Global,
     #[command(subcommand)]
     command: Command,
 }
@@ -101,7 +102,7 @@ const LOCAL: [&str; 10] = [
 
 /// The whole command line. Options that say which server are hidden where none is asked.
 fn command() -> clap::Command {
-    let mut command = Cli::command().after_help(format!("{FIRST_STEPS}{}", cli::EXIT_CODES));
+    let mut command = Cli::command().after_help(format!("{FIRST_STEPS}{}", cmdutil::EXIT_CODES));
     let global: Vec<Arg> =
         command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
     for name in LOCAL {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::context::{self, Context};
+use crate::cmdutil::client_config::{self, ClientConfig};
 
 /// How to talk to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +31,12 @@ pub(crate) enum Saved {
 
 /// The user's file.
 pub(crate) fn path() -> Option<PathBuf> {
-    context::path()
+    client_config::path()
 }
 
 /// What a file says; absent when there is none, or it cannot be read.
 pub(crate) fn load(path: &Path) -> Option<Entry> {
-    let Context { url, token, ca_cert } = context::load_from(path).ok()?;
+    let ClientConfig { url, token, ca_cert } = client_config::load_from(path).ok()?;
     Some(Entry { url: url?, token, ca_cert })
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn save(user: Option<&Path>, data_dir: &Path, entry: &Entry) -> std::
 
 fn write(path: &Path, entry: &Entry) -> std::io::Result<()> {
     let Entry { url, token, ca_cert } = entry.clone();
-    context::save_to(path, &Context { url: Some(url), token, ca_cert })
+    client_config::save_to(path, &ClientConfig { url: Some(url), token, ca_cert })
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String
                 "  sign-in   with a token that you have; lost all of them? make one:".to_owned(),
             );
             lines.push(format!(
-                "            {program} token create --role admin --database-url {database}"
+                "            {program} tokens create --role admin --database-url {database}"
             ));
         }
     }

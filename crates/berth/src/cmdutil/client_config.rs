@@ -1,27 +1,27 @@
-//! Which server to talk to, when nobody says: a small file that only its owner can read.
+//! The file that says which server to use by default. Only its owner can read it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::failure::{Done, Failure};
+use super::failure::{CmdResult, Failure};
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Context {
+pub(crate) struct ClientConfig {
     /// The server: `http://127.0.0.1:7070`.
     pub(crate) url: Option<String>,
-    /// What is presented to it.
+    /// The token to authenticate with.
     pub(crate) token: Option<String>,
-    /// A file with certificates that are trusted beside those of the system.
+    /// A PEM file of CA certificates to trust in addition to the system's.
     pub(crate) ca_cert: Option<PathBuf>,
 }
 
-/// Where the file is: `$BERTH_CONFIG`, else `berth/client.toml` in the user's folder of settings.
-/// Absent when there is no such folder.
-#[allow(clippy::disallowed_methods, reason = "the command line is where the environment comes in")]
+/// Where the file is: `$BERTH_CONFIG`, else `berth/client.toml` in the user's configuration
+/// directory. None when there is no such directory.
+#[allow(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
 pub(crate) fn path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(file) = set("BERTH_CONFIG") {
@@ -32,66 +32,69 @@ pub(crate) fn path() -> Option<PathBuf> {
     Some(folder.join("berth").join("client.toml"))
 }
 
-/// What the file holds; nothing when there is none.
+/// Reads the file; the default when there is none.
 ///
 /// # Errors
-/// When it cannot be read or means nothing.
-pub(crate) fn load() -> Done<Context> {
-    path().map_or_else(|| Ok(Context::default()), |path| load_from(&path))
+/// When it cannot be read or parsed.
+pub(crate) fn load() -> CmdResult<ClientConfig> {
+    path().map_or_else(|| Ok(ClientConfig::default()), |path| load_from(&path))
 }
 
-/// The same from a file of one's choice.
+/// Reads a given file.
 ///
 /// # Errors
 /// As [`load`].
-pub(crate) fn load_from(path: &Path) -> Done<Context> {
+pub(crate) fn load_from(path: &Path) -> CmdResult<ClientConfig> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Context::default()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(ClientConfig::default());
+        }
         Err(error) => {
-            return Err(Failure::usage(format!("{} cannot be read: {error}", path.display())));
+            return Err(Failure::usage(format!("cannot read {}: {error}", path.display())));
         }
     };
     toml::from_str(&text).map_err(|error| {
         let line = error.message().to_owned();
-        Failure::usage(format!("{} means nothing: {line}", path.display()))
-            .accepted("url, token and ca_cert, each a text in quotes")
+        Failure::usage(format!("cannot parse {}: {line}", path.display()))
+            .accepted("url, token and ca_cert, each a quoted string")
     })
 }
 
-/// Writes the file, readable by its owner only. Returns where it is.
+/// Writes the file, readable by its owner only, and returns its path.
 ///
 /// # Errors
-/// When there is no place for it, or it cannot be written.
-pub(crate) fn save(context: &Context) -> std::io::Result<PathBuf> {
+/// When there is no directory for it, or it cannot be written.
+pub(crate) fn save(config: &ClientConfig) -> std::io::Result<PathBuf> {
     let path = path().ok_or_else(|| {
-        let why = "no folder for settings: neither BERTH_CONFIG, XDG_CONFIG_HOME nor HOME is set";
+        let why =
+            "no configuration directory: none of BERTH_CONFIG, XDG_CONFIG_HOME and HOME is set";
         std::io::Error::new(std::io::ErrorKind::NotFound, why)
     })?;
-    save_to(&path, context)?;
+    save_to(&path, config)?;
     Ok(path)
 }
 
-/// The same to a file of one's choice. The file is whole at any moment.
+/// Writes a given file, atomically.
 ///
 /// # Errors
 /// As [`save`].
-pub(crate) fn save_to(path: &Path, context: &Context) -> std::io::Result<()> {
+pub(crate) fn save_to(path: &Path, config: &ClientConfig) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    // The temporary file is made for its owner only.
+    // A temporary file is created with access for its owner only.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text_of(context).as_bytes())?;
+    file.write_all(text_of(config).as_bytes())?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }
 
-fn text_of(context: &Context) -> String {
-    let ca_cert = context.ca_cert.as_ref().map(|path| path.display().to_string());
+fn text_of(config: &ClientConfig) -> String {
+    let ca_cert = config.ca_cert.as_ref().map(|path| path.display().to_string());
     let fields =
-        [("url", context.url.clone()), ("token", context.token.clone()), ("ca_cert", ca_cert)];
+        [("url", config.url.clone()), ("token", config.token.clone()), ("ca_cert", ca_cert)];
     let mut text = "# Which server the berth command talks to.\n".to_owned();
     for (name, value) in fields {
         if let Some(value) = value {
@@ -110,14 +113,14 @@ mod tests {
     fn what_is_saved_is_loaded_and_only_its_owner_can_read_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("berth").join("client.toml");
-        assert_eq!(load_from(&path).unwrap(), Context::default());
-        let context = Context {
+        assert_eq!(load_from(&path).unwrap(), ClientConfig::default());
+        let config = ClientConfig {
             url: Some("http://127.0.0.1:7070".to_owned()),
             token: Some("berth_1_\"2\\".to_owned()),
             ca_cert: Some(PathBuf::from("ca.pem")),
         };
-        save_to(&path, &context).unwrap();
-        assert_eq!(load_from(&path).unwrap(), context);
+        save_to(&path, &config).unwrap();
+        assert_eq!(load_from(&path).unwrap(), config);
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,5 @@
-//! A refusal as a picture: what removed how many nodes, how near the nearest came, and what would
-//! help, as commands that can be pasted.
+//! A refusal drawn for people: which filter removed how many nodes, how close the nearest one came, and
+//! what would help, as commands that can be pasted.
 
 use std::fmt::Write as _;
 
@@ -9,56 +9,56 @@ use berth_api::engine::{
 };
 use berth_api::{PlaceRequest, units};
 
-use super::output::style::{BAD, BOLD, COMMAND, DIM, WARN, paint};
-use super::place::flags::{RequestFlags, Words};
-use super::shell;
-use super::words::{amounts, counted, many, trait_typed};
+use super::place::flags::{CommandLine, RequestFlags};
+use crate::cmdutil::style::{BAD, BOLD, COMMAND, DIM, WARN, paint};
+use crate::cmdutil::{amount_with_unit, amounts, args, plural, trait_flag};
 
-/// How wide the longest bar is.
+/// The width of the longest bar.
 const BAR: usize = 24;
 
-/// Most instances that one pasted command releases.
-const RELEASED: usize = 40;
+/// Most instances that one suggested command releases.
+const MAX_RELEASED: usize = 40;
 
 /// What is needed to write a changed request as a command.
 pub(crate) struct Advice<'a> {
     flags: Option<&'a RequestFlags>,
+    /// Flags that a changed request keeps.
     kept: Vec<String>,
-    /// Whether all instances are alike, so that a flag changes what was refused.
-    alike: bool,
-    disk_asked: bool,
-    /// How many were placed all the same.
+    /// Whether there is one instance spec, so that a flag changes what was refused.
+    uniform: bool,
+    disk_requested: bool,
+    /// How many instances were placed.
     placed: u32,
 }
 
 impl<'a> Advice<'a> {
-    /// For a request that was made of flags.
+    /// For a request that was made with flags.
     pub(crate) fn new(flags: &'a RequestFlags, kept: Vec<String>, request: &PlaceRequest) -> Self {
-        let disk_asked = request.instances.iter().any(|spec| spec.resources.disk_mib.is_some());
-        let alike = request.instances.len() == 1;
-        Self { flags: Some(flags), kept, alike, disk_asked, placed: 0 }
+        let disk_requested = request.instances.iter().any(|spec| spec.resources.disk_mib.is_some());
+        let uniform = request.instances.len() == 1;
+        Self { flags: Some(flags), kept, uniform, disk_requested, placed: 0 }
     }
 
-    /// The same for those that are left when some were placed.
+    /// Only for the rest, after some instances were placed.
     pub(crate) fn after(self, placed: u32) -> Self {
         Self { placed, ..self }
     }
 
-    /// For a request that is not ours to change, such as one in the log.
+    /// For a request that this command did not make, such as one in the log.
     pub(crate) const fn none() -> Self {
-        Self { flags: None, kept: Vec::new(), alike: false, disk_asked: false, placed: 0 }
+        Self { flags: None, kept: Vec::new(), uniform: false, disk_requested: false, placed: 0 }
     }
 
-    /// The same request with a change, if it can be written.
-    fn changed(&self, change: impl FnOnce(&mut RequestFlags) -> bool) -> Option<String> {
-        let mut flags = self.flags.filter(|_| self.alike)?.clone();
+    /// The command of the changed request, if flags can express it.
+    fn with_change(&self, change: impl FnOnce(&mut RequestFlags) -> bool) -> Option<String> {
+        let mut flags = self.flags.filter(|_| self.uniform)?.clone();
         change(&mut flags).then(|| self.line(&flags, &[]))
     }
 
     fn line(&self, flags: &RequestFlags, after: &[&str]) -> String {
         let mut flags = flags.clone();
         if self.placed > 0 {
-            // Those that have their place are not asked for again.
+            // Instances that were placed are not requested again.
             flags.count = flags.count.map(|count| count.saturating_sub(self.placed).max(1));
         }
         let after: Vec<&str> =
@@ -67,20 +67,20 @@ impl<'a> Advice<'a> {
     }
 }
 
-/// The picture of one or more refusals.
-pub(crate) fn picture(refusals: &[Refusal], advice: &Advice<'_>) -> String {
-    let pictures: Vec<String> = refusals.iter().map(|refusal| one(refusal, advice)).collect();
-    pictures.join("\n\n")
+/// Draws refusals.
+pub(crate) fn draw_refusals(refusals: &[Refusal], advice: &Advice<'_>) -> String {
+    let drawings: Vec<String> = refusals.iter().map(|refusal| draw(refusal, advice)).collect();
+    drawings.join("\n\n")
 }
 
-fn one(refusal: &Refusal, advice: &Advice<'_>) -> String {
+fn draw(refusal: &Refusal, advice: &Advice<'_>) -> String {
     let mut text = headline(refusal, advice);
     if let Some(search) = refusal.search.and_then(search) {
         let _ = write!(text, "\n{search}");
     }
     text.push_str(&bars(refusal));
     if let Some((filter, admits)) = &refusal.best_relaxation {
-        let nodes = many(*admits, "node");
+        let nodes = plural(*admits, "node");
         let _ = write!(text, "\n\nWithout {} alone, {nodes} could take it.", paint(BOLD, filter));
     }
     for notice in &refusal.notices {
@@ -98,7 +98,7 @@ fn headline(refusal: &Refusal, advice: &Advice<'_>) -> String {
     } else if advice.flags.is_some() {
         format!("{} no room", paint(BAD, "error:"))
     } else {
-        // What is in the log is no error of the command that shows it.
+        // A refusal in the log is no error of the command that shows it.
         "no room".to_owned()
     };
     match refusal.nodes {
@@ -144,18 +144,18 @@ fn nearest(refusal: &Refusal, count: &FilterCount, width: usize) -> String {
     let Some(miss) = refusal.nearest.iter().find(|miss| miss.filter == count.filter) else {
         return String::new();
     };
-    format!("\n  {:<width$}  {}", "", paint(DIM, &nearest_words(miss)))
+    format!("\n  {:<width$}  {}", "", paint(DIM, &nearest_miss(miss)))
 }
 
-fn nearest_words(miss: &NearestMiss) -> String {
+fn nearest_miss(miss: &NearestMiss) -> String {
     let text = evidence(&miss.evidence);
-    // The filter's name stands before the bar already.
+    // The name of the filter already precedes the bar.
     let named = format!("{}: ", miss.filter);
     let text = text.strip_prefix(&named).unwrap_or(&text);
     format!("nearest {}: {text}", name(miss.node.as_ref()))
 }
 
-/// A bar in eighths of a character; what is not nothing is seen.
+/// A bar in eighths of a character; anything above zero is visible.
 fn bar(part: usize, whole: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if part == 0 || whole == 0 {
@@ -165,17 +165,17 @@ fn bar(part: usize, whole: usize) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-/// Wanted and found, with amounts as people read them.
+/// What a filter wanted and what it found.
 pub(crate) fn evidence(evidence: &Evidence) -> String {
     match evidence {
         Evidence::Short { resource, wanted, overhead, free, unit } => {
-            let counted = |amount: i64| counted(amount, *unit);
-            let mut text = format!("{resource}: needs {}", counted(*wanted));
+            let with_unit = |amount: i64| amount_with_unit(amount, *unit);
+            let mut text = format!("{resource}: needs {}", with_unit(*wanted));
             if *overhead != 0 {
-                let _ = write!(text, " and {} beside it", counted(*overhead));
+                let _ = write!(text, " plus {} overhead", with_unit(*overhead));
             }
             let short = wanted + overhead - free;
-            let _ = write!(text, ", has {} free: short by {}", counted(*free), counted(short));
+            let _ = write!(text, ", has {} free: short by {}", with_unit(*free), with_unit(short));
             text
         }
         Evidence::Time { what, seconds, limit } => {
@@ -202,8 +202,8 @@ fn fixes(refusal: &Refusal, advice: &Advice<'_>) -> String {
     }
     let mut text = "\n\nWhat would help (each was tried):".to_owned();
     for (place, fix) in refusal.fixes.iter().enumerate() {
-        let (words, command) = helped(fix, advice);
-        let _ = write!(text, "\n  {}. {words}", place + 1);
+        let (description, command) = describe(fix, advice);
+        let _ = write!(text, "\n  {}. {description}", place + 1);
         if let Some(command) = command {
             let _ = write!(text, "\n     {}", paint(COMMAND, &command));
         }
@@ -217,7 +217,7 @@ fn waiting(refusal: &Refusal, advice: &Advice<'_>) -> String {
     }
     match advice.flags {
         Some(flags) => {
-            // A batch that waits is all or none.
+            // A batch that waits is all or nothing.
             let alone = Advice { kept: Vec::new(), flags: advice.flags, ..*advice };
             let command = alone.line(flags, &["--wait", "10m"]);
             format!("\n\nWaiting may help:\n     {}", paint(COMMAND, &command))
@@ -226,28 +226,29 @@ fn waiting(refusal: &Refusal, advice: &Advice<'_>) -> String {
     }
 }
 
-fn helped(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
+/// What a fix does, and the command that does it.
+fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
     match fix {
         Fix::Shrink { resources, node } => {
-            let words =
+            let description =
                 format!("ask for less: {} fits on {}", amounts(resources), name(node.as_ref()));
-            let command = advice.changed(|flags| {
+            let command = advice.with_change(|flags| {
                 let instance = &mut flags.instance;
                 instance.cpu = (resources.cpu_milli > 0).then_some(resources.cpu_milli);
                 instance.memory = Some(resources.memory_mib);
                 instance.bandwidth =
                     (resources.bandwidth_mbps > 0).then_some(resources.bandwidth_mbps);
                 let default = berth_api::engine::InstanceRequest::DEFAULT_DISK_MIB;
-                if advice.disk_asked || resources.disk_mib != default {
+                if advice.disk_requested || resources.disk_mib != default {
                     instance.disk = Some(resources.disk_mib);
                 }
                 true
             });
-            (words, command)
+            (description, command)
         }
         Fix::Relax { filter, change, node } => {
-            let words = format!("{change}: then it goes to {}", name(node.as_ref()));
-            (words, advice.changed(|flags| relax(flags, filter, change)))
+            let description = format!("{change}: then it goes to {}", name(node.as_ref()));
+            (description, advice.with_change(|flags| relax(flags, filter, change)))
         }
         Fix::Free { instances, owners, node } => {
             let whose = if owners.is_empty() {
@@ -255,30 +256,30 @@ fn helped(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
             } else {
                 format!(" of {}", owners.join(", "))
             };
-            let words = format!(
+            let description = format!(
                 "release {}{whose} on {}",
-                many(instances.len(), "instance"),
+                plural(instances.len(), "instance"),
                 name(node.as_ref())
             );
             let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
-            let command =
-                (ids.len() <= RELEASED).then(|| format!("berth claims release {}", ids.join(" ")));
-            (words, command)
+            let command = (ids.len() <= MAX_RELEASED)
+                .then(|| format!("berth claims release {}", ids.join(" ")));
+            (description, command)
         }
         Fix::Mend { filter, remedy, node } => {
-            let words = format!("mend {}: {remedy}", name(node.as_ref()));
-            (words, node.as_ref().map(|node| mend(filter, node)))
+            let description = format!("fix {}: {remedy}", name(node.as_ref()));
+            (description, node.as_ref().map(|node| node_command(filter, node)))
         }
         Fix::AddNode { shape, facts } => {
-            let words = format!("add a node with at least {}", amounts(shape));
-            (words, Some(register(facts)))
+            let description = format!("add a node with at least {}", amounts(shape));
+            (description, Some(register_command(facts)))
         }
     }
 }
 
-/// The command that mends a node, or shows what is wrong with it.
-fn mend(filter: &str, node: &NodeId) -> String {
-    let name = shell::quote(node.as_str());
+/// The command that fixes a node, or shows what is wrong with it.
+fn node_command(filter: &str, node: &NodeId) -> String {
+    let name = args::shell_quote(node.as_str());
     match filter {
         "node-active" => format!("berth nodes uncordon {name}"),
         "not-reserved" => format!("berth nodes set {name} reserved=false"),
@@ -287,9 +288,9 @@ fn mend(filter: &str, node: &NodeId) -> String {
     }
 }
 
-/// The command that adds a node.
-fn register(facts: &NodeFacts) -> String {
-    let mut line = Words::default();
+/// The command that registers a node.
+fn register_command(facts: &NodeFacts) -> String {
+    let mut line = CommandLine::default();
     let shape = facts.capacity.unwrap_or_default();
     let exact =
         |amount: u32, text: fn(i64) -> String| (amount > 0).then(|| text(i64::from(amount)));
@@ -298,14 +299,18 @@ fn register(facts: &NodeFacts) -> String {
     line.flag("--disk", exact(shape.disk_mib, units::size_exact));
     line.flag("--bandwidth", exact(shape.bandwidth_mbps, units::bandwidth_exact));
     line.flag("--extra", facts.extra.iter().map(|(class, amount)| format!("{class}={amount}")));
-    line.flag("--trait", facts.traits.iter().map(|(name, value)| trait_typed(name, value)));
+    line.flag("--trait", facts.traits.iter().map(|(name, value)| trait_flag(name, value)));
     line.flag("--network", facts.networks.iter().map(|network| network.tag.clone()));
     let spot = facts.capacity_type != berth_api::engine::CapacityType::default();
     line.flag("--capacity", spot.then(|| facts.capacity_type.name().to_owned()));
-    format!("berth nodes register {} {}", facts.id, shell::join(line.0.iter().map(String::as_str)))
+    format!(
+        "berth nodes register {} {}",
+        facts.id,
+        args::shell_line(line.0.iter().map(String::as_str))
+    )
 }
 
-/// Takes one rule out of the flags; false when it is not among them.
+/// Removes one rule from the flags; false when it is not among them.
 fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
     let instance = &mut flags.instance;
     let before = instance.clone();
@@ -332,7 +337,7 @@ fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
     *instance != before
 }
 
-/// Makes the rule that a change names soft.
+/// Makes the named rule soft.
 fn soften(rules: &mut [Rule], change: &str) {
     for rule in rules.iter_mut().filter(|rule| rule.is_hard()) {
         let text = rule.as_str();
@@ -348,5 +353,5 @@ fn soften(rules: &mut [Rule], change: &str) {
 }
 
 #[cfg(test)]
-#[path = "picture_tests.rs"]
+#[path = "refusal_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! What went wrong, as a person and as a script read it: a line, what helps, and an exit code.
+//! A command that failed, as a person and as a script read it: a line, hints, and an exit code.
 
 use std::fmt::Write as _;
 
@@ -6,103 +6,141 @@ use berth_api::Problem;
 use berth_client::ClientError;
 
 use super::output::{Output, style};
+use super::suggest::closest;
+use super::text::plural;
 
 /// Exit codes of all commands; `berth --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Something else.
+    /// Any other failure.
     Failed = 1,
-    /// The arguments, or what was sent, mean nothing.
+    /// Invalid arguments, or a value that is not accepted.
     Usage = 2,
     /// No node has room, or a limit is reached.
     Refused = 3,
-    /// There is no such thing.
     NotFound = 4,
-    /// Not signed in, or not allowed.
+    /// Not authenticated, or not allowed.
     Denied = 5,
-    /// The present state forbids it, or it changed meanwhile.
+    /// The current state does not allow it, or it changed in the meantime.
     Conflict = 6,
-    /// No server answers, or it cannot answer now.
+    /// The server cannot be reached, or is unavailable.
     Unreachable = 7,
 }
 
 /// The table of exit codes, for `--help`.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  failed
-  2  wrong usage, or a value that is not accepted
+  0  success
+  1  failure
+  2  invalid usage, or a value that is not accepted
   3  refused: no room, or a limit is reached
   4  not found
-  5  not signed in, or not allowed
-  6  conflict: the present state forbids it, or it changed meanwhile
-  7  no server answers, or it cannot answer now";
+  5  not authenticated, or not allowed
+  6  conflict: the current state does not allow it, or it changed in the meantime
+  7  the server cannot be reached, or is unavailable";
 
-/// A command that did not do what it should.
+/// A command that failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// How the process ends.
+    /// The exit code of the process.
     pub(crate) exit: Exit,
     /// One line.
     message: String,
-    /// What would help: a label and a text each.
-    help: Vec<(&'static str, String)>,
-    /// What the server said, for scripts.
+    /// Hints: a label and a text each.
+    hints: Vec<(&'static str, String)>,
+    /// The server's problem document, for scripts.
     problem: Option<Box<Problem>>,
-    /// A picture instead of the line.
-    picture: Option<String>,
+    /// The refusal drawn for people, printed instead of the line.
+    drawing: Option<String>,
 }
 
-/// How a command ends.
-pub(crate) type Done<T = ()> = Result<T, Failure>;
+/// The result of a command, or of a part of it.
+pub(crate) type CmdResult<T = ()> = Result<T, Failure>;
 
 impl Failure {
     /// A failure with its line.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { exit, message, help: Vec::new(), problem: None, picture: None }
+        Self { exit, message, hints: Vec::new(), problem: None, drawing: None }
     }
 
-    /// Arguments that mean nothing.
+    /// Invalid arguments.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// The same with something that would help.
+    /// Adds what to do about it.
     pub(crate) fn remedy(mut self, text: impl Into<String>) -> Self {
-        self.help.push(("remedy", text.into()));
+        self.hints.push(("remedy", text.into()));
         self
     }
 
-    /// The same with what would be accepted.
+    /// Adds what would be accepted.
     pub(crate) fn accepted(mut self, text: impl Into<String>) -> Self {
-        self.help.push(("accepted", text.into()));
+        self.hints.push(("accepted", text.into()));
         self
     }
 
-    /// The same with where it went wrong before its line.
+    /// Adds the existing name that is closest to the given one, or else how to list them.
+    pub(crate) fn did_you_mean<'a>(
+        self,
+        name: &str,
+        existing: impl Iterator<Item = &'a str>,
+        otherwise: &str,
+    ) -> Self {
+        match closest(name, existing) {
+            Some(near) => self.remedy(format!("did you mean {near}?")),
+            None => self.remedy(otherwise),
+        }
+    }
+
+    /// Prefixes the line with where it went wrong.
     pub(crate) fn within(mut self, place: &str) -> Self {
         self.message = format!("{place}: {}", self.message);
         self
     }
 
-    /// The same shown as a picture.
-    pub(crate) fn picture(mut self, picture: String) -> Self {
-        self.picture = Some(picture);
+    /// Prints a drawing instead of the line.
+    pub(crate) fn drawn(mut self, drawing: String) -> Self {
+        self.drawing = Some(drawing);
         self
     }
 
-    /// What the server said, if it did.
+    /// What became of `total` attempts. The failure of the only attempt is returned as it is, like a
+    /// lone failure without a name; otherwise each is printed, and the returned one counts them.
+    pub(crate) fn of_many(
+        mut failures: Vec<(String, Self)>,
+        total: usize,
+        noun: &str,
+        outcome: &str,
+    ) -> CmdResult {
+        let exit = match &failures[..] {
+            [] => return Ok(()),
+            [(name, _)] if total == 1 || name.is_empty() => return Err(failures.swap_remove(0).1),
+            // That there is no room says more than any other failure.
+            [(_, first), ..] => {
+                let is_refused = |(_, failure): &(String, Self)| failure.exit == Exit::Refused;
+                if failures.iter().any(is_refused) { Exit::Refused } else { first.exit }
+            }
+        };
+        for (name, failure) in &failures {
+            let separator = if name.is_empty() { "" } else { ": " };
+            anstream::eprintln!("{name}{separator}{}", failure.text());
+        }
+        Err(Self::new(exit, format!("{} of {} {outcome}", failures.len(), plural(total, noun))))
+    }
+
+    /// The server's problem document.
     pub(crate) fn problem(&self) -> Option<&Problem> {
         self.problem.as_deref()
     }
 
-    /// Whether there is no such thing.
+    /// Whether the resource does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.exit == Exit::NotFound
     }
 
-    /// What the server said, as a failure.
+    /// A problem document as a failure.
     pub(crate) fn from_problem(problem: Problem) -> Self {
         let mut failure = Self::new(exit_of(&problem), problem.detail.clone());
         for field in &problem.fields {
@@ -110,16 +148,16 @@ impl Failure {
                 failure = failure.accepted(format!("{}: {}", field.field, field.accepted));
             }
         }
-        // What a server advises is about HTTP; who is not signed in here needs flags.
+        // The server's remedy for 401 is about HTTP headers; a user of this program needs flags.
         match (problem.status, &problem.remedy) {
             (401, _) => {
-                let text = "give a token by --token, --token-file or BERTH_TOKEN; on the server's \
-                            machine, berth token create --database-url makes one";
+                let text = "give a token with --token, --token-file or BERTH_TOKEN; on the server's \
+                            machine, create one with: berth tokens create --database-url";
                 failure = failure.remedy(text);
             }
             (_, Some(remedy)) => failure = failure.remedy(remedy.clone()),
             (403, None) => {
-                failure = failure.remedy("use a token of another role; berth whoami tells yours");
+                failure = failure.remedy("use a token with another role; berth whoami shows yours");
             }
             (_, None) => {}
         }
@@ -129,23 +167,23 @@ impl Failure {
 
     /// The text for people, on standard error.
     pub(crate) fn text(&self) -> String {
-        if let Some(picture) = &self.picture {
-            return picture.clone();
+        if let Some(drawing) = &self.drawing {
+            return drawing.clone();
         }
         let mut text =
             format!("{}error:{} {}", style::BAD, style::BAD.render_reset(), self.message);
-        for (label, help) in &self.help {
-            let _ = write!(text, "\n  {}{label}:{} {help}", style::DIM, style::DIM.render_reset());
+        for (label, hint) in &self.hints {
+            let _ = write!(text, "\n  {}{label}:{} {hint}", style::DIM, style::DIM.render_reset());
         }
         text
     }
 
-    /// Tells people on standard error, and scripts on standard output.
+    /// Prints it for people to standard error, and for scripts to standard output.
     pub(crate) fn report(&self, out: &Output) {
         if let Some(problem) = &self.problem
             && out.is_data()
         {
-            // What cannot be printed to a script is still told below.
+            // If this fails, the line below still says what happened.
             let _ = out.data(problem);
         }
         anstream::eprintln!("{}", self.text());
@@ -184,10 +222,10 @@ impl From<ClientError> for Failure {
         };
         match error {
             ClientError::Problem { problem, .. } => Self::from_problem(*problem),
-            // The client's own line says all of it; what lies below is about sockets.
+            // The causes below it are about sockets and help nobody here.
             ClientError::Unreachable { url, .. } => {
                 Self::new(exit, format!("no server answers at {url}"))
-                    .remedy("start one with: berth up, or name another with --url or BERTH_URL")
+                    .remedy("start one with: berth up; or set another with --url or BERTH_URL")
             }
             error => Self::new(exit, chain(&error)),
         }
@@ -222,8 +260,8 @@ impl From<std::io::Error> for Failure {
 
 impl From<serde_json::Error> for Failure {
     fn from(error: serde_json::Error) -> Self {
-        let line = format!("the server's answer cannot be read: {error}");
-        Self::new(Exit::Failed, line).remedy("use a berth of the server's version")
+        let line = format!("cannot decode the server's response: {error}");
+        Self::new(Exit::Failed, line).remedy("use the version of berth that the server runs")
     }
 }
 

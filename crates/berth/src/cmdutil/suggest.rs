@@ -1,14 +1,14 @@
-//! Names that are nearly right.
+//! The existing name that a mistyped one was meant to be.
 
-/// The name that was most likely meant, if any is near enough.
+/// The name that was most likely meant, if any is close enough.
 pub(crate) fn closest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // A third of the letters may be wrong; more is another name.
-    let most = (text.chars().count() / 3).clamp(1, 4);
-    let near = names.map(|name| (distance(text, name), name)).filter(|(far, _)| *far <= most);
+    // A third of the letters may be wrong; with more, it is another name.
+    let limit = (text.chars().count() / 3).clamp(1, 4);
+    let near = names.map(|name| (distance(text, name), name)).filter(|(far, _)| *far <= limit);
     near.min().map(|(_, name)| name)
 }
 
-/// How many letters must be put in, taken out, changed or swapped with their neighbour.
+/// The edit distance, with a swap of neighbours as one edit.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     if a.len().abs_diff(b.len()) > 4 {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_seen_and_another_name_is_not() {
+    fn a_typing_mistake_is_recognized_and_another_name_is_not() {
         let names = || ["node-000012", "node-000021", "rack-7", "db"].into_iter();
         assert_eq!(closest("ndoe-000012", names()), Some("node-000012"));
         assert_eq!(closest("node-00012", names()), Some("node-000012"));

@@ -1,13 +1,12 @@
-//! Why this node: the winner beside the runner-up, and every node with what was found of it.
+//! A successful placement explained: the winner and the runner-up, and the verdict on every node.
 
 use std::fmt::Write as _;
 
 use berth_api::engine::{Explanation, NodeVerdict};
 
-use super::output::style::{BOLD, DIM, paint};
-use super::picture::evidence;
-use super::table::{Cell, Table, Tone};
-use super::words::many;
+use super::refusal::evidence;
+use crate::cmdutil::style::{BOLD, DIM, paint};
+use crate::cmdutil::{Cell, Table, Tone, plural};
 
 /// Millionths of a point, with four decimals.
 pub(crate) fn points(millionths: i64) -> String {
@@ -16,7 +15,7 @@ pub(crate) fn points(millionths: i64) -> String {
     format!("{sign}{}.{:04}", amount / 1_000_000, amount % 1_000_000 / 100)
 }
 
-/// The winner's terms beside the runner-up's.
+/// The winner's terms next to the runner-up's.
 pub(crate) fn winner(explanation: &Explanation) -> String {
     let by = paint(DIM, &format!("policy {} ({})", explanation.policy, explanation.policy_hash));
     let Some(winner) = &explanation.winner else {
@@ -66,7 +65,7 @@ pub(crate) fn winner(explanation: &Explanation) -> String {
     text
 }
 
-/// Every node: the best first, then those that were removed, and by which rules.
+/// Every node: the best first, then those that were filtered out, and by which rules.
 pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> String {
     let (mut scored, mut removed) = (Vec::new(), Vec::new());
     for verdict in &explanation.table {
@@ -77,20 +76,20 @@ pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> Stri
             }
         }
     }
-    // Stable, and the nodes come in order of id: of equals the smallest id stays first.
+    // The sort is stable and nodes come in order of id, so equal ones stay in order of id.
     scored.sort_by_key(|(_, total, _)| std::cmp::Reverse(*total));
     let mut text = String::new();
     if !scored.is_empty() {
-        let title = format!("{} can take it", many(scored.len(), "node"));
+        let title = format!("{} can take it", plural(scored.len(), "node"));
         text.push_str(&paint(BOLD, &title));
         text.push_str(&format!("\n{}", scores(&scored, wide, limit)));
-        text.push_str(&rest(scored.len(), limit));
+        text.push_str(&more_rows(scored.len(), limit));
     }
     if !removed.is_empty() {
         if !text.is_empty() {
             text.push_str("\n\n");
         }
-        text.push_str(&paint(BOLD, &format!("{} cannot", many(removed.len(), "node"))));
+        text.push_str(&paint(BOLD, &format!("{} cannot", plural(removed.len(), "node"))));
         let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
         for (node, filter, why, others) in removed.iter().take(limit) {
             let others: Vec<String> = if wide {
@@ -106,7 +105,7 @@ pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> Stri
             ]);
         }
         text.push_str(&format!("\n{}", table.text()));
-        text.push_str(&rest(removed.len(), limit));
+        text.push_str(&more_rows(removed.len(), limit));
     }
     text
 }
@@ -116,7 +115,7 @@ type Scored<'a> = (&'a berth_api::engine::NodeId, i64, &'a Vec<berth_api::engine
 fn scores(scored: &[Scored<'_>], wide: bool, limit: usize) -> String {
     let mut table = Table::new(&["NODE", ">TOTAL"]);
     let Some((_, _, terms)) = scored.first() else { return String::new() };
-    // A term that is the same for all nodes tells them not apart.
+    // A term that is the same for all nodes makes no difference.
     let differs = |place: usize| {
         let first = terms.get(place).map(|term| term.points);
         scored.iter().any(|(_, _, terms)| terms.get(place).map(|term| term.points) != first)
@@ -135,14 +134,12 @@ fn scores(scored: &[Scored<'_>], wide: bool, limit: usize) -> String {
     table.text()
 }
 
-pub(crate) fn rest(count: usize, limit: usize) -> String {
+/// The note below a table that was cut off.
+pub(crate) fn more_rows(count: usize, limit: usize) -> String {
     if count <= limit {
         return String::new();
     }
-    format!(
-        "\n{}",
-        paint(DIM, &format!("and {} more; --limit says how many to show", count - limit))
-    )
+    format!("\n{}", paint(DIM, &format!("and {} more; show more with --limit", count - limit)))
 }
 
 #[cfg(test)]

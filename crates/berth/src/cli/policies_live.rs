@@ -1,12 +1,11 @@
-//! `berth policy diff --on-live`: what another policy would change on the fleet as it is now.
+//! `berth policies diff --on-live`: what another policy would change on the current fleet.
 
+use berth_api::engine::NodeId;
 use berth_api::engine::elastic::Size;
-use berth_api::{LiveClass, LiveDiff, LiveNode, LiveStanding, LiveTerms};
+use berth_api::{LiveClass, LiveDecision, LiveDiff, LiveNode, LiveStanding, LiveTerms};
 
-use super::output::Output;
-use super::output::style::{BOLD, paint};
-use super::table::{Cell, Table, Tone};
-use super::words::{many, or_dash};
+use crate::cmdutil::style::{BOLD, paint};
+use crate::cmdutil::{Cell, Output, Table, Tone, columns, plural};
 
 pub(super) fn print(out: &Output, live: &LiveDiff) {
     out.line(format!("\n{}", paint(BOLD, &live.summary)));
@@ -20,14 +19,14 @@ pub(super) fn print(out: &Output, live: &LiveDiff) {
         let changed = counts.other_node + counts.only_from + counts.only_to;
         let left = changed.saturating_sub(live.decisions.len());
         if left > 0 {
-            out.note(format!("{} more would change; --limit says how many to show", left));
+            out.note(format!("{left} more would change; show more with --limit"));
         }
     }
     if !live.nodes.is_empty() {
         out.line(format!("\n{}", nodes(&live.nodes).text()));
         let left = live.nodes_changed.saturating_sub(live.nodes.len());
         if left > 0 {
-            out.note(format!("and {}; --limit says how many to show", many(left, "more node")));
+            out.note(format!("and {}; show more with --limit", plural(left, "more node")));
         }
     }
     if !live.classes.is_empty() {
@@ -36,36 +35,33 @@ pub(super) fn print(out: &Output, live: &LiveDiff) {
 }
 
 fn decisions(live: &LiveDiff) -> Table {
-    let mut table = Table::new(&["INSTANCE", "OWNER", "NOW ON", "FIRST", "SECOND", "WHY NOT"]);
-    for one in &live.decisions {
-        let place = |node: &Option<berth_api::engine::NodeId>| match node {
-            Some(node) => Cell::from(node.as_str()),
-            None => Cell::toned("refused", Tone::Bad),
-        };
-        table.row([
-            one.instance.to_string().into(),
-            one.owner.as_str().into(),
-            one.node.as_str().into(),
-            place(&one.from),
-            place(&one.to),
-            or_dash(one.code.as_deref()),
-        ]);
+    fn place(node: &Option<NodeId>) -> Cell {
+        let refused = || Cell::toned("refused", Tone::Bad);
+        node.as_ref().map_or_else(refused, |node| node.as_str().into())
     }
-    table
+    let columns = columns![decision: LiveDecision;
+        "INSTANCE" => decision.instance.to_string(),
+        "OWNER" => decision.owner.as_str(),
+        "NOW ON" => decision.node.as_str(),
+        "FIRST" => place(&decision.from),
+        "SECOND" => place(&decision.to),
+        "WHY NOT" => decision.code.as_deref(),
+    ];
+    Table::of(&live.decisions, false, columns)
 }
 
 fn size(size: Size) -> String {
     format!("{} mCPU, {} MiB", size.cpu_milli, size.memory_mib)
 }
 
-/// What would change of a node, in words: what, before, after.
+/// What would change on a node: what, before, after.
 fn changes(node: &LiveNode) -> Vec<(&'static str, String, String)> {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let marks =
         |of: &LiveStanding| format!("{} mCPU, {} MiB", of.watermark_cpu, of.watermark_memory);
     let (from, to) = (&node.from, &node.to);
     let all = [
-        ("host keeps", size(from.system), size(to.system)),
+        ("reserved for the host", size(from.system), size(to.system)),
         ("over its limit", yes(from.over_limit), yes(to.over_limit)),
         ("watermark", marks(from), marks(to)),
         ("above watermark", yes(from.above_watermark), yes(to.above_watermark)),
@@ -86,21 +82,17 @@ fn nodes(nodes: &[LiveNode]) -> Table {
 }
 
 fn classes(classes: &[LiveClass]) -> Table {
-    let mut table = Table::new(&["CLASS", ">INSTANCES", "FIRST", "SECOND"]);
-    for class in classes {
-        let terms = |terms: &Option<LiveTerms>| match terms {
-            Some(terms) => Cell::from(format!(
-                "overcommit {}‰, charged {} mCPU, {} MiB",
-                terms.overcommit_permille, terms.charged_cpu_milli, terms.charged_memory_mib
-            )),
-            None => Cell::toned("not known", Tone::Bad),
-        };
-        table.row([
-            class.class.as_str().into(),
-            class.instances.to_string().into(),
-            terms(&class.from),
-            terms(&class.to),
-        ]);
+    fn terms(terms: &Option<LiveTerms>) -> Cell {
+        let Some(terms) = terms else { return Cell::toned("unknown", Tone::Bad) };
+        let (cpu, memory) = (terms.charged_cpu_milli, terms.charged_memory_mib);
+        let overcommit = terms.overcommit_permille;
+        format!("overcommit {overcommit}‰, charged {cpu} mCPU, {memory} MiB").into()
     }
-    table
+    let columns = columns![class: LiveClass;
+        "CLASS" => class.class.as_str(),
+        ">INSTANCES" => class.instances.to_string(),
+        "FIRST" => terms(&class.from),
+        "SECOND" => terms(&class.to),
+    ];
+    Table::of(classes, false, columns)
 }
