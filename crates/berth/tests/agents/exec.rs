@@ -80,11 +80,11 @@ async fn while_the_server_is_away_everything_is_kept() {
     stage.is_active(instance, fence).await;
     let pid = stage.pid(instance).unwrap();
     detour.cut().await;
-    until("the agent noticed", async || stage.log().contains("what runs is kept")).await;
+    until("the agent noticed", async || stage.log().contains("running instances are kept")).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(is_alive(pid));
     detour.open().await;
-    until("the agent came back", async || stage.log().contains("answers again")).await;
+    until("the agent came back", async || stage.log().contains("server reachable again")).await;
     assert!(is_alive(pid));
     assert_eq!(stage.client.claim(instance).await.unwrap().fence, fence);
     stage.client.release(instance, &ReleaseClaim::default()).await.unwrap();
@@ -132,7 +132,7 @@ async fn one_that_ignores_being_asked_is_killed() {
     stage.client.release(instance, &ReleaseClaim::default()).await.unwrap();
     stage.is_gone(instance).await;
     assert_eq!(processes_in(stage.folder.path()), [0_i32; 0]);
-    assert!(stage.log().contains("is killed"), "{}", stage.log());
+    assert!(stage.log().contains("killing it"), "{}", stage.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,11 +141,11 @@ async fn a_wrong_token_is_said_so_and_a_second_agent_on_the_same_folder_refused(
     let plan = stage.agent(&stage.url(), PAIR);
     let other = stage.agent(&stage.url(), PAIR).with_token("berth_nobody_nothing");
     let stranger = other.start();
-    until("it is said", async || stage.log().contains("does not accept the token")).await;
+    until("it is said", async || stage.log().contains("token rejected")).await;
     let foreign = stage.agent_token("n2");
     drop(stranger);
     let foreign = stage.agent(&stage.url(), PAIR).with_token(&foreign).start();
-    until("it is said", async || stage.log().contains("may not speak for node n1")).await;
+    until("it is said", async || stage.log().contains("token not allowed for this node")).await;
     drop(foreign);
     let _agent = plan.start();
     stage.node_is_there("n1").await;

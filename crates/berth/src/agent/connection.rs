@@ -1,4 +1,4 @@
-//! How an agent reaches its server.
+//! The agent's connection to its server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,64 +8,65 @@ use anyhow::Context;
 use berth_client::{Client, Connect};
 use clap::Args;
 
-use super::say::say;
-
-/// Where the server is, and what is presented to it.
+/// The server, and how to authenticate.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct LinkArgs {
-    /// The server.
+pub(crate) struct ConnectionArgs {
+    /// URL of the server.
     #[arg(long, value_name = "URL", env = "BERTH_URL", default_value = "http://127.0.0.1:7070")]
     url: String,
-    /// The agent's token. Better kept in a file: other users may see arguments.
+    /// Token of the agent. Prefer --token-file: other users may see arguments.
     #[arg(long, value_name = "TOKEN", env = "BERTH_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// A file with the token; read again when the server no longer accepts it.
+    /// File with the token; read again when the server no longer accepts it.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// Certificates in PEM that are trusted beside the system's.
+    /// PEM file of CA certificates to trust in addition to the system's.
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
-    /// The agent's own certificate, in PEM.
+    /// Certificate of the agent, in PEM.
     #[arg(long, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
-    /// The key of the agent's certificate, in PEM.
+    /// Key of the agent's certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
 
-/// A connection that can be set up anew.
-pub(super) struct Link {
-    arguments: LinkArgs,
+/// A connection that can be set up again.
+pub(super) struct Connection {
+    arguments: ConnectionArgs,
     client: Client,
 }
 
-impl Link {
-    /// Reads tokens and certificates; connects when first used.
-    pub(super) fn new(arguments: LinkArgs) -> anyhow::Result<Self> {
+impl Connection {
+    /// Reads token and certificates; connects when first used.
+    pub(super) fn new(arguments: ConnectionArgs) -> anyhow::Result<Self> {
         let client = connect(&arguments)?;
         Ok(Self { arguments, client })
     }
 
-    /// A client. Copies share their connections.
+    /// A client; copies share their connections.
     pub(super) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The server.
     pub(super) fn url(&self) -> &str {
         self.client.url()
     }
 
-    /// Reads tokens and certificates again, since they may have been replaced.
+    /// Reads token and certificates again, because they may have been replaced.
     pub(super) fn refresh(&mut self) {
         match connect(&self.arguments) {
             Ok(client) => self.client = client,
-            Err(error) => say!("{error:#}; the old ones are used"),
+            Err(error) => {
+                tracing::warn!(
+                    "failed to reload token and certificates: {error:#}; keeping the old ones"
+                );
+            }
         }
     }
 }
 
-fn connect(arguments: &LinkArgs) -> anyhow::Result<Client> {
+fn connect(arguments: &ConnectionArgs) -> anyhow::Result<Client> {
     let token = match &arguments.token_file {
         Some(file) => Some(String::from_utf8(read(file)?).context("the token is not text")?),
         None => arguments.token.clone(),
@@ -86,5 +87,5 @@ fn connect(arguments: &LinkArgs) -> anyhow::Result<Client> {
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    fs::read(file).with_context(|| format!("{} cannot be read", file.display()))
+    fs::read(file).with_context(|| format!("failed to read {}", file.display()))
 }

@@ -1,5 +1,5 @@
-//! The agent's part in moving volumes: on the node that a volume goes to, a command of the
-//! operator's copies it, and its end is reported.
+//! The agent's part in moving volumes: on the target node, the operator's command copies the volume, and
+//! the result is reported.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,31 +13,28 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::say::say;
+/// Attempts to report a result; if all fail, the next heartbeat starts the copy again.
+const REPORT_ATTEMPTS: u32 = 5;
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often a report is tried; if none is heard, the next sign of life begins the work anew.
-const TRIES: u32 = 5;
-const BETWEEN_TRIES: Duration = Duration::from_secs(2);
-
-/// What is said when there is nothing to copy with.
 const NO_COMMAND: &str = "this agent has no --volume-command";
 
-/// What copies volumes to this node.
-pub(super) struct Mover {
+/// Copies volumes to this node.
+pub(super) struct VolumeCopier {
     node: NodeId,
     command: Option<String>,
-    /// Tells the voice that something was reported, so that what follows is heard soon.
+    /// Wakes the sync with the server after a report.
     wake: Arc<Notify>,
     working: Vec<(VolumeMoveTask, JoinHandle<()>)>,
 }
 
-impl Mover {
+impl VolumeCopier {
     pub(super) fn new(node: NodeId, command: Option<String>, wake: Arc<Notify>) -> Self {
         Self { node, command, wake, working: Vec::new() }
     }
 
-    /// Takes up what is to be done, and drops what no longer is.
-    pub(super) fn take(&mut self, client: &Client, tasks: Vec<VolumeMoveTask>) {
+    /// Starts new tasks, and aborts those that are no longer wanted.
+    pub(super) fn set_tasks(&mut self, client: &Client, tasks: Vec<VolumeMoveTask>) {
         self.working.retain(|(task, work)| {
             let wanted = tasks.contains(task);
             if !wanted {
@@ -47,7 +44,7 @@ impl Mover {
             wanted && !work.is_finished()
         });
         for task in tasks {
-            // The node it comes from is told too; here the work is done where it goes.
+            // The source gets the task too, but the target copies.
             if task.to != self.node || self.working.iter().any(|(known, _)| *known == task) {
                 continue;
             }
@@ -58,13 +55,13 @@ impl Mover {
     }
 }
 
-impl Drop for Mover {
+impl Drop for VolumeCopier {
     fn drop(&mut self) {
         self.working.iter().for_each(|(_, work)| work.abort());
     }
 }
 
-/// Does one task, and reports how it ended.
+/// Runs one task, and reports the result.
 async fn work(client: Client, command: Option<String>, task: VolumeMoveTask, wake: Arc<Notify>) {
     let (verb, done) = match task.action {
         VolumeMoveAction::Copy => ("copy", VolumeMoveStep::Copied),
@@ -77,22 +74,22 @@ async fn work(client: Client, command: Option<String>, task: VolumeMoveTask, wak
     let volume = task.volume.clone();
     let (step, reason) = match ended {
         Ok(()) => {
-            say!("volume {volume}: {verb} from {} is done", task.from);
+            tracing::info!(volume, verb, from = %task.from, "volume copied");
             (done, None)
         }
         Err(why) => {
-            say!("volume {volume}: {verb} from {} failed: {why}", task.from);
+            tracing::warn!(volume, verb, from = %task.from, why, "failed to copy volume");
             (VolumeMoveStep::Failed, Some(why))
         }
     };
     let report = VolumeMoveReport { volume, step, copied_permille: None, reason };
     let path = format!("/v1/nodes/{}/volume-moves", escape(task.to.as_str()));
-    for _ in 0..TRIES {
-        let said = client.post::<_, serde_json::Value>(&path, &report).await;
-        if said.is_ok() {
+    for _ in 0..REPORT_ATTEMPTS {
+        let reported = client.post::<_, serde_json::Value>(&path, &report).await;
+        if reported.is_ok() {
             break;
         }
-        sleep(BETWEEN_TRIES).await;
+        sleep(REPORT_INTERVAL).await;
     }
     wake.notify_one();
 }
@@ -109,12 +106,12 @@ async fn run(command: &str, verb: &str, task: &VolumeMoveTask) -> Result<(), Str
         .kill_on_drop(true)
         .output()
         .await
-        .map_err(|error| format!("the volume command cannot be run: {error}"))?;
+        .map_err(|error| format!("failed to run the volume command: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no output");
     let short: String = last.trim().chars().take(120).collect();
     Err(format!("the volume command ended with {}: {short}", output.status))
 }
@@ -133,9 +130,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_is_told_what_to_do_and_its_last_words_are_kept() {
-        let told = r#"told() { test "$1/$2/$3/$4" = "copy/data 1/a/b"; }; told"#;
-        assert_eq!(run(told, "copy", &task()).await, Ok(()));
+    async fn a_command_gets_its_arguments_and_its_last_line_is_kept() {
+        let checks = r#"checks() { test "$1/$2/$3/$4" = "copy/data 1/a/b"; }; checks"#;
+        assert_eq!(run(checks, "copy", &task()).await, Ok(()));
         let failed = run("echo one >&2; echo 'no space left' >&2; false", "copy", &task()).await;
         assert!(failed.unwrap_err().contains("no space left"));
     }

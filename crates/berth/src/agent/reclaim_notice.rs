@@ -1,4 +1,4 @@
-//! The notice that this node will be taken away: a file that whoever learns of it writes.
+//! The notice that this node will be taken away: a file that another program writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use berth_api::ReclaimNotice;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// How often the file is looked for: notices leave little time.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the file is checked: notices leave little time.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The notice in a file, if there is one. The file may say in how many seconds; else: soon.
+/// The notice in a file, if there is one, with the seconds that are left if the file has them.
 pub(super) fn read(file: Option<&Path>) -> Option<ReclaimNotice> {
     let text = std::fs::read_to_string(file?).ok()?;
     Some(ReclaimNotice { in_s: text.trim().trim_end_matches('s').parse().ok() })
 }
 
-/// Wakes the voice when the file appears.
+/// Wakes the sync with the server when the file appears.
 pub(super) async fn watch(file: Option<PathBuf>, wake: Arc<Notify>) {
     let Some(file) = file else { return };
     let mut was_there = file.exists();
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_INTERVAL).await;
         let is_there = file.exists();
         if is_there && !was_there {
             wake.notify_one();
