@@ -19,6 +19,7 @@ mod rebalance;
 pub mod select;
 mod things;
 pub mod units;
+pub mod wire;
 mod workload;
 
 pub use access::{AuditEntry, NewToken, Role, Token, TokenMade, WhoAmI};

@@ -4,12 +4,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, Fleet, InstanceId, InstanceRequest, NodeFacts, Policy};
 use berth_ledger::{
     Answer, Backend, DEFAULT_LEASE_S, Job, Ledger, LedgerError, Op, Outcome, Plan, PlannedClaim,
     Seen, Spec, Text, Verdict,
 };
-use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_sim::NOW;
 
 use crate::wait::Stopwatch;

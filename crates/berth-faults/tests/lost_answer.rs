@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Timestamp};
 use berth_faults::{Book, Deed, Message, Proxy, Reply, Stage, Wanted, finish, set_up, wait_until};
 use berth_ledger::{Backend, ClaimKey, Ledger, Options, Text};
 use berth_pgtemp::Options as ServerOptions;
-use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 
 /// Answers that must have been lost after their commit before a test ends, and tries for it.
 const LOST: u32 = 3;
@@ -106,8 +106,9 @@ fn place(number: u128) -> PlaceRequest {
 fn agree(placer: &Placer, instance: InstanceId) -> Result<(), String> {
     let stored = placer.ledger().claim(ClaimKey::primary(instance)).unwrap();
     let stored = stored.map(|claim| claim.node);
-    let look =
-        move |mirror: &mut berth_server::Mirror| mirror.engine().fleet().node_of(instance).cloned();
+    let look = move |mirror: &mut berth_control::FleetReplica| {
+        mirror.engine().fleet().node_of(instance).cloned()
+    };
     let known = placer.inspect(look).unwrap();
     if known == stored { Ok(()) } else { Err(format!("ledger {stored:?}, fleet {known:?}")) }
 }

@@ -6,8 +6,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use berth_api::wire::WireRequest;
 use berth_engine::elastic::{Decided, Size, Wish};
-use berth_server::wire::WireRequest;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};

@@ -12,8 +12,8 @@ use berth_ledger::{Answer, DocumentWrite, Expect, LedgerError, Op, Outcome, Text
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::access::Caller;
-use crate::service::Service;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 /// The kind and the id of the document that says what was last put in force from a file.
 const KIND: &str = "policy_file";
@@ -31,7 +31,7 @@ pub(crate) const ACCEPTED_NAMES: &str =
 
 /// Whether a policy may have this name.
 pub(crate) fn is_policy_name(name: &str) -> bool {
-    !RESERVED.contains(&name) && crate::access::is_name(name)
+    !RESERVED.contains(&name) && berth_control::caller::is_name(name)
 }
 
 /// A file that cannot be put in force.
@@ -95,7 +95,7 @@ impl PolicyFile {
 
     /// Looks at the file, puts it in force if it changed, and logs what became of it. Unless asked
     /// for, a file that reads as it did before is not spoken of again.
-    pub async fn look(&mut self, service: &Service, asked: bool) {
+    pub async fn look(&mut self, control: &ControlPlane, asked: bool) {
         let path = self.path.display().to_string();
         let text = tokio::fs::read_to_string(&self.path).await;
         if let Ok(text) = &text {
@@ -106,7 +106,7 @@ impl PolicyFile {
             self.text = Some(text.clone());
         }
         let applied = match text {
-            Ok(text) => self.apply(service, &text).await,
+            Ok(text) => self.apply(control, &text).await,
             Err(error) => Err(PolicyFileError::Unreadable(error)),
         };
         match applied {
@@ -128,14 +128,14 @@ impl PolicyFile {
     }
 
     /// Puts a text in force, unless it was before.
-    async fn apply(&self, service: &Service, text: &str) -> Result<Applied, PolicyFileError> {
+    async fn apply(&self, control: &ControlPlane, text: &str) -> Result<Applied, PolicyFileError> {
         let is_json = self.path.extension().is_some_and(|extension| extension == "json");
         let policy = if is_json { Policy::from_json(text) } else { Policy::from_toml(text) }?;
         if !is_policy_name(policy.name()) {
             return Err(PolicyFileError::Name(policy.name().to_owned()));
         }
         for _ in 0..TRIES {
-            if let Some(applied) = self.activate(service, &policy).await? {
+            if let Some(applied) = self.activate(control, &policy).await? {
                 return Ok(applied);
             }
         }
@@ -148,13 +148,13 @@ impl PolicyFile {
     /// file or another.
     async fn activate(
         &self,
-        service: &Service,
+        control: &ControlPlane,
         policy: &Policy,
     ) -> Result<Option<Applied>, PolicyFileError> {
         let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
         let unknown = |error: &dyn std::fmt::Display| PolicyFileError::Ledger(error.to_string());
-        let read = service.read(|ledger| ledger.document(KIND, ID)).await;
-        let last = read.map_err(|error| PolicyFileError::Ledger(error.problem().detail.clone()))?;
+        let read = control.read(|ledger| ledger.document(KIND, ID)).await;
+        let last = read.map_err(|error| PolicyFileError::Ledger(error.detail().to_owned()))?;
         let known = last.as_ref().and_then(|it| serde_json::from_str::<Last>(&it.body).ok());
         if known.is_some_and(|last| last.hash == hash) {
             return Ok(Some(Applied::Unchanged));
@@ -173,10 +173,10 @@ impl PolicyFile {
         let op = Op::With(Box::new(With { op, documents: vec![document] }));
         let caller = Caller::local(&format!("policy.file {}", self.path.display()));
         let subject = format!("{name} {hash}");
-        let answer = service.call(&caller, "policy.activate", subject, None, op).await;
+        let answer = control.call(&caller, "policy.activate", subject, None, op).await;
         match answer.map_err(|error: LedgerError| unknown(&error))? {
             Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
-                service.settled().await;
+                control.settled().await;
                 Ok(Some(Applied::Activated { name, hash }))
             }
             Answer::Outcome(Outcome::Stale { .. }) => Ok(None),

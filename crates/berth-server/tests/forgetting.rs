@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, Policy};
 use berth_ledger::{Backend, ClaimKey, Op, Text};
 use berth_pgtemp::TempPostgres;
-use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 
 fn place(placer: &Placer, id: u128) {
     let amounts = Amounts::new(100, 128).with_disk(1);

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Barrier};
 
+use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::affinity::Rule;
 use berth_engine::{
     Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
 };
 use berth_ledger::{Backend, Ledger, Op, Options, SnapshotItem, Text};
 use berth_pgtemp::TempPostgres;
-use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 
 const ROUNDS: u128 = 40;
 

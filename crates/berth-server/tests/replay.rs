@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::ReplayOutcome;
+use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions, replay};
 use berth_engine::{
     Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState, Policy,
     Timestamp,
@@ -15,7 +16,6 @@ use berth_ledger::{
     Backend, ClaimKey, Decision, DecisionOutcome, Ledger, Op, Options, Retention, Text,
 };
 use berth_pgtemp::TempPostgres;
-use berth_server::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions, replay};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 

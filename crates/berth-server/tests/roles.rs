@@ -277,11 +277,11 @@ async fn only_a_valid_token_counts() {
     server.get(&admin, "/v1/whoami").await.expect(200);
 
     let (mut expired, secret) = server.mint(&new_token(Role::Admin)).await;
-    expired.token.expires_at = Some(server.service.now());
+    expired.token.expires_at = Some(server.control.now());
     server.store(&expired).await;
     nobody(secret).await;
     let (mut revoked, secret) = server.mint(&new_token(Role::Admin)).await;
-    revoked.token.revoked_at = Some(server.service.now());
+    revoked.token.revoked_at = Some(server.control.now());
     server.store(&revoked).await;
     nobody(secret).await;
     // The id of one and the secret of another, and what only looks like a token.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_control::{Clock, PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{BatchMode, InstanceId, InstanceRequest, NodeId, Policy, Timestamp};
 use berth_ledger::{Backend, Conflict, Ledger, Options, Plan, PlannedClaim, Text, Verdict};
-use berth_server::{Clock, PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 
 use crate::naive::Naive;
 use crate::protocol::{

@@ -9,6 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_control::catalog::Catalog;
+use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::{
+    MaintenanceConfig, MaintenanceWorker, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
+    PlacerOptions, WantedSeat,
+};
 use berth_engine::policy::PolicyError;
 use berth_engine::workload::{CapacityRule, lowest_free, on_demand_seats, seat_class};
 use berth_engine::{
@@ -17,11 +23,6 @@ use berth_engine::{
 use berth_ledger::{
     Advance, Answer, Backend, ClaimKey, ClaimState, Expect, Guard, Job, LedgerError, Op, Outcome,
     Rejected, Release, Seat, Step, Text, Workload,
-};
-use berth_server::catalog::Catalog;
-use berth_server::workloads::{Definition, WorkloadKey};
-use berth_server::{
-    Chores, Housekeeper, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, WantedSeat,
 };
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -113,7 +114,7 @@ pub(super) struct Desk {
     catalog: Arc<Catalog>,
     lease_s: u32,
     /// Keeps house until the desk closes.
-    _housekeeper: Housekeeper,
+    _housekeeper: MaintenanceWorker,
 }
 
 impl Desk {
@@ -149,8 +150,11 @@ impl Desk {
         for (name, class) in [(ON_DEMAND, CapacityType::OnDemand), (SPOT, CapacityType::Spot)] {
             ledger.administer(Op::put_node(node_facts(name, class))).map_err(failed)?;
         }
-        let chores = Chores { reap_every: Duration::from_secs(1), ..Chores::default() };
-        let housekeeper = Housekeeper::start(ledger, chores).map_err(failed)?;
+        let chores = MaintenanceConfig {
+            reap_every: Duration::from_secs(1),
+            ..MaintenanceConfig::default()
+        };
+        let housekeeper = MaintenanceWorker::start(ledger, chores).map_err(failed)?;
         Ok(Self { placer, catalog, lease_s, _housekeeper: housekeeper })
     }
 

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use berth_control::workloads::WorkloadKey;
 use berth_ledger::Text;
-use berth_server::workloads::WorkloadKey;
 use hashbrown::HashMap;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ObjectReference;

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
+use berth_control::workloads::WorkloadKey;
 use berth_engine::workload::{
     CapacityRule, Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
     deletion_cost, reconcile, seat_class,
 };
 use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::ClaimState;
-use berth_server::workloads::WorkloadKey;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};

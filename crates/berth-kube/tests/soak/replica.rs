@@ -12,8 +12,6 @@ use berth_kube::client;
 use berth_kube::cluster::{Missing, Settings};
 use berth_kube::lease::Candidate;
 use berth_kube::scheduler::{self, Options};
-use berth_server::config::{LogFormat, TelemetryConfig};
-use berth_server::telemetry::Telemetry;
 use tokio_util::sync::CancellationToken;
 
 /// Where the lease is.
@@ -87,12 +85,8 @@ pub(crate) fn schedule() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(1);
     });
-    let log = TelemetryConfig {
-        log_format: LogFormat::Text,
-        log_level: told(LOG).unwrap_or_else(|| "error".to_owned()),
-        otlp_endpoint: None,
-    };
-    let _telemetry = Telemetry::start(&log).unwrap();
+    let level = told(LOG).unwrap_or_else(|| "error".to_owned());
+    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
     let settings = Settings {
         scheduler: "berth".to_owned(),
         policy: Policy::builtin("balanced").unwrap(),

@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_api::{NewToken, Role, Token};
+use berth_control::caller::{Caller, Scope, is_name};
+use berth_control::documents::{CacheableDocument, DocumentCache};
 use berth_engine::NodeId;
 use berth_ledger::{Ledger, LedgerError};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Caller, Scope, Secret};
+use super::Secret;
 
 /// The kind of document that a token is stored as.
 pub const KIND: &str = "token";
@@ -37,17 +39,45 @@ pub struct TokenError {
     pub accepted: &'static str,
 }
 
+/// A token as the server needs it for every request.
 #[derive(Clone)]
-struct Known {
-    record: TokenRecord,
+pub struct TokenEntry {
+    /// The token as stored.
+    pub record: TokenRecord,
     name: Arc<str>,
     id: Arc<str>,
     scope: Arc<Scope>,
 }
 
+impl From<TokenRecord> for TokenEntry {
+    fn from(record: TokenRecord) -> Self {
+        let token = &record.token;
+        let scope = match (&token.node, token.role) {
+            (Some(node), Role::Agent) => Scope::Node(node.clone()),
+            (_, Role::Tenant) => Scope::Namespaces(token.namespaces.clone()),
+            _ => Scope::Fleet,
+        };
+        let (name, id) = (Arc::from(token.name.as_str()), Arc::from(token.id.as_str()));
+        Self { name, id, scope: Arc::new(scope), record }
+    }
+}
+
+impl CacheableDocument for TokenEntry {
+    const KIND: &'static str = KIND;
+
+    fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
+        serde_json::from_str::<TokenRecord>(body).map(|record| Some(record.into()))
+    }
+}
+
 /// All tokens, by id.
 #[derive(Default)]
-pub struct Tokens(RwLock<BTreeMap<String, Known>>);
+pub struct Tokens {
+    /// The stored tokens.
+    pub documents: Arc<DocumentCache<TokenEntry>>,
+    /// Tokens that only this process knows.
+    local: RwLock<BTreeMap<String, TokenEntry>>,
+}
 
 impl Tokens {
     /// Reads all tokens there are.
@@ -56,79 +86,58 @@ impl Tokens {
     /// When the ledger cannot be read.
     pub fn load(ledger: &Ledger) -> Result<Self, LedgerError> {
         let tokens = Self::default();
-        let mut after: Option<String> = None;
-        loop {
-            let page = ledger.documents(KIND, after.as_deref(), 1000)?;
-            let Some(last) = page.last() else { return Ok(tokens) };
-            after = Some(last.id.to_string());
-            for document in &page {
-                tokens.learn(&document.body);
-            }
-        }
+        tokens.documents.refresh_all(ledger)?;
+        Ok(tokens)
     }
 
-    /// Reads one token anew: another server made or revoked it.
-    pub fn reload(&self, ledger: &Ledger, id: &str) {
-        match ledger.document(KIND, id) {
-            Ok(Some(document)) => self.learn(&document.body),
-            Ok(None) => drop(self.write().remove(id)),
-            // What is known stays; the next change or restart tells.
-            Err(error) => tracing::warn!(%error, token = id, "a token could not be read"),
-        }
+    /// Records a token that this server just stored in this revision.
+    pub fn put(&self, record: TokenRecord, revision: i64) {
+        let id = record.token.id.clone();
+        self.documents.put(&id, record.into(), revision);
     }
 
-    fn learn(&self, body: &str) {
-        match serde_json::from_str::<TokenRecord>(body) {
-            Ok(record) => self.put(record),
-            Err(error) => tracing::error!(%error, "a stored token cannot be read"),
-        }
+    /// Adds a token that is never stored and ends with this process.
+    pub fn put_local(&self, record: TokenRecord) {
+        let mut local = self.local.write().unwrap_or_else(PoisonError::into_inner);
+        local.insert(record.token.id.clone(), record.into());
     }
 
-    /// Takes in a token that was just stored.
-    pub fn put(&self, record: TokenRecord) {
-        let token = &record.token;
-        let scope = match (&token.node, token.role) {
-            (Some(node), Role::Agent) => Scope::Node(node.clone()),
-            (_, Role::Tenant) => Scope::Namespaces(token.namespaces.clone()),
-            _ => Scope::Fleet,
-        };
-        let (name, id) = (Arc::from(token.name.as_str()), Arc::from(token.id.as_str()));
-        let known = Known { name, id, scope: Arc::new(scope), record };
-        self.write().insert(known.record.token.id.clone(), known);
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Known>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Known>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    fn find_local(&self, id: &str) -> Option<TokenEntry> {
+        self.local.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.read().is_empty()
+        self.documents.read().documents.is_empty()
     }
 
     /// All tokens, without secrets.
     #[must_use]
     pub fn list(&self) -> Vec<Token> {
-        self.read().values().map(|known| known.record.token.clone()).collect()
+        let tokens = &self.documents.read().documents;
+        tokens.values().map(|known| known.value.record.token.clone()).collect()
     }
 
-    /// One token as stored.
+    /// One token with the hash of its secret.
     #[must_use]
     pub fn get(&self, id: &str) -> Option<TokenRecord> {
-        self.read().get(id).map(|known| known.record.clone())
+        let stored = self.documents.get(id).map(|known| known.value.record.clone());
+        stored.or_else(|| self.find_local(id).map(|known| known.record))
     }
 
     /// Who presents this text; absent when no valid token says so.
     #[must_use]
     pub fn caller(&self, text: &str, from: Option<IpAddr>, now: Timestamp) -> Option<Caller> {
         let secret = Secret::read(text)?;
-        let tokens = self.read();
-        let known = tokens.get(&secret.id)?;
+        let (stored, local);
+        let known = if let Some(found) = self.documents.get(&secret.id) {
+            stored = found;
+            &stored.value
+        } else {
+            local = self.find_local(&secret.id)?;
+            &local
+        };
         let token = &known.record.token;
         let ended = token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now);
         (secret.is(&known.record.hash) && !ended).then(|| Caller {
@@ -217,10 +226,4 @@ fn check(new: &NewToken) -> Result<(), TokenError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Whether a text can be the name of a tenant, a node or another thing.
-#[must_use]
-pub fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 200 && !text.chars().any(char::is_control)
 }

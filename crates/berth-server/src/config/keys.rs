@@ -326,7 +326,7 @@ pub static KEYS: &[Key] = &[
         live,
         "How many events are kept. A follower that needs older ones starts anew.",
         |config, value| {
-            config.chores.retention.events = i64::try_from(value.count()).unwrap_or(i64::MAX);
+            config.maintenance.retention.events = i64::try_from(value.count()).unwrap_or(i64::MAX);
         }
     ),
     key!(
@@ -337,7 +337,7 @@ pub static KEYS: &[Key] = &[
         "How long a retry under the same request id gets the first answer.",
         |config, value| {
             let seconds = value.duration().as_secs();
-            config.chores.retention.answers_s = i64::try_from(seconds).unwrap_or(i64::MAX);
+            config.maintenance.retention.answers_s = i64::try_from(seconds).unwrap_or(i64::MAX);
         }
     ),
     key!(
@@ -346,7 +346,7 @@ pub static KEYS: &[Key] = &[
         "forever",
         live,
         "How long receipts of decisions are kept.",
-        |config, value| config.chores.retention.receipts_s = value.age_s()
+        |config, value| config.maintenance.retention.receipts_s = value.age_s()
     ),
     key!(
         "retention.audit",
@@ -354,7 +354,7 @@ pub static KEYS: &[Key] = &[
         "forever",
         live,
         "How long the audit log is kept.",
-        |config, value| config.chores.retention.audit_s = value.age_s()
+        |config, value| config.maintenance.retention.audit_s = value.age_s()
     ),
     key!(
         "loops.reap_every",
@@ -362,7 +362,7 @@ pub static KEYS: &[Key] = &[
         "5s",
         live,
         "How often leases that ran out are ended.",
-        |config, value| config.chores.reap_every = value.duration()
+        |config, value| config.maintenance.reap_every = value.duration()
     ),
     key!(
         "loops.reconcile_every",
@@ -370,7 +370,7 @@ pub static KEYS: &[Key] = &[
         "60s",
         live,
         "How often counters are compared with claims.",
-        |config, value| config.chores.reconcile_every = value.duration()
+        |config, value| config.maintenance.reconcile_every = value.duration()
     ),
     key!(
         "loops.forget_every",
@@ -378,7 +378,7 @@ pub static KEYS: &[Key] = &[
         "10m",
         live,
         "How often what need not be kept is forgotten.",
-        |config, value| config.chores.forget_every = value.duration()
+        |config, value| config.maintenance.forget_every = value.duration()
     ),
     key!(
         "loops.follow_every",

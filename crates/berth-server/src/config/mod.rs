@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use berth_ledger::Options;
 
-use crate::housekeeping::Chores;
 use crate::http::HttpLimits;
 use crate::serve::ConnectionLimits;
-use crate::service::Settings;
 use crate::wire::WireSettings;
+use berth_control::MaintenanceConfig;
+use berth_control::Settings;
 
 pub use keys::{KEYS, Key, SECTIONS};
 pub use read::{FileText, Layers};
@@ -45,7 +45,7 @@ pub struct Config {
     /// What handlers and loops read anew each time.
     pub settings: Settings,
     /// What a server does beside placing.
-    pub chores: Chores,
+    pub maintenance: MaintenanceConfig,
     /// How often events of other servers are looked for.
     pub follow_every: Duration,
     /// Logs and traces.

@@ -26,7 +26,7 @@ fn every_default_can_be_read_and_is_what_the_code_has() {
     let config = Layers::default().load().unwrap().config;
     assert_eq!(config.ledger, Options::default());
     assert_eq!(config.settings, Settings::default());
-    assert_eq!(config.chores, Chores::default());
+    assert_eq!(config.maintenance, MaintenanceConfig::default());
     assert_eq!(config.http.limits, HttpLimits::default());
     assert_eq!(config.http.connections, ConnectionLimits::default());
     assert_eq!(config.wire_settings(), crate::wire::WireSettings::default());

@@ -5,8 +5,8 @@ use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Type};
 
-use super::permissions::{Access, ROUTES};
 use super::{HttpLimits, routes};
+use crate::access::{Access, ROUTES};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(

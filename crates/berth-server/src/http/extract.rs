@@ -1,7 +1,5 @@
 //! Reading requests: bodies, queries and paths, with errors that name the field.
 
-use std::sync::Arc;
-
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -10,9 +8,9 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
-use super::problem::ApiError;
-use crate::access::Caller;
-use crate::service::Service;
+use crate::problem::ApiError;
+use crate::state::AppState;
+use berth_control::caller::Caller;
 
 /// A JSON body.
 pub(crate) struct Json<T>(pub T);
@@ -30,22 +28,22 @@ pub(crate) struct Path<T>(pub T);
 #[derive(Default)]
 pub(crate) struct IfMatch(pub Option<String>);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         must_be_json(request.headers())?;
-        let bytes = Bytes::from_request(request, service).await.map_err(unreadable)?;
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
         read_json(&bytes).map(Self)
     }
 }
 
-impl<T: DeserializeOwned + Default> FromRequest<Arc<Service>> for OptionalJson<T> {
+impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let is_json = must_be_json(request.headers());
-        let bytes = Bytes::from_request(request, service).await.map_err(unreadable)?;
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -110,10 +108,10 @@ pub(crate) fn too_large() -> ApiError {
         .remedy("send it in parts, or have an operator raise http.body_limit")
 }
 
-impl<T: DeserializeOwned> FromRequestParts<Arc<Service>> for Query<T> {
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         match query {
             Ok(query) => Ok(Self(query.0)),
@@ -122,14 +120,11 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<Service>> for Query<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Service>> for Path<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Path<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(
-        parts: &mut Parts,
-        service: &Arc<Service>,
-    ) -> Result<Self, ApiError> {
-        let path = axum::extract::Path::<T>::from_request_parts(parts, service).await;
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         match path {
             Ok(path) => Ok(Self(path.0)),
             Err(rejection) => Err(ApiError::invalid(format!("path: {}", rejection.body_text()))),
@@ -137,10 +132,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Service>> for Path<T> {
     }
 }
 
-impl FromRequestParts<Arc<Service>> for IfMatch {
+impl FromRequestParts<AppState> for IfMatch {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         let Some(value) = parts.headers.get(header::IF_MATCH) else { return Ok(Self(None)) };
         let text = value.to_str().unwrap_or("").trim();
         if text == "*" {
@@ -167,10 +162,10 @@ impl IfMatch {
     }
 }
 
-impl FromRequestParts<Arc<Service>> for Caller {
+impl FromRequestParts<AppState> for Caller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         parts.extensions.get::<Self>().cloned().ok_or_else(super::guard::who_are_you)
     }
 }

@@ -10,11 +10,13 @@ use berth_api::Role;
 use berth_engine::NodeId;
 use http::{Method, StatusCode, header};
 
-use super::permissions::Access;
-use super::problem::ApiError;
-use crate::access::{Caller, Scope};
+use crate::access::Access;
+use crate::access::AccessControl;
 use crate::pages::ErrorPage;
-use crate::service::Service;
+use crate::problem::ApiError;
+use crate::state::AppState;
+use berth_control::caller::{Caller, Scope};
+use berth_control::clock::now;
 
 /// The cookie that a signed-in browser has.
 pub(crate) const COOKIE: &str = "berth_token";
@@ -43,8 +45,8 @@ fn not_allowed(role: Role) -> ApiError {
 }
 
 /// A method that the table does not have for a path, or a path that it does not have at all.
-fn not_served(service: &Service, path: &str) -> Response {
-    let methods = service.permissions.methods(path);
+fn not_served(access: &AccessControl, path: &str) -> Response {
+    let methods = access.permissions.methods(path);
     if methods.is_empty() {
         tracing::error!(path, "a route is not in the table of permissions");
         return super::nothing_here().into_response();
@@ -58,19 +60,19 @@ fn not_served(service: &Service, path: &str) -> Response {
 
 /// Lets a request through to its handler, or answers in its stead.
 pub(crate) async fn guard(
-    State(service): State<Arc<Service>>,
+    State(state): State<AppState>,
     path: Option<MatchedPath>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let path = path.as_ref().map_or("", |path| path.as_str());
     // What is not in the table answers nobody, also when the router knows it.
-    let Some(access) = service.permissions.of(request.method(), path) else {
-        return not_served(&service, path);
+    let Some(access) = state.access.permissions.of(request.method(), path) else {
+        return not_served(&state.access, path);
     };
-    let caller = caller(&service, &request);
-    let is_open =
-        access == Access::Open || (path == "/metrics" && service.settings.load().open_metrics);
+    let caller = caller(&state.access, &request);
+    let is_open = access == Access::Open
+        || (path == "/metrics" && state.control.settings.load().open_metrics);
     match (access, caller) {
         (_, Some(caller)) if is_open => drop(request.extensions_mut().insert(caller)),
         (_, None) if is_open => {}
@@ -93,11 +95,11 @@ fn is_page(path: &str) -> bool {
 }
 
 /// Who calls; absent when nothing valid says so.
-pub(crate) fn caller(service: &Service, request: &Request) -> Option<Caller> {
+pub(crate) fn caller(access: &AccessControl, request: &Request) -> Option<Caller> {
     let from = from(request.extensions());
     if let Some(text) = presented(request) {
         // A token that is presented decides, also when it is not valid.
-        return service.tokens.caller(text, from, service.now());
+        return access.tokens.caller(text, from, now());
     }
     if let Some(CertifiedNode(node)) = request.extensions().get() {
         let name = Arc::from(format!("certificate of {node}"));
@@ -105,7 +107,7 @@ pub(crate) fn caller(service: &Service, request: &Request) -> Option<Caller> {
         return Some(Caller { role: Role::Agent, name, token: None, scope, from });
     }
     let is_local = from.is_some_and(|from| from.to_canonical().is_loopback());
-    (service.no_sign_in && is_local)
+    (access.no_sign_in && is_local)
         .then(|| Caller { from, ..Caller::local("anyone on this machine") })
 }
 

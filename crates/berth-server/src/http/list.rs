@@ -7,7 +7,7 @@ use berth_api::Page;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::problem::{Answer, ApiError};
+use crate::problem::{Answer, ApiError};
 
 /// Most items in one part.
 pub(crate) const MOST: usize = 1000;

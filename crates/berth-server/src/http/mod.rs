@@ -4,13 +4,9 @@ mod document;
 mod extract;
 mod guard;
 mod list;
-mod permissions;
-mod problem;
-mod refused;
 mod routes;
 mod watch;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -22,15 +18,12 @@ use tower_http::compression::predicate::{NotForContentType, Predicate as _, Size
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 use tower_http::decompression::RequestDecompressionLayer;
 
-use crate::service::Service;
+use crate::problem::ApiError;
+use crate::state::AppState;
 
 pub use document::openapi;
 pub use guard::{CertifiedNode, OverTls};
 pub(crate) use guard::{caller, from as caller_from};
-pub use permissions::{Access, Permissions, ROUTES};
-pub use problem::{Answer, ApiError, guard_in_words};
-pub(crate) use refused::refused;
-pub(crate) use routes::{recent_decisions, volumes_of};
 
 /// Limits of the HTTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +43,7 @@ impl Default for HttpLimits {
 }
 
 /// The whole API of a service.
-pub fn router(service: Arc<Service>, limits: HttpLimits) -> Router {
+pub fn router(state: AppState, limits: HttpLimits) -> Router {
     let (api, _) = routes::all(limits).split_for_parts();
     // Small answers, which nearly all are, are not worth compressing; streams must not be.
     let worth = SizeAbove::new(1024)
@@ -60,14 +53,14 @@ pub fn router(service: Arc<Service>, limits: HttpLimits) -> Router {
     let compression =
         CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(worth);
     api.method_not_allowed_fallback(|| async { wrong_method() })
-        .route_layer(axum::middleware::from_fn_with_state(Arc::clone(&service), guard::guard))
+        .route_layer(axum::middleware::from_fn_with_state(state.clone(), guard::guard))
         .fallback(|| async { nothing_here() })
-        .layer(axum::middleware::from_fn_with_state((Arc::clone(&service), limits), watch::watch))
+        .layer(axum::middleware::from_fn_with_state((state.clone(), limits), watch::watch))
         .layer(compression)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(DefaultBodyLimit::max(limits.body_bytes))
         .layer(CatchPanicLayer::custom(panicked))
-        .with_state(service)
+        .with_state(state)
 }
 
 /// No route has this path.

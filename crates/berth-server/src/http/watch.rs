@@ -1,7 +1,5 @@
 //! Around every request: how long it takes, how it ends, and that it ends in time.
 
-use std::sync::Arc;
-
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -9,9 +7,9 @@ use http::StatusCode;
 use tracing::Instrument as _;
 
 use super::HttpLimits;
-use super::problem::ApiError;
-use crate::service::Service;
-use crate::telemetry::REQUESTS;
+use crate::problem::ApiError;
+use crate::state::AppState;
+use berth_control::REQUESTS;
 
 /// Paths whose answers go on for as long as somebody listens, or wait because they were asked to.
 fn may_take_long(path: &str) -> bool {
@@ -27,7 +25,7 @@ fn may_take_long(path: &str) -> bool {
 
 /// Times a request, counts it, and ends it when it takes too long.
 pub(crate) async fn watch(
-    State((service, limits)): State<(Arc<Service>, HttpLimits)>,
+    State((state, limits)): State<(AppState, HttpLimits)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -51,7 +49,7 @@ pub(crate) async fn watch(
     };
     span.record("http.response.status_code", response.status().as_u16());
     let path = path.as_ref().map_or("", |path| path.as_str());
-    service.metrics.answered(&method, path, response.status(), began.elapsed());
+    state.metrics.count_request(&method, path, response.status(), began.elapsed());
     response
 }
 

@@ -6,7 +6,7 @@ use askama::Template;
 use berth_engine::filter::FILTERS;
 
 use super::frame::Frame;
-use crate::access::Caller;
+use berth_control::caller::Caller;
 
 /// Codes that are no filter's: the code, what it means, what to do.
 const CODES: &[(&str, &str, &str)] = &[

@@ -9,7 +9,7 @@ use super::asked::Asked;
 use super::frame::Frame;
 use super::recent::headline;
 use super::{ago, count, percent, plural};
-use crate::access::Caller;
+use berth_control::caller::Caller;
 
 /// One filter's part in a refusal.
 #[derive(Debug)]

@@ -7,10 +7,11 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
+use utoipa::openapi::OpenApi;
 
 use super::frame::{Frame, html};
-use crate::access::Caller;
-use crate::http::{Access, ROUTES};
+use crate::access::{Access, ROUTES};
+use berth_control::caller::Caller;
 
 /// What a value may be: words, and the name of a schema to go on with.
 #[derive(Clone, Debug, Default)]
@@ -92,11 +93,11 @@ struct DocsPage {
 }
 
 /// The page of the API.
-pub(crate) fn docs_page(caller: Option<&Caller>) -> Response {
+pub(crate) fn docs_page(caller: Option<&Caller>, openapi: impl FnOnce() -> OpenApi) -> Response {
     // The document does not change while the server runs.
     static DOCS: OnceLock<String> = OnceLock::new();
     let docs = DOCS.get_or_init(|| {
-        let document = crate::http::openapi().to_json().unwrap_or_default();
+        let document = openapi().to_json().unwrap_or_default();
         let document: Value = serde_json::from_str(&document).unwrap_or_default();
         Docs::of(&document).render().unwrap_or_default()
     });

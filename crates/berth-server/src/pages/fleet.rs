@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::response::Response;
+use berth_api::Decision;
 use http::StatusCode;
 
 use super::frame::{Frame, html};
@@ -12,15 +13,14 @@ use super::recent::{Grants, Refusals};
 use super::totals::Totals;
 use super::waiting::Waiting;
 use super::workloads::Workloads;
-use crate::access::Caller;
-use crate::http::{Answer, recent_decisions};
-use crate::service::Service;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 /// How often the page is asked for anew.
 const REFRESH_S: u32 = 5;
 
 /// Decisions among which grants and refusals are looked for.
-const LOOKED_AT: usize = 300;
+pub(crate) const LOOKED_AT: usize = 300;
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
@@ -36,15 +36,17 @@ struct FleetPage {
 }
 
 /// The page of the fleet.
-pub(crate) async fn fleet_page(service: &Arc<Service>, caller: &Caller) -> Answer<Response> {
-    service.settled().await;
-    let decisions = recent_decisions(service, caller, LOOKED_AT).await?;
-    let now = service.now();
-    let tickets = service.queue.list(&service.settings.load(), now);
+pub(crate) fn fleet_page(
+    control: &Arc<ControlPlane>,
+    caller: &Caller,
+    decisions: &[Decision],
+) -> Response {
+    let now = control.now();
+    let tickets = control.queue.list(&control.settings.load(), now);
     let mut frame = Frame::new("Fleet", Some(caller));
     frame.refresh_s = Some(REFRESH_S);
     let (grid, totals) = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         (Grid::of(&books), Totals::of(&books))
     };
     let page = FleetPage {
@@ -52,10 +54,10 @@ pub(crate) async fn fleet_page(service: &Arc<Service>, caller: &Caller) -> Answe
         grid,
         totals,
         waiting: Waiting::of(&tickets, now),
-        workloads: Workloads::of(service, now),
-        grants: Grants::of(&decisions, now),
-        refusals: Refusals::of(&decisions, now),
+        workloads: Workloads::of(control, now),
+        grants: Grants::of(decisions, now),
+        refusals: Refusals::of(decisions, now),
         looked_at: LOOKED_AT,
     };
-    Ok(html(StatusCode::OK, &page))
+    html(StatusCode::OK, &page)
 }

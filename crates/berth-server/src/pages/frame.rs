@@ -5,8 +5,8 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
-use crate::access::Caller;
-use crate::http::ApiError;
+use crate::problem::ApiError;
+use berth_control::caller::Caller;
 
 /// The stylesheet of all pages.
 pub(crate) const STYLE: &str = include_str!("../../templates/style.css");

@@ -6,7 +6,7 @@ use askama::Template;
 use berth_engine::NodeState;
 
 use super::{count, percent, plural};
-use crate::catalog::{Books, NodeEntry};
+use berth_control::catalog::{Books, NodeEntry};
 
 /// One node.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ mod workloads;
 pub(crate) use codes::ProblemPage;
 pub(crate) use decision::DecisionPage;
 pub(crate) use docs::docs_page;
-pub(crate) use fleet::fleet_page;
+pub(crate) use fleet::{LOOKED_AT, fleet_page};
 pub(crate) use frame::{ErrorPage, STYLE, SignInPage, html};
 
 /// A share in whole percent, for text and bars; nothing of nothing is nothing.

@@ -6,7 +6,7 @@ use berth_engine::NodeState;
 use berth_ledger::ClaimState;
 
 use super::{count, percent, plural};
-use crate::catalog::Books;
+use berth_control::catalog::Books;
 
 /// One thing of which some is used.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use askama::Template;
 use jiff::Timestamp;
 
 use super::{ago, count};
-use crate::service::Service;
+use berth_control::ControlPlane;
 
 /// Workloads shown.
 const SHOWN: usize = 8;
@@ -32,23 +32,23 @@ pub(super) struct Workloads {
 
 impl Workloads {
     /// What is wrong, those that wait longest first.
-    pub(super) fn of(service: &Service, now: Timestamp) -> Self {
+    pub(super) fn of(control: &ControlPlane, now: Timestamp) -> Self {
         let (total, members) = {
-            let books = service.catalog.books();
+            let books = control.catalog.books();
             (books.workloads.len(), books.members.values().map(Vec::len).sum::<usize>())
         };
-        let keys = service.degraded.keys();
-        let found = keys.into_iter().filter_map(|key| Some((service.degraded.get(&key)?, key)));
+        let keys = control.degraded.keys();
+        let found = keys.into_iter().filter_map(|key| Some((control.degraded.get(&key)?, key)));
         let mut found: Vec<_> = found.collect();
-        found.sort_by(|a, b| (a.0.since, &a.1).cmp(&(b.0.since, &b.1)));
+        found.sort_by(|a, b| (a.0.value.since, &a.1).cmp(&(b.0.value.since, &b.1)));
         let number = |it: usize| i64::try_from(it).unwrap_or(i64::MAX);
         let more = found.len().saturating_sub(SHOWN);
         let first = found.iter().take(SHOWN).map(|(degraded, (owner, name))| Wrong {
             name: format!("{owner}/{name}"),
-            code: degraded.code.clone(),
-            message: degraded.message.clone(),
-            since: ago(degraded.since, now),
-            at: degraded.since.to_string(),
+            code: degraded.value.code.clone(),
+            message: degraded.value.message.clone(),
+            since: ago(degraded.value.since, now),
+            at: degraded.value.since.to_string(),
         });
         Self {
             total: count(number(total)),

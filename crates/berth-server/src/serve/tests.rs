@@ -167,7 +167,7 @@ fn authority(folder: &std::path::Path) -> (Authority, Arc<Tls>) {
 }
 
 fn now() -> Timestamp {
-    crate::service::now()
+    berth_control::clock::now()
 }
 
 /// Asks over TLS, with a certificate or without, by a protocol.

@@ -4,10 +4,7 @@
 //! It is another way to ask for the same permits: nothing is decided here. It must never answer with
 //! more than was asked for, nor with less than the agent may be using.
 
-mod message;
 mod pod;
-mod quantity;
 mod serve;
 
-pub use message::{Pod as WirePod, Request as WireRequest};
 pub use serve::{PermitsByWire, WireSettings, router};

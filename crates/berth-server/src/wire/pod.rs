@@ -4,10 +4,10 @@ use berth_engine::InstanceId;
 use berth_ledger::{ClaimKey, ClaimState};
 use uuid::Uuid;
 
-use super::message::Pod;
-use crate::access::Caller;
-use crate::catalog::{Books, ClaimEntry};
-use crate::service::Service;
+use berth_api::wire::WirePod as Pod;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::catalog::{Books, ClaimEntry};
 
 /// What a pod stands for.
 pub(super) enum Meant {
@@ -20,14 +20,14 @@ pub(super) enum Meant {
 }
 
 /// Looks for an instance by its pod. An agent knows only what is on its node.
-pub(super) async fn find(service: &Service, caller: &Caller, pod: &Pod) -> Meant {
-    let meant = look(&service.catalog.books(), caller, pod);
+pub(super) async fn find(control: &ControlPlane, caller: &Caller, pod: &Pod) -> Meant {
+    let meant = look(&control.catalog.books(), caller, pod);
     if !matches!(meant, Meant::Nobody) {
         return meant;
     }
     // It may have been placed this moment.
-    service.settled().await;
-    look(&service.catalog.books(), caller, pod)
+    control.settled().await;
+    look(&control.catalog.books(), caller, pod)
 }
 
 fn look(books: &Books, caller: &Caller, pod: &Pod) -> Meant {

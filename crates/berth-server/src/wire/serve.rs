@@ -13,13 +13,15 @@ use berth_ledger::Text;
 use http::{HeaderValue, Method, StatusCode, header};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::message::Request;
 use super::pod::{self, Meant};
-use crate::access::Caller;
-use crate::elastic::{self, AskedBy};
-use crate::http::{Access, ApiError, caller, caller_from};
-use crate::metrics::Metrics;
-use crate::service::Service;
+use crate::access::Access;
+use crate::http::{caller, caller_from};
+use crate::metrics::HttpMetrics;
+use crate::state::AppState;
+use berth_api::wire::WireRequest as Request;
+use berth_control::caller::Caller;
+use berth_control::elastic::{self, AskedBy};
+use berth_control::{ControlError, ErrorKind};
 
 /// The largest body, as agents expect it. A longer one is read no further, and so is no JSON.
 const BODY_BYTES: usize = 1024;
@@ -48,7 +50,7 @@ impl Default for WireSettings {
 /// What answers need.
 #[derive(Clone)]
 pub struct PermitsByWire {
-    service: Arc<Service>,
+    state: AppState,
     settings: WireSettings,
 }
 
@@ -56,20 +58,25 @@ pub struct PermitsByWire {
 type Refused = (StatusCode, String);
 
 /// The whole protocol, for a listener of its own.
-pub fn router(service: Arc<Service>, settings: WireSettings) -> Router {
-    let state = PermitsByWire { service: Arc::clone(&service), settings };
-    guarded(Router::new().fallback(answer).with_state(state), Arc::clone(&service.metrics))
+pub fn router(state: AppState, settings: WireSettings) -> Router {
+    let metrics = Arc::clone(&state.metrics);
+    let state = PermitsByWire { state, settings };
+    guarded(Router::new().fallback(answer).with_state(state), metrics)
 }
 
 /// Answers defects with a code, and counts every answer by its code.
-fn guarded(app: Router, metrics: Arc<Metrics>) -> Router {
+fn guarded(app: Router, metrics: Arc<HttpMetrics>) -> Router {
     app.layer(CatchPanicLayer::custom(panicked))
         .layer(axum::middleware::from_fn_with_state(metrics, count))
 }
 
-async fn count(State(metrics): State<Arc<Metrics>>, request: HttpRequest, next: Next) -> Response {
+async fn count(
+    State(metrics): State<Arc<HttpMetrics>>,
+    request: HttpRequest,
+    next: Next,
+) -> Response {
     let response = next.run(request).await;
-    metrics.wire(response.status());
+    metrics.count_wire_request(response.status());
     response
 }
 
@@ -122,8 +129,8 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
     let body =
         body.map_err(|_| bad(format!("the body cannot be read, or is above {BODY_BYTES} bytes")))?;
     let asked = Request::read(&body, wire.settings.slot_mib).map_err(bad)?;
-    let service = &wire.service;
-    let instance = match pod::find(service, &caller, &asked.pod).await {
+    let control = &wire.state.control;
+    let instance = match pod::find(control, &caller, &asked.pod).await {
         Meant::One(instance) => instance,
         Meant::Several(several) => {
             let pod = &asked.pod;
@@ -131,7 +138,7 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
         }
         Meant::Nobody => return Err((StatusCode::NOT_FOUND, unknown(&asked))),
     };
-    let unit = asked.unit.unwrap_or_else(|| asked.in_slots(elastic::unit_of(service, instance)));
+    let unit = asked.unit.unwrap_or_else(|| asked.in_slots(elastic::unit_of(control, instance)));
     let by = AskedBy {
         owner: Some(Text::from(asked.pod.namespace.as_str())),
         node: caller.node().cloned(),
@@ -149,7 +156,7 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
         headroom: None,
         load: asked.load,
     };
-    let permit = elastic::ask(service, by, instance, &wish).await;
+    let permit = elastic::ask(control, by, instance, &wish).await;
     let permit = permit.map_err(|error| refused(&error, &asked))?;
     Ok(axum::Json(asked.answer(permit.permit, permit.frozen)).into_response())
 }
@@ -159,24 +166,23 @@ fn unknown(asked: &Request) -> String {
 }
 
 /// Codes of this protocol for what the native one says.
-fn refused(error: &ApiError, asked: &Request) -> Refused {
-    let problem = error.problem();
-    match (problem.status, problem.code.as_str()) {
+fn refused(error: &ControlError, asked: &Request) -> Refused {
+    match (error.kind(), error.code()) {
         // It has no node yet, or is about to leave it.
-        (404, _) | (_, "wrong_state") => (StatusCode::NOT_FOUND, unknown(asked)),
+        (ErrorKind::NotFound, _) | (_, "wrong_state") => (StatusCode::NOT_FOUND, unknown(asked)),
         (_, "not_elastic") => bad(format!("instance {} is not elastic", asked.pod)),
         (_, "migrating") => {
             bad(format!("instance {} is being moved and stays as large as it is", asked.pod))
         }
-        (400..500, _) => bad(problem.detail.clone()),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, problem.detail.clone()),
+        _ if error.is_callers() => bad(error.detail()),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, error.detail().to_owned()),
     }
 }
 
 /// Who asks: those who may ask natively.
 fn who(wire: &PermitsByWire, request: &HttpRequest) -> Result<Caller, Refused> {
-    let service = &wire.service;
-    let known = caller(service, request);
+    let access = &wire.state.access;
+    let known = caller(access, request);
     // That this machine is trusted elsewhere does not make it so here.
     let known = known.filter(|caller| {
         !wire.settings.sign_in || caller.token.is_some() || caller.node().is_some()
@@ -192,7 +198,7 @@ fn who(wire: &PermitsByWire, request: &HttpRequest) -> Result<Caller, Refused> {
         let why = "sign in first: send Authorization: Bearer TOKEN of an agent or an operator";
         (StatusCode::UNAUTHORIZED, why.to_owned())
     })?;
-    match service.permissions.of(&Method::POST, SAME_AS) {
+    match access.permissions.of(&Method::POST, SAME_AS) {
         Some(Access::Roles(roles)) if roles.contains(&caller.role) => Ok(caller),
         _ => {
             let role = caller.role.name();
@@ -210,7 +216,7 @@ mod tests {
     #[tokio::test]
     async fn a_defect_is_500_in_plain_text() {
         let broken = Router::new().fallback(|| async { panic!("a defect") as () });
-        let mut app = guarded(broken, Arc::new(Metrics::new()));
+        let mut app = guarded(broken, Arc::default());
         let response = app.call(HttpRequest::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain");

@@ -1,4 +1,4 @@
-//! A whole server for tests: a service on a new SQLite file, its router on a free port, tokens of
+//! A whole server for tests: a control plane on a new SQLite file, its router on a free port, tokens of
 //! every role, and requests over real connections.
 
 #![allow(dead_code, reason = "every test binary uses some of it")]
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use berth_api::{NewToken, Role};
 use berth_client::{Client, Connect};
+use berth_control::{ControlOptions, ControlPlane};
 use berth_engine::{Amounts, NodeFacts, NodeId, Policy, Timestamp};
 use berth_ledger::{Answer, Backend, Expect, Op, Outcome, Text};
 use berth_server::access::TOKEN_KIND;
-use berth_server::service::{Service, ServiceOptions};
-use berth_server::{HttpLimits, TokenRecord, router};
+use berth_server::{AppState, HttpLimits, TokenRecord, router};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
@@ -28,8 +28,10 @@ pub(crate) const NODE: &str = "n1";
 
 /// A running server. Dropped, it stops by itself; [`Server::stop`] waits until it has.
 pub(crate) struct Server {
-    /// The service behind the router.
-    pub(crate) service: Arc<Service>,
+    /// The control plane behind the router.
+    pub(crate) control: Arc<ControlPlane>,
+    /// All that the router serves from.
+    pub(crate) state: AppState,
     /// Where it listens: `http://127.0.0.1:…`.
     pub(crate) url: String,
     http: reqwest::Client,
@@ -55,19 +57,29 @@ impl Server {
     }
 
     /// The same with options changed.
-    pub(crate) async fn start_with(change: impl FnOnce(&mut ServiceOptions)) -> Self {
+    pub(crate) async fn start_with(change: impl FnOnce(&mut ControlOptions)) -> Self {
+        Self::start_as(false, change).await
+    }
+
+    /// A server to which callers on this machine need not sign in.
+    pub(crate) async fn start_without_sign_in() -> Self {
+        Self::start_as(true, |_| {}).await
+    }
+
+    async fn start_as(no_sign_in: bool, change: impl FnOnce(&mut ControlOptions)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let backend = Backend::Sqlite(folder.path().join("ledger.db"));
-        let mut options = ServiceOptions::new(backend, Policy::builtin("balanced").unwrap());
+        let mut options = ControlOptions::new(backend, Policy::builtin("balanced").unwrap());
         change(&mut options);
         // It waits for the database, which only a thread for that may.
-        let started = tokio::task::spawn_blocking(move || Service::start(options));
-        let service = started.await.unwrap().unwrap();
+        let started = tokio::task::spawn_blocking(move || AppState::start(options, no_sign_in));
+        let state = started.await.unwrap().unwrap();
+        let control = Arc::clone(&state.control);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = router(Arc::clone(&service), HttpLimits::default());
+        let app = router(state.clone(), HttpLimits::default());
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
-        let stopping = service.stopping.clone();
+        let stopping = control.stopping.clone();
         let serving = tokio::spawn(async move {
             let stopped = async move { stopping.cancelled().await };
             axum::serve(listener, app).with_graceful_shutdown(stopped).await.unwrap();
@@ -79,12 +91,12 @@ impl Server {
             .timeout(Duration::from_secs(30))
             .build()
             .unwrap();
-        Self { service, url, http, serving, folder }
+        Self { control, state, url, http, serving, folder }
     }
 
     /// Stops, and waits until everyone has been answered.
     pub(crate) async fn stop(mut self) {
-        self.service.stopping.cancel();
+        self.control.stopping.cancel();
         tokio::time::timeout(Duration::from_secs(10), &mut self.serving).await.unwrap().unwrap();
     }
 
@@ -95,7 +107,7 @@ impl Server {
 
     /// A token's record and its secret, stored as the API would.
     pub(crate) async fn mint(&self, new: &NewToken) -> (TokenRecord, String) {
-        let (record, secret) = TokenRecord::make(new, self.service.now()).unwrap();
+        let (record, secret) = TokenRecord::make(new, self.control.now()).unwrap();
         self.store(&record).await;
         (record, secret)
     }
@@ -108,9 +120,12 @@ impl Server {
             body: serde_json::to_string(record).unwrap(),
             expect: Expect::Any,
         };
-        let answer = self.service.submit(op).await.unwrap();
+        let answer = self.control.submit(op).await.unwrap();
         assert!(matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged)));
-        self.service.tokens.put(record.clone());
+        let (tokens, ledger) =
+            (Arc::clone(&self.state.access.tokens.documents), self.control.ledger.clone());
+        let id = record.token.id.clone();
+        tokio::task::spawn_blocking(move || tokens.refresh(&ledger, &id)).await.unwrap().unwrap();
     }
 
     /// The secret of a new token of this role: an agent's is for [`NODE`], a tenant's for
@@ -143,10 +158,10 @@ impl Server {
     /// Registers a node with 16 cores, 64 GiB of memory and 1 TiB of disk.
     pub(crate) async fn add_node(&self, id: &str) {
         let mut facts = NodeFacts::new(id, Amounts::new(16_000, 65_536).with_disk(1 << 20));
-        facts.heartbeat_at = Timestamp(self.service.now().as_second());
-        let answer = self.service.submit(Op::put_node(facts)).await.unwrap();
+        facts.heartbeat_at = Timestamp(self.control.now().as_second());
+        let answer = self.control.submit(Op::put_node(facts)).await.unwrap();
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
-        self.service.settled().await;
+        self.control.settled().await;
     }
 
     /// Sends a request; a body goes as JSON.
@@ -211,7 +226,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.service.stopping.cancel();
+        self.control.stopping.cancel();
     }
 }
 

@@ -77,7 +77,7 @@ async fn a_drain_is_called_off_and_what_has_moved_stays() {
     assert_eq!(node["facts"]["state"], "active");
     assert_eq!(stage.claim(&big).await["node"], "n1");
     assert_eq!(stage.claim(&moved).await["node"], "n2");
-    assert!(stage.server.service.drains.nodes().is_empty());
+    assert!(stage.server.control.drains.nodes().is_empty());
 
     // Uncordon and cordon end a drain as well, and no loop begins it again.
     for (verb, state) in [("uncordon", "active"), ("cordon", "cordoned")] {
@@ -88,7 +88,7 @@ async fn a_drain_is_called_off_and_what_has_moved_stays() {
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         let node = stage.server.get(&stage.operator, "/v1/nodes/n1").await.expect(200).json();
         assert_eq!(node["facts"]["state"], state);
-        assert!(stage.server.service.drains.nodes().is_empty());
+        assert!(stage.server.control.drains.nodes().is_empty());
     }
     stage.server.stop().await;
 }
@@ -112,14 +112,14 @@ async fn a_drain_survives_a_restart_and_its_half_written_beginnings_and_ends() {
     let state = berth_engine::NodeState::Draining;
     let node = berth_engine::NodeId::new("n2");
     let op = berth_ledger::Op::SetNodeState { node: node.clone(), state, expect: None };
-    stage.server.service.submit(op).await.unwrap();
+    stage.server.control.submit(op).await.unwrap();
     let mended = stage.until("n2", |drain| drain.since.is_some()).await;
     assert_eq!(mended.total, 1);
     // Killed while it was called off: the state was written, the document is still there.
     let state = berth_engine::NodeState::Active;
     let op = berth_ledger::Op::SetNodeState { node: node.clone(), state, expect: None };
-    stage.server.service.submit(op).await.unwrap();
-    while stage.server.service.drains.get(&node).is_some() {
+    stage.server.control.submit(op).await.unwrap();
+    while stage.server.control.drains.get(&node).is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let release = format!("/v1/claims/{other}/release");
@@ -128,7 +128,7 @@ async fn a_drain_survives_a_restart_and_its_half_written_beginnings_and_ends() {
     stage.until("n1", |drain| drain.state == DrainState::Done).await;
     // An empty node can be removed, and with it all that was known of its drain.
     stage.server.delete(&stage.operator, "/v1/nodes/n1").await.expect(204);
-    assert!(stage.server.service.drains.nodes().is_empty());
+    assert!(stage.server.control.drains.nodes().is_empty());
     stage.server.stop().await;
 }
 
@@ -216,7 +216,7 @@ async fn a_generation_that_was_not_read_begins_nothing() {
     let path = "/v1/nodes/n1/drain";
     let reply = stage.server.send(Some(&stage.operator), "POST", path, Some(&body), &stale).await;
     reply.problem(412, "stale");
-    assert!(stage.server.service.drains.nodes().is_empty());
+    assert!(stage.server.control.drains.nodes().is_empty());
     for (body, field) in [
         (json!({"deadline_s": 0}), "deadline_s"),
         (json!({"deadline_s": 604_801}), "deadline_s"),
@@ -247,6 +247,6 @@ async fn a_dry_run_says_where_everything_would_go_and_changes_nothing() {
     assert_eq!(blocked.state, DrainState::Blocked);
     let read = stage.server.get(&stage.operator, "/v1/nodes/n1/drain").await;
     read.problem(409, "not_draining");
-    assert!(stage.server.service.drains.nodes().is_empty());
+    assert!(stage.server.control.drains.nodes().is_empty());
     stage.server.stop().await;
 }

@@ -14,21 +14,21 @@ async fn a_notice_with_a_sign_of_life_empties_the_node_at_once() {
     let heard = stage.server.post(&agent, path, &beat).await.expect(200).json();
     assert_eq!(heard["state"], "draining");
     let node = berth_engine::NodeId::new("n1");
-    let drains = &stage.server.service.drains;
-    let urgency = drains.urgency(&node, stage.server.service.now());
+    let drains = &stage.server.control.drains;
+    let urgency = drains.urgency(&node, stage.server.control.now());
     assert_eq!(urgency, HostState::Reclaimed);
     let first = stage.until("n1", |drain| drain.state == DrainState::Done).await;
     assert!(first.reclaimed);
     assert_eq!(first.reason.as_deref(), Some("spot_reclaim"));
     assert_eq!(stage.claim(&id).await["node"], "n2");
     // Said with every sign of life, it changes nothing more.
-    let (_, revision) = drains.get(&node).unwrap();
+    let revision = drains.get(&node).unwrap().revision;
     for _ in 0..3 {
         stage.server.post(&agent, path, &beat).await.expect(200);
     }
     let again = stage.drain("n1").await;
     assert_eq!((again.since, again.deadline), (first.since, first.deadline));
-    assert_eq!(drains.get(&node).unwrap().1, revision);
+    assert_eq!(drains.get(&node).unwrap().revision, revision);
     stage.server.stop().await;
 }
 

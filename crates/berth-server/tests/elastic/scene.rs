@@ -1,7 +1,6 @@
 //! One node with an exact size, instances on it, and an agent that asks: natively, or by the wire
 //! protocol with bodies as bytes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{Permit, Role};
@@ -396,9 +395,9 @@ fn roof() -> Value {
 pub(crate) fn speak(server: &Server, settings: WireSettings) -> String {
     let listener = berth_server::serve::Server::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
     let at = listener.addresses()[0];
-    let stopping = server.service.stopping.clone();
+    let stopping = server.control.stopping.clone();
     let stop = Stop { closing: stopping.clone(), cut: stopping, ..Stop::default() };
-    let app = wire::router(Arc::clone(&server.service), settings);
+    let app = wire::router(server.state.clone(), settings);
     tokio::spawn(listener.run(app, stop));
     format!("http://{at}")
 }

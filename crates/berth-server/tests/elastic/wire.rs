@@ -241,7 +241,7 @@ async fn where_nobody_signs_in_a_token_still_decides() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_the_api_trusts_this_machine_does_not_open_the_wire() {
-    let server = Server::start_with(|options| options.no_sign_in = true).await;
+    let server = Server::start_without_sign_in().await;
     server.send(None, "GET", "/v1/nodes", None, &[]).await.expect(200);
     for (sign_in, status) in [(true, 401), (false, 400)] {
         let url = speak(&server, WireSettings { sign_in, ..WireSettings::default() });

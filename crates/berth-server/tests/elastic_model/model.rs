@@ -85,11 +85,11 @@ impl Model {
     pub(crate) async fn start(store: Store, servers: usize, seed: u64) -> Self {
         let stage = Stage::new(store, servers).await;
         for (number, id) in NODES.into_iter().enumerate() {
-            let service = &stage.servers[0].service;
+            let control = &stage.servers[0].control;
             let mut facts = facts(number, id);
-            facts.heartbeat_at = Timestamp(service.now().as_second());
-            service.submit(Op::put_node(facts)).await.unwrap();
-            service.settled().await;
+            facts.heartbeat_at = Timestamp(control.now().as_second());
+            control.submit(Op::put_node(facts)).await.unwrap();
+            control.settled().await;
         }
         let rules = Rules {
             grants: "joint",

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Role;
+use berth_control::ControlOptions;
 use berth_ledger::Backend;
 use berth_pgtemp::TempPostgres;
-use berth_server::service::ServiceOptions;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -34,7 +34,7 @@ pub(crate) struct Stage {
 }
 
 /// Nobody is lost for want of a sign of life, however long a run is.
-fn patient(options: &mut ServiceOptions) {
+fn patient(options: &mut ControlOptions) {
     options.settings.lost_after = Duration::from_secs(86_400);
 }
 
@@ -81,7 +81,7 @@ impl Stage {
     /// Stops the server that is asked and starts another in its place, on the same ledger.
     pub(crate) async fn restart(&mut self) {
         let old = self.servers.remove(self.at);
-        let weak = Arc::downgrade(&old.service);
+        let weak = Arc::downgrade(&old.control);
         old.stop().await;
         let began = Instant::now();
         while weak.strong_count() > 0 && began.elapsed() < PATIENCE {

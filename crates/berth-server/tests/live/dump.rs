@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use berth_api::MigrationState;
+use berth_control::debug::{ClassDump, Dump, Invariant, check};
 use berth_engine::elastic::Size;
 use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, Timestamp};
 use berth_ledger::Role as ClaimRole;
-use berth_server::debug::{ClassDump, Dump, Invariant, check};
 use serde_json::json;
 
 use crate::stage::{Stage, elastic};
@@ -60,7 +60,7 @@ async fn a_dump_of_a_live_server_is_sound_and_becomes_a_fleet_that_plans_as_the_
     let checked = check(&dump);
     assert_eq!(checked.violations, []);
     assert_eq!((checked.nodes, checked.claims, checked.unsteady), (2, 6, 0), "{checked:?}");
-    assert!(dump.cursors.mirror >= dump.cursors.ledger && dump.cursors.ledger > 0);
+    assert!(dump.cursors.replica >= dump.cursors.ledger && dump.cursors.ledger > 0);
     assert_eq!(dump.in_flight.migrations, 1);
     let [migration] = dump.migrations.as_slice() else { panic!("{:?}", dump.migrations) };
     assert_eq!(migration.record.state, MigrationState::Copying);
@@ -119,7 +119,7 @@ fn tamperings() -> Vec<(Invariant, Tamper)> {
         (I::CatalogueUsed, |dump| {
             dump.nodes[1].copies.catalogue.as_mut().unwrap().claims.disk -= 1
         }),
-        (I::MirrorUsed, |dump| dump.nodes[0].copies.mirror.as_mut().unwrap().bandwidth += 1),
+        (I::MirrorUsed, |dump| dump.nodes[0].copies.replica.as_mut().unwrap().bandwidth += 1),
         (I::NodeClasses, |dump| {
             dump.nodes[0].classes.insert("gpu".to_owned(), ClassDump { limit: 1, used: 1 });
         }),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Role;
+use berth_control::debug::Dump;
 use berth_engine::{
     Amounts, Demand, Elastic, InstanceId, InstanceRequest, NodeFacts, NodeId, Ratios, Timestamp,
 };
 use berth_ledger::{Adopt, Answer, Op, Outcome, Text};
-use berth_server::debug::Dump;
 use serde_json::{Value, json};
 
 use crate::common::Server;
@@ -41,11 +41,11 @@ impl Stage {
     /// Registers a node with 16 cores and 64 GiB, each given once.
     pub(crate) async fn add_node(&self, id: &str) {
         let mut facts = NodeFacts::new(id, Amounts::new(16_000, 65_536).with_disk(1 << 20));
-        facts.heartbeat_at = Timestamp(self.server.service.now().as_second());
+        facts.heartbeat_at = Timestamp(self.server.control.now().as_second());
         facts.ratios = Ratios { cpu_permille: 1000, memory_permille: 1000, disk_permille: 1000 };
-        let answer = self.server.service.submit(Op::put_node(facts)).await.unwrap();
+        let answer = self.server.control.submit(Op::put_node(facts)).await.unwrap();
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
-        self.server.service.settled().await;
+        self.server.control.settled().await;
     }
 
     /// Places an instance and has it run. Returns its id and its node.
@@ -68,16 +68,16 @@ impl Stage {
         let mut request = InstanceRequest::new(instance, "acme", Amounts::new(using.0, using.1));
         let (min, max) = (Amounts::new(250, 512), Amounts::new(max.0, max.1));
         request.elastic = Some(Elastic::new(min, max));
-        let policy = self.server.service.catalog.policy().unwrap();
+        let policy = self.server.control.catalog.policy().unwrap();
         let op = Op::Adopt(Adopt {
             request_id: Text::from(format!("adopt-{instance}-{node}")),
             demand: Demand::new(&request, &policy),
             request: Arc::new(request),
             node: NodeId::new(node),
         });
-        let answer = self.server.service.submit(op).await.unwrap();
+        let answer = self.server.control.submit(op).await.unwrap();
         assert!(matches!(answer, Answer::Claim(Ok(_))), "{answer:?}");
-        self.server.service.settled().await;
+        self.server.control.settled().await;
     }
 
     /// What is inside the server.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use berth_control::debug::check;
 use berth_ledger::Backend;
 use berth_pgtemp::TempPostgres;
-use berth_server::debug::check;
 use serde_json::json;
 
 use crate::common::Server;

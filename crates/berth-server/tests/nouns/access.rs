@@ -1,9 +1,10 @@
 //! Tokens, the audit log and the state.
 
 use berth_api::Role;
+use berth_control::ControlOptions;
 use berth_engine::Policy;
 use berth_ledger::{Backend, Ledger, Options};
-use berth_server::service::{Service, ServiceOptions};
+use berth_server::AppState;
 use serde_json::json;
 
 use crate::common::{Server, new_token};
@@ -33,7 +34,7 @@ async fn a_token_is_made_shown_once_and_revoked() {
     // An admin's last token stays; one that has ended is no help.
     let own = format!("/v1/tokens/{}", record.token.id);
     let (mut ended, _) = server.mint(&new_token(Role::Admin)).await;
-    ended.token.expires_at = Some(server.service.now());
+    ended.token.expires_at = Some(server.control.now());
     server.store(&ended).await;
     server.delete(&admin, &own).await.problem(409, "last_admin");
     let second = server.token(Role::Admin).await;
@@ -58,7 +59,7 @@ async fn a_token_revoked_on_one_server_ends_on_another() {
     let one = Server::start().await;
     let admin = one.token(Role::Admin).await;
     let path = one.ledger_path();
-    let two = Server::start_with(|options: &mut ServiceOptions| {
+    let two = Server::start_with(|options: &mut ControlOptions| {
         options.backend = Backend::Sqlite(path);
     })
     .await;
@@ -126,10 +127,11 @@ async fn the_state_of_one_server_can_be_another() {
     let transfer = copy.import(&mut state.text.as_bytes()).unwrap();
     assert_eq!(transfer.tables["pool"], 1);
     drop(copy);
-    let options = ServiceOptions::new(backend, Policy::builtin("balanced").unwrap());
-    let service = Service::start(options).unwrap();
-    assert!(service.tokens.caller(&admin, None, service.now()).is_some());
-    service.settled().await;
-    assert_eq!(service.catalog.books().nodes.len(), 300);
-    service.stopping.cancel();
+    let options = ControlOptions::new(backend, Policy::builtin("balanced").unwrap());
+    let state = AppState::start(options, false).unwrap();
+    let control = &state.control;
+    assert!(state.access.tokens.caller(&admin, None, control.now()).is_some());
+    control.settled().await;
+    assert_eq!(control.catalog.books().nodes.len(), 300);
+    control.stopping.cancel();
 }

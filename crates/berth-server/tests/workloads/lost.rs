@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use berth_control::ControlOptions;
 use berth_engine::CapacityType;
-use berth_server::service::ServiceOptions;
 use serde_json::{Value, json};
 
 use crate::world::{Store, World};
 
-fn soon_lost(options: &mut ServiceOptions) {
+fn soon_lost(options: &mut ControlOptions) {
     options.settings.lost_after = Duration::from_secs(3);
     options.settings.lost_grace = Duration::from_secs(2);
 }

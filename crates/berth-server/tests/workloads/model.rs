@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use berth_control::ControlOptions;
 use berth_engine::{CapacityType, NodeId};
-use berth_server::service::ServiceOptions;
 use serde_json::{Value, json};
 
 use crate::auditor::Auditor;
@@ -62,13 +62,13 @@ fn workload(name: &str, replicas: u64, limit: u64, release: u64) -> Value {
     fields
 }
 
-fn impatient(options: &mut ServiceOptions) {
+fn impatient(options: &mut ControlOptions) {
     options.settings.lost_after = Duration::from_secs(2);
     options.settings.lost_grace = Duration::from_secs(1);
 }
 
 /// Signs of life reach the other server within a few seconds.
-fn patient(options: &mut ServiceOptions) {
+fn patient(options: &mut ControlOptions) {
     options.settings.lost_after = Duration::from_secs(8);
     options.settings.lost_grace = Duration::from_secs(2);
 }
@@ -192,7 +192,7 @@ impl Model {
     }
 
     fn check(&mut self) {
-        let ledger = &self.world.servers[0].service.ledger;
+        let ledger = &self.world.servers[0].control.ledger;
         tokio::task::block_in_place(|| self.auditor.read(ledger));
         assert!(
             self.auditor.broken.is_empty(),

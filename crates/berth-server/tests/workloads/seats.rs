@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_server::service::ServiceOptions;
+use berth_control::ControlOptions;
 use serde_json::{Value, json};
 
 use crate::world::{Store, World, creation, in_short, merge};
@@ -17,8 +17,8 @@ async fn created_by_callers(max_on_demand: u32) -> World {
 }
 
 /// Leases that ran out are ended soon.
-fn reaping(options: &mut ServiceOptions) {
-    options.chores.reap_every = Duration::from_millis(200);
+fn reaping(options: &mut ControlOptions) {
+    options.maintenance.reap_every = Duration::from_millis(200);
 }
 
 /// The agents of the fleet start nothing.

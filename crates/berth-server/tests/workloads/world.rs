@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::Role;
+use berth_control::ControlOptions;
 use berth_engine::{Amounts, CapacityType, NodeFacts, NodeId, Timestamp};
 use berth_ledger::{Answer, Backend, Op, Outcome};
 use berth_pgtemp::TempPostgres;
-use berth_server::service::ServiceOptions;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -50,7 +50,7 @@ pub(crate) struct World {
     pub(crate) manners: Arc<Mutex<Manners>>,
     nodes: Arc<Mutex<Vec<String>>>,
     crew: JoinHandle<()>,
-    change: fn(&mut ServiceOptions),
+    change: fn(&mut ControlOptions),
     backend: Backend,
     _postgres: Option<TempPostgres>,
     _folder: tempfile::TempDir,
@@ -66,7 +66,7 @@ impl World {
     pub(crate) async fn with(
         store: Store,
         servers: usize,
-        change: fn(&mut ServiceOptions),
+        change: fn(&mut ControlOptions),
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (postgres, backend) = match store {
@@ -133,11 +133,11 @@ impl World {
     pub(crate) async fn node_with(&self, id: &str, change: impl FnOnce(&mut NodeFacts)) {
         let server = &self.servers[0];
         let mut facts = NodeFacts::new(id, Amounts::new(16_000, 65_536).with_disk(1 << 20));
-        facts.heartbeat_at = Timestamp(server.service.now().as_second());
+        facts.heartbeat_at = Timestamp(server.control.now().as_second());
         change(&mut facts);
-        let answer = server.service.submit(Op::put_node(facts)).await.unwrap();
+        let answer = server.control.submit(Op::put_node(facts)).await.unwrap();
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
-        server.service.settled().await;
+        server.control.settled().await;
         self.nodes.lock().unwrap().push(id.to_owned());
     }
 
@@ -155,7 +155,7 @@ impl World {
     pub(crate) async fn restart(&mut self) {
         self.crew.abort();
         let old = self.servers.remove(0);
-        let weak = Arc::downgrade(&old.service);
+        let weak = Arc::downgrade(&old.control);
         old.stop().await;
         let began = Instant::now();
         while weak.strong_count() > 0 && began.elapsed() < Duration::from_secs(10) {
@@ -297,7 +297,7 @@ impl World {
     pub(crate) async fn lose(&self, instance: &Value) {
         let path = format!("/v1/claims/{}/release", instance.as_str().unwrap());
         self.post(&path, &json!({ "confirmed": true, "reason": "reclaim" })).await.expect(200);
-        self.servers[0].service.settled().await;
+        self.servers[0].control.settled().await;
     }
 
     /// The one that has a seat of the newest revision.

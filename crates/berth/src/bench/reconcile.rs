@@ -1,7 +1,7 @@
 //! `berth bench reconcile`: what it costs to keep many workloads as they are, and how soon a change
 //! is acted on.
 //!
-//! A service of its own in this process, on an embedded ledger, with everything it does by default.
+//! A control plane of its own in this process, on an embedded ledger, with everything it does by default.
 //! Agents are not played: members are said to run straight to the ledger.
 
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_control::workloads::look_at_all;
+use berth_control::{ControlOptions, ControlPlane};
 use berth_engine::{Amounts, NodeFacts, Policy, Timestamp};
 use berth_ledger::{
     Advance, Answer, Backend, ClaimKey, ClaimState, Expect, Job, LedgerError, Op, Step, Workload,
 };
-use berth_server::service::{Service, ServiceOptions};
-use berth_server::workloads::look_at_all;
 use clap::Args;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -94,31 +94,32 @@ impl ReconcileBench {
             None => tempfile::tempdir()?,
         };
         let backend = Backend::Sqlite(folder.path().join("berth.db"));
-        let service = Service::start(ServiceOptions::new(backend, Policy::builtin("balanced")?))?;
+        let control =
+            ControlPlane::start(ControlOptions::new(backend, Policy::builtin("balanced")?))?;
         let each = self.instances.div_ceil(self.workloads);
         let soon = jiff::Timestamp::now().as_second() + 86_400;
-        submit(&service, (0..self.nodes).map(|number| Op::put_node(node(number, soon))))?;
+        submit(&control, (0..self.nodes).map(|number| Op::put_node(node(number, soon))))?;
         let began = Instant::now();
-        submit(&service, (0..self.workloads).map(|number| put(number, i64::from(each), 1)))?;
+        submit(&control, (0..self.workloads).map(|number| put(number, i64::from(each), 1)))?;
         let wanted = (self.workloads * each) as usize;
-        until(&service, wanted, Duration::from_secs(600)).await?;
+        until(&control, wanted, Duration::from_secs(600)).await?;
         let converge = began.elapsed();
-        activate(&service)?;
-        service.settled().await;
-        let idle = idle_passes(&service)?;
-        let before = service.ledger.stats().transactions;
+        activate(&control)?;
+        control.settled().await;
+        let idle = idle_passes(&control)?;
+        let before = control.ledger.stats().transactions;
         tokio::time::sleep(QUIET).await;
-        let idle_writes = service.ledger.stats().transactions - before;
+        let idle_writes = control.ledger.stats().transactions - before;
         let mut changes = Vec::new();
         for round in 0..ROUNDS.min(self.workloads) {
             let began = Instant::now();
-            submit(&service, [put(round, i64::from(each) + 1, 2)])?;
+            submit(&control, [put(round, i64::from(each) + 1, 2)])?;
             let wanted = wanted + round as usize + 1;
-            until(&service, wanted, Duration::from_secs(30)).await?;
+            until(&control, wanted, Duration::from_secs(30)).await?;
             changes.push(began.elapsed());
         }
         changes.sort_unstable();
-        service.stopping.cancel();
+        control.stopping.cancel();
         Ok(Report {
             workloads: self.workloads,
             instances: self.workloads * each,
@@ -134,11 +135,11 @@ impl ReconcileBench {
     }
 }
 
-fn idle_passes(service: &Service) -> anyhow::Result<Vec<Duration>> {
+fn idle_passes(control: &ControlPlane) -> anyhow::Result<Vec<Duration>> {
     let mut passes = Vec::new();
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        let busy = look_at_all(service);
+        let busy = look_at_all(control);
         passes.push(began.elapsed());
         if busy > 0 {
             bail!("{busy} workloads have something to do though everything runs");
@@ -194,7 +195,7 @@ fn put(number: u32, replicas: i64, version: i64) -> Op {
 }
 
 /// Does operations, many at once, and waits until all are durable.
-fn submit(service: &Service, ops: impl IntoIterator<Item = Op>) -> anyhow::Result<()> {
+fn submit(control: &ControlPlane, ops: impl IntoIterator<Item = Op>) -> anyhow::Result<()> {
     let mut ops = ops.into_iter().peekable();
     while ops.peek().is_some() {
         let (sender, answers) = mpsc::channel::<Result<Answer, LedgerError>>();
@@ -207,7 +208,7 @@ fn submit(service: &Service, ops: impl IntoIterator<Item = Op>) -> anyhow::Resul
             })
             .collect();
         drop(sender);
-        service.ledger.submit(some);
+        control.ledger.submit(some);
         for answer in answers {
             if let Answer::Claim(Err(rejected)) = answer? {
                 bail!("a step was refused: {}", rejected.code());
@@ -218,10 +219,14 @@ fn submit(service: &Service, ops: impl IntoIterator<Item = Op>) -> anyhow::Resul
 }
 
 /// Waits until so many members have a place.
-async fn until(service: &Arc<Service>, members: usize, patience: Duration) -> anyhow::Result<()> {
+async fn until(
+    control: &Arc<ControlPlane>,
+    members: usize,
+    patience: Duration,
+) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
-        let placed = service.catalog.books().claims.len();
+        let placed = control.catalog.books().claims.len();
         if placed >= members {
             return Ok(());
         }
@@ -233,9 +238,9 @@ async fn until(service: &Arc<Service>, members: usize, patience: Duration) -> an
 }
 
 /// Says of every member that it runs.
-fn activate(service: &Service) -> anyhow::Result<()> {
+fn activate(control: &ControlPlane) -> anyhow::Result<()> {
     let claims: Vec<(ClaimKey, i64)> = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         let held = books.claims.values().filter(|claim| claim.state == ClaimState::Held);
         held.map(|claim| (claim.key, claim.fence)).collect()
     };
@@ -243,7 +248,7 @@ fn activate(service: &Service) -> anyhow::Result<()> {
         let ops = claims.iter().map(|(key, fence)| {
             Op::Advance(Advance { key: *key, owner: None, fence: *fence, step })
         });
-        submit(service, ops).context("members could not be said to run")?;
+        submit(control, ops).context("members could not be said to run")?;
     }
     Ok(())
 }

@@ -8,9 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use berth_api::{ImportReport, NewToken, Role};
 use berth_client::{Client, Connect};
+use berth_control::Caller;
 use berth_engine::{Amounts, NodeFacts};
 use berth_ledger::{Backend, Ledger, Options};
-use berth_server::{Caller, TokenRecord, service};
+use berth_server::TokenRecord;
+use berth_server::access::store_token;
 use tempfile::TempDir;
 
 /// Nodes that are added with one request.
@@ -154,6 +156,6 @@ fn make_token(backend: Backend) -> anyhow::Result<String> {
     let (name, role) = ("bench".to_owned(), Role::Admin);
     let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
     let (record, secret) = TokenRecord::make(&new, jiff::Timestamp::now())?;
-    service::store_token(&ledger, &record, &Caller::local("berth bench"))?;
+    store_token(&ledger, &record, &Caller::local("berth bench"))?;
     Ok(secret)
 }

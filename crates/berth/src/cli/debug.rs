@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use berth_server::debug::{Checked, Dump, check};
+use berth_control::debug::{Checked, Dump, check};
 use clap::{Args, Subcommand};
 
 use super::place::file;

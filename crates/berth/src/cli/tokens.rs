@@ -1,8 +1,9 @@
 //! `berth tokens`: credentials of people, agents and tenants.
 
 use berth_api::{NewToken, Role, Token, TokenMade};
+use berth_control::Caller;
 use berth_ledger::{Backend, Ledger, Options};
-use berth_server::{Caller, TokenRecord};
+use berth_server::TokenRecord;
 use clap::{Args, Subcommand};
 
 use super::resource::{NameArgs, Resource};
@@ -180,8 +181,7 @@ fn create_in_database(url: &str, new: &NewToken) -> CmdResult<TokenMade> {
     let options = Options { lanes: 1, ..Options::default() };
     let ledger = Ledger::open(backend, options).map_err(|error| failed(&error))?;
     let caller = Caller::local("berth tokens create");
-    berth_server::service::store_token(&ledger, &record, &caller)
-        .map_err(|error| failed(&error))?;
+    berth_server::access::store_token(&ledger, &record, &caller).map_err(|error| failed(&error))?;
     Ok(TokenMade { token: record.token, secret })
 }
 

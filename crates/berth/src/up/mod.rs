@@ -16,13 +16,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use berth_client::{Client, Connect};
+use berth_control::ControlPlane;
 use berth_server::config::Loaded;
 use berth_server::policy_file::PolicyFile;
-use berth_server::router;
 use berth_server::serve::Stop;
-use berth_server::service::Service;
 use berth_server::telemetry::Telemetry;
 use berth_server::wire;
+use berth_server::{AppState, router};
 use berth_sim::agents::DemoOptions;
 use clap::Args;
 use sd_notify::NotifyState;
@@ -82,33 +82,33 @@ impl Up {
         let wire = open::listen("--wire-listen", &loaded.config.wire.listen)?;
         let (own, others) = (server.addresses(), wire.addresses());
         let opened = Opened::new(&loaded.config, self.demo.is_some(), &own, &others)?;
-        let service = opened.start(&loaded.config).await?;
+        let state = opened.start(&loaded.config).await?;
         let mut policy_file = loaded.config.policy_file.clone().map(PolicyFile::new);
         if let Some(file) = &mut policy_file {
-            file.look(&service, true).await;
+            file.look(&state.control, true).await;
         }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
         let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
-        let app = router(Arc::clone(&service), loaded.config.http.limits);
+        let app = router(state.clone(), loaded.config.http.limits);
         let wire = wire.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
-        let wire_app = wire::router(Arc::clone(&service), loaded.config.wire_settings());
-        let steps = Stop { draining: service.draining.clone(), ..Stop::default() };
+        let wire_app = wire::router(state.clone(), loaded.config.wire_settings());
+        let steps = Stop { draining: state.control.draining.clone(), ..Stop::default() };
         let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
         let serving = tokio::spawn(async move {
             tokio::join!(on_own, on_wire);
         });
 
-        let sign_in = sign_in::arrange(&opened, &service, self.demo.is_some()).await?;
+        let sign_in = sign_in::arrange(&opened, &state, self.demo.is_some()).await?;
         greeting::print(&opened, &sign_in, self.demo);
         let demo = match self.demo {
-            Some(hosts) => Some(tokio::spawn(play(&opened, &service, hosts)?)),
+            Some(hosts) => Some(tokio::spawn(play(&opened, &state, hosts)?)),
             None => None,
         };
         let current = Arc::new(ArcSwap::from_pointee(loaded));
         let reloader = Reloader {
             flags: self.flags,
             current: Arc::clone(&current),
-            service: Arc::clone(&service),
+            control: Arc::clone(&state.control),
             limits,
             telemetry,
             own: opened.own.clone(),
@@ -122,11 +122,11 @@ impl Up {
         let why = signals.next().await;
         reloading.abort();
         let _ = reloading.await;
-        stop::stop(why, &mut signals, &steps, &service, serving, &current).await;
+        stop::stop(why, &mut signals, &steps, &state.control, serving, &current).await;
         if let Some(demo) = demo {
             let _ = demo.await;
         }
-        close(service).await;
+        close(state.control).await;
         drop(opened);
         Ok(())
     }
@@ -136,10 +136,10 @@ impl Up {
 /// process only and ends with it.
 fn play(
     opened: &Opened,
-    service: &Arc<Service>,
+    state: &AppState,
     hosts: u64,
 ) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
-    let token = sign_in::token_of_this_process(service)?;
+    let token = sign_in::token_of_this_process(&state.access)?;
     let ca_pem = match &opened.own {
         Some(own) => Some(std::fs::read(own.authority.ca_cert())?),
         None => None,
@@ -148,18 +148,18 @@ fn play(
     let connect = Connect { url, token: Some(token), ca_pem, ..Connect::default() };
     let client = Client::new(connect).context("the simulated fleet has no way to the server")?;
     let options = DemoOptions { hosts, ..DemoOptions::default() };
-    Ok(berth_sim::agents::run(client, options, service.draining.clone()))
+    Ok(berth_sim::agents::run(client, options, state.control.draining.clone()))
 }
 
 /// Closes the ledger: everything that was answered is in it, and nothing is half done.
-async fn close(service: Arc<Service>) {
+async fn close(control: Arc<ControlPlane>) {
     let tick = std::time::Duration::from_millis(10);
-    // Loops end when they are told; each holds the service until then.
+    // Loops end when they are told; each holds the control plane until then.
     for _ in 0..500 {
-        if Arc::strong_count(&service) == 1 {
+        if Arc::strong_count(&control) == 1 {
             break;
         }
         tokio::time::sleep(tick).await;
     }
-    let _ = tokio::task::spawn_blocking(move || drop(service)).await;
+    let _ = tokio::task::spawn_blocking(move || drop(control)).await;
 }

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
+use berth_control::PlacerOptions;
+use berth_control::{ControlOptions, StartError};
 use berth_engine::Policy;
 use berth_ledger::{Backend, LedgerError};
-use berth_server::PlacerOptions;
+use berth_server::AppState;
 use berth_server::config::{Config, TlsMode};
 use berth_server::serve::{Authority, Server, Tls, TlsFiles};
-use berth_server::service::{Service, ServiceError, ServiceOptions};
 
 use super::lock::Lock;
 use super::options::default_data_dir;
@@ -97,23 +98,25 @@ impl Opened {
     }
 
     /// Opens the ledger and starts what works on it.
-    pub(super) async fn start(&self, config: &Config) -> anyhow::Result<Arc<Service>> {
+    pub(super) async fn start(&self, config: &Config) -> anyhow::Result<AppState> {
         let mut placer = PlacerOptions::new(policy(&config.policy)?);
         placer.ledger = config.ledger;
         placer.follow_every = config.follow_every;
-        let options = ServiceOptions {
+        let options = ControlOptions {
             backend: self.backend.clone(),
             placer,
             settings: config.settings.clone(),
-            chores: config.chores,
-            no_sign_in: config.server.no_sign_in,
+            maintenance: config.maintenance,
+            followers: Vec::new(),
         };
         // It waits for the database.
-        let started = tokio::task::spawn_blocking(move || Service::start(options)).await?;
+        let no_sign_in = config.server.no_sign_in;
+        let start = move || AppState::start(options, no_sign_in);
+        let started = tokio::task::spawn_blocking(start).await?;
         started.map_err(|error| self.explain(error))
     }
 
-    fn explain(&self, error: ServiceError) -> anyhow::Error {
+    fn explain(&self, error: StartError) -> anyhow::Error {
         let error = anyhow::Error::from(error);
         let name = self.database();
         match error.chain().find_map(|cause| cause.downcast_ref::<LedgerError>()) {

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use berth_control::ControlPlane;
 use berth_server::config::{Key, Loaded};
 use berth_server::policy_file::PolicyFile;
 use berth_server::serve::{ConnectionLimits, Tls};
-use berth_server::service::Service;
 use berth_server::telemetry::Telemetry;
 use notify::Watcher as _;
 use sd_notify::NotifyState;
@@ -33,7 +33,7 @@ pub(super) struct Reloader {
     pub(super) flags: Flags,
     /// What the server was started with, and later what was last accepted.
     pub(super) current: Arc<ArcSwap<Loaded>>,
-    pub(super) service: Arc<Service>,
+    pub(super) control: Arc<ControlPlane>,
     pub(super) limits: Arc<ArcSwap<ConnectionLimits>>,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) own: Option<Own>,
@@ -101,7 +101,7 @@ impl Reloader {
 
     async fn look_at_policy(&mut self, asked: bool) {
         if let Some(file) = &mut self.policy_file {
-            file.look(&self.service, asked).await;
+            file.look(&self.control, asked).await;
         }
     }
 
@@ -143,8 +143,8 @@ impl Reloader {
         let (_, restart) = loaded.changed(started);
         if !live.is_empty() {
             let config = &loaded.config;
-            self.service.settings.store(Arc::new(config.settings.clone()));
-            self.service.chores.store(Arc::new(config.chores));
+            self.control.settings.store(Arc::new(config.settings.clone()));
+            self.control.maintenance.store(Arc::new(config.maintenance));
             self.limits.store(Arc::new(config.http.connections));
             if let Err(error) = self.telemetry.set_level(&config.telemetry.log_level) {
                 tracing::error!(%error, "what is logged stays as it was");

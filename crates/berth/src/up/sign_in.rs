@@ -2,11 +2,10 @@
 //! commands read it from.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use berth_api::{NewToken, Role};
-use berth_server::TokenRecord;
-use berth_server::service::Service;
+use berth_control::clock::now;
+use berth_server::{AccessControl, AppState, TokenRecord};
 
 use super::client_file::{self, Entry, Saved};
 use super::open::Opened;
@@ -27,17 +26,18 @@ pub(super) struct SignIn {
 /// Makes the first token, and sees to it that the commands on this machine know it.
 pub(super) async fn arrange(
     opened: &Opened,
-    service: &Arc<Service>,
+    state: &AppState,
     demo: bool,
 ) -> anyhow::Result<SignIn> {
-    let known = Arc::clone(service);
-    let mut token = tokio::task::spawn_blocking(move || known.first_token()).await??;
+    let known = state.clone();
+    let first = move || known.access.first_token(&known.control.ledger);
+    let mut token = tokio::task::spawn_blocking(first).await??;
     let (url, user) = (opened.local_url(), client_file::path());
     let beside = opened.data_dir.join("client.toml");
     let mut places = user.iter().chain([&beside]);
     let works = |path: &&PathBuf| {
         client_file::load(path).is_some_and(|entry| {
-            let by = |token: &str| service.tokens.caller(token, None, service.now()).is_some();
+            let by = |token: &str| state.access.tokens.caller(token, None, now()).is_some();
             let allowed = entry.token.as_deref().map_or(opened.no_sign_in, by);
             entry.url.trim_end_matches('/') == url && allowed
         })
@@ -49,9 +49,9 @@ pub(super) async fn arrange(
     }
     if token.is_none() && demo && !opened.no_sign_in {
         // Nobody should have to look for the token of a demonstration.
-        let known = Arc::clone(service);
-        let made = tokio::task::spawn_blocking(move || known.admin_token("demo"));
-        token = Some(made.await??);
+        let known = state.clone();
+        let make = move || known.access.admin_token(&known.control.ledger, "demo");
+        token = Some(tokio::task::spawn_blocking(make).await??);
     }
     if token.is_none() && !opened.no_sign_in {
         return Ok(SignIn { token, saved: None, ready: false, file: None });
@@ -77,11 +77,11 @@ fn must_be_named(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// A token that only this process knows: it is never stored, and ends with it.
-pub(super) fn token_of_this_process(service: &Service) -> anyhow::Result<String> {
+pub(super) fn token_of_this_process(access: &AccessControl) -> anyhow::Result<String> {
     let name = "simulated fleet".to_owned();
     let role = Role::Admin;
     let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
-    let (record, secret) = TokenRecord::make(&new, service.now())?;
-    service.tokens.put(record);
+    let (record, secret) = TokenRecord::make(&new, now())?;
+    access.tokens.put_local(record);
     Ok(secret)
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use berth_control::ControlPlane;
 use berth_server::config::Loaded;
 use berth_server::serve::Stop;
-use berth_server::service::Service;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ pub(super) async fn stop(
     why: &'static str,
     signals: &mut Signals,
     steps: &Stop,
-    service: &Service,
+    control: &ControlPlane,
     mut serving: JoinHandle<()>,
     current: &Arc<ArcSwap<Loaded>>,
 ) {
@@ -52,7 +52,7 @@ pub(super) async fn stop(
     };
     steps.closing.cancel();
     // Streams and loops end.
-    service.stopping.cancel();
+    control.stopping.cancel();
     let in_time = !hurry
         && tokio::select! {
             _ = &mut serving => true,

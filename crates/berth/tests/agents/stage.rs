@@ -4,15 +4,14 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::engine::{InstanceId, NodeId, Policy};
 use berth_api::{ClaimState, InstanceSpec, Mode, NewToken, PlaceRequest, Resources, Role};
 use berth_client::{Client, Connect, PlaceOutcome};
+use berth_control::ControlOptions;
 use berth_ledger::Backend;
-use berth_server::service::{Service, ServiceOptions};
-use berth_server::{HttpLimits, TokenRecord, router};
+use berth_server::{AppState, HttpLimits, TokenRecord, router};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -21,7 +20,7 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     pub(crate) admin_token: String,
     pub(crate) folder: TempDir,
-    service: Arc<Service>,
+    state: AppState,
     address: SocketAddr,
     serving: JoinHandle<()>,
 }
@@ -30,22 +29,22 @@ impl Stage {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let backend = Backend::Sqlite(folder.path().join("ledger.db"));
-        let mut options = ServiceOptions::new(backend, Policy::builtin("balanced").unwrap());
+        let mut options = ControlOptions::new(backend, Policy::builtin("balanced").unwrap());
         options.settings.heartbeat_every = Duration::from_secs(1);
         let started = tokio::task::spawn_blocking(move || {
-            let service = Service::start(options).unwrap();
-            let token = service.first_token().unwrap().unwrap();
-            (service, token)
+            let state = AppState::start(options, false).unwrap();
+            let token = state.access.first_token(&state.control.ledger).unwrap().unwrap();
+            (state, token)
         });
-        let (service, token) = started.await.unwrap();
+        let (state, token) = started.await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let app = router(Arc::clone(&service), HttpLimits::default());
+        let app = router(state.clone(), HttpLimits::default());
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         let admin_token = token.clone();
         let (url, token) = (format!("http://{address}"), Some(token));
         let client = Client::new(Connect { url, token, ..Connect::default() }).unwrap();
-        Self { client, admin_token, folder, service, address, serving }
+        Self { client, admin_token, folder, state, address, serving }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -61,7 +60,7 @@ impl Stage {
             expires_in_s: None,
         };
         let (record, secret) = TokenRecord::make(&new, jiff::Timestamp::now()).unwrap();
-        self.service.tokens.put(record);
+        self.state.access.tokens.put_local(record);
         secret
     }
 
@@ -172,7 +171,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.serving.abort();
-        self.service.stopping.cancel();
+        self.state.control.stopping.cancel();
         // A test that failed must leave nothing running either.
         for pid in processes_in(self.folder.path()) {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {

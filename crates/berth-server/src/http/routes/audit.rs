@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::http::extract::Query;
 use crate::http::list::{limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::service::{Service, moment};
+use crate::problem::{Answer, ApiError};
+use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list))
@@ -44,7 +44,7 @@ struct Wanted {
 #[utoipa::path(get, path = "/v1/audit", tag = "access", params(Wanted),
     responses((status = 200, description = "Entries.", body = Page<AuditEntry>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<AuditEntry>>> {
     let most = limit(asked.limit)?;
@@ -56,7 +56,7 @@ async fn list(
     };
     let Wanted { actor, action, subject, .. } = asked;
     let filter = AuditFilter { actor, action, subject_contains: subject };
-    let found = service.read(move |ledger| ledger.audit(before, most + 1, &filter)).await?;
+    let found = control.read(move |ledger| ledger.audit(before, most + 1, &filter)).await?;
     let named = found.into_iter().map(|entry| (entry.n.to_string(), view(&entry)));
     Ok(axum::Json(part(named, most)))
 }

@@ -15,13 +15,13 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::access::Caller;
-use crate::catalog::{Books, ClaimEntry};
 use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::Audience;
-use crate::service::{Service, moment};
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::placement::Audience;
+use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -177,13 +177,13 @@ pub(super) fn view(claim: &ClaimEntry, sees_nodes: bool) -> Claim {
 #[utoipa::path(get, path = "/v1/claims", tag = "claims", params(Wanted),
     responses((status = 200, description = "Claims.", body = Page<Claim>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Claim>>> {
-    service.settled().await;
-    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
-    let books = service.catalog.books();
+    control.settled().await;
+    let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
+    let books = control.catalog.books();
     wanted(&books, &caller, &asked, None, |claim| view(claim, sees_nodes)).map(axum::Json)
 }
 
@@ -209,19 +209,19 @@ fn key_of(instance: Uuid, which: WhichRole) -> ClaimKey {
     params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
     responses((status = 200, description = "The claim.", body = Claim)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(which): Query<WhichRole>,
 ) -> Answer<axum::Json<Claim>> {
     let key = key_of(instance, which);
     let hidden = || ApiError::not_found("claim", &instance.to_string());
-    let claim = service.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
+    let claim = control.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
     let is_agent = caller.role == Role::Agent;
     if !caller.sees(&claim.owner) || (is_agent && caller.node() != Some(&claim.node)) {
         return Err(hidden());
     }
-    let sees_nodes = Audience::of(&service, &caller, &claim.owner).sees_nodes();
+    let sees_nodes = Audience::of(&control, &caller, &claim.owner).sees_nodes();
     let values = claim.ties.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
     Ok(axum::Json(Claim {
         instance: claim.key.instance,
@@ -241,7 +241,7 @@ async fn get(
 
 /// For whom a step is taken: a tenant must own the claim, an agent must have it on its node.
 /// Returns the tenant that the ledger is to check.
-async fn may_step(service: &Service, caller: &Caller, key: ClaimKey) -> Answer<Option<Text>> {
+async fn may_step(control: &ControlPlane, caller: &Caller, key: ClaimKey) -> Answer<Option<Text>> {
     if !caller.is_tenant() && caller.role != Role::Agent {
         return Ok(None);
     }
@@ -250,7 +250,7 @@ async fn may_step(service: &Service, caller: &Caller, key: ClaimKey) -> Answer<O
         // The second claim of an instance that moves is its migration's.
         return Err(hidden());
     }
-    let claim = service.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
+    let claim = control.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
     let on_node = caller.node().is_none_or(|node| *node == claim.node);
     if !caller.sees(&claim.owner) || !on_node {
         return Err(hidden());
@@ -269,16 +269,16 @@ fn standing(standing: &berth_ledger::Standing) -> Standing {
 }
 
 async fn advance(
-    service: &Service,
+    control: &ControlPlane,
     caller: &Caller,
     action: &'static str,
     key: ClaimKey,
     fence: i64,
     step: Step,
 ) -> Answer<axum::Json<Standing>> {
-    let owner = may_step(service, caller, key).await?;
+    let owner = may_step(control, caller, key).await?;
     let op = Op::Advance(Advance { key, owner, fence, step });
-    let done = service.step(caller, action, key.to_string(), op).await??;
+    let done = control.step(caller, action, key.to_string(), op).await??;
     Ok(axum::Json(standing(&done)))
 }
 
@@ -290,7 +290,7 @@ async fn advance(
     request_body = RenewClaim,
     responses((status = 200, description = "The claim now.", body = Standing)))]
 async fn renew(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(which): Query<WhichRole>,
@@ -301,7 +301,7 @@ async fn renew(
         return Err(ApiError::field("lease_s", Some(lease_s.to_string()), "1 to 86400 seconds"));
     }
     let (key, step) = (key_of(instance, which), Step::Renew { lease_s });
-    advance(&service, &caller, "claim.renew", key, renewal.fence, step).await
+    advance(&control, &caller, "claim.renew", key, renewal.fence, step).await
 }
 
 /// Bind a claim
@@ -312,14 +312,14 @@ async fn renew(
     request_body = FenceOnly,
     responses((status = 200, description = "The claim now.", body = Standing)))]
 async fn bind(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(which): Query<WhichRole>,
     Json(body): Json<FenceOnly>,
 ) -> Answer<axum::Json<Standing>> {
     let key = key_of(instance, which);
-    advance(&service, &caller, "claim.bind", key, body.fence, Step::Bind).await
+    advance(&control, &caller, "claim.bind", key, body.fence, Step::Bind).await
 }
 
 /// Activate a claim
@@ -330,14 +330,14 @@ async fn bind(
     request_body = FenceOnly,
     responses((status = 200, description = "The claim now.", body = Standing)))]
 async fn activate(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(which): Query<WhichRole>,
     Json(body): Json<FenceOnly>,
 ) -> Answer<axum::Json<Standing>> {
     let key = key_of(instance, which);
-    advance(&service, &caller, "claim.activate", key, body.fence, Step::Activate).await
+    advance(&control, &caller, "claim.activate", key, body.fence, Step::Activate).await
 }
 
 /// Release a claim
@@ -349,7 +349,7 @@ async fn activate(
     request_body(content = ReleaseClaim, description = "May be left out by operators."),
     responses((status = 200, description = "The claim now; without a state, it is gone.", body = Standing)))]
 async fn release(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(which): Query<WhichRole>,
@@ -364,7 +364,7 @@ async fn release(
     if body.fence.is_none() && caller.role == Role::Agent {
         return Err(ApiError::field("fence", None, "the fence that the agent was given"));
     }
-    let owner = may_step(&service, &caller, key).await?;
+    let owner = may_step(&control, &caller, key).await?;
     let request_id = body.request_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let op = Op::Release(Release {
         request_id: Text::from(request_id),
@@ -374,6 +374,6 @@ async fn release(
         confirmed: body.confirmed,
         reason: Text::from(body.reason.as_deref().unwrap_or("released")),
     });
-    let done = service.step(&caller, "claim.release", key.to_string(), op).await??;
+    let done = control.step(&caller, "claim.release", key.to_string(), op).await??;
     Ok(axum::Json(standing(&done)))
 }

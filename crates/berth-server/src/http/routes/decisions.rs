@@ -14,12 +14,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::Caller;
 use crate::http::extract::{Path, Query};
 use crate::http::list::limit;
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::{Audience, decision_id};
-use crate::service::{Service, moment};
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::placement::{Audience, decision_id};
+use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(replay))
@@ -122,7 +122,7 @@ fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
 
 /// Decisions that a caller may see and asked for, newest first.
 pub(crate) async fn wanted(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     asked: Wanted,
 ) -> Answer<Page<Decision>> {
@@ -133,7 +133,7 @@ pub(crate) async fn wanted(
         let from = before.clone();
         // A caller who wants all of them needs no more than it asked for.
         let step = STEP.min((most + 1 - items.len()).max(64));
-        let page = service.read(move |ledger| ledger.decisions(from, step)).await?;
+        let page = control.read(move |ledger| ledger.decisions(from, step)).await?;
         looked += page.len();
         let Some(last) = page.last() else { return Ok(Page { items, next: None }) };
         let mut next = cursor(last);
@@ -147,7 +147,7 @@ pub(crate) async fn wanted(
             if items.len() == most {
                 return Ok(Page { items, next: Some(next) });
             }
-            items.push(view(decision, &Audience::of(service, caller, &record.owner)));
+            items.push(view(decision, &Audience::of(control, caller, &record.owner)));
             if items.len() == most {
                 next = cursor(decision);
                 if is_end && place + 1 == page.len() {
@@ -166,14 +166,14 @@ pub(crate) async fn wanted(
 
 /// The newest decisions that a caller may see.
 pub(crate) async fn recent(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     most: usize,
 ) -> Answer<Vec<Decision>> {
-    let found = service.read(move |ledger| ledger.decisions(None, most)).await?;
+    let found = control.read(move |ledger| ledger.decisions(None, most)).await?;
     let seen = found.iter().filter(|decision| caller.sees(&decision.record.owner));
     let viewed =
-        seen.map(|decision| view(decision, &Audience::of(service, caller, &decision.record.owner)));
+        seen.map(|decision| view(decision, &Audience::of(control, caller, &decision.record.owner)));
     Ok(viewed.collect())
 }
 
@@ -184,29 +184,33 @@ pub(crate) async fn recent(
 #[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(Wanted),
     responses((status = 200, description = "Decisions.", body = Page<Decision>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Decision>>> {
-    wanted(&service, &caller, asked).await.map(axum::Json)
+    wanted(&control, &caller, asked).await.map(axum::Json)
 }
 
 /// A decision as stored, if the caller may see it.
 async fn stored(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,
 ) -> Answer<berth_ledger::Decision> {
     let hidden = || ApiError::not_found("decision", id);
     let key = stored_id(id).ok_or_else(hidden)?;
-    let found = service.read(move |ledger| ledger.decision(&key)).await?;
+    let found = control.read(move |ledger| ledger.decision(&key)).await?;
     found.filter(|decision| caller.sees(&decision.record.owner)).ok_or_else(hidden)
 }
 
 /// One decision with what was asked for, as a caller may see it.
-pub(crate) async fn one(service: &Arc<Service>, caller: &Caller, id: &str) -> Answer<Decision> {
-    let decision = stored(service, caller, id).await?;
-    let mut seen = view(&decision, &Audience::of(service, caller, &decision.record.owner));
+pub(crate) async fn one(
+    control: &Arc<ControlPlane>,
+    caller: &Caller,
+    id: &str,
+) -> Answer<Decision> {
+    let decision = stored(control, caller, id).await?;
+    let mut seen = view(&decision, &Audience::of(control, caller, &decision.record.owner));
     for (instance, spec) in decision.record.asked() {
         let mut request: Value = serde_json::from_str(spec.as_str()).unwrap_or_default();
         if let Some(request) = request.as_object_mut() {
@@ -222,11 +226,11 @@ pub(crate) async fn one(service: &Arc<Service>, caller: &Caller, id: &str) -> An
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "The decision, with what was asked for.", body = Decision)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Decision>> {
-    one(&service, &caller, &id).await.map(axum::Json)
+    one(&control, &caller, &id).await.map(axum::Json)
 }
 
 /// Replay a decision
@@ -238,15 +242,15 @@ async fn get(
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "Whether it came out the same.", body = Replay)))]
 async fn replay(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Replay>> {
     /// A replay holds a fleet in memory and a core for as long as it takes.
     static TURN: Semaphore = Semaphore::const_new(1);
-    let decision = stored(&service, &caller, &id).await?;
+    let decision = stored(&control, &caller, &id).await?;
     let turn = TURN.acquire().await;
-    let replayed = service.read(move |ledger| crate::replay(ledger, &decision)).await?;
+    let replayed = control.read(move |ledger| berth_control::replay(ledger, &decision)).await?;
     drop(turn);
     Ok(axum::Json(replayed))
 }

@@ -9,10 +9,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::evacuation;
 use crate::http::extract::Json;
-use crate::http::problem::{Answer, ApiError};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::evacuation;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(check))
@@ -26,18 +26,18 @@ pub(super) fn routes() -> Routes {
     request_body = EvacuationQuery,
     responses((status = 200, description = "One entry for what is emptied together.", body = Page<Evacuation>)))]
 async fn check(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Json(asked): Json<EvacuationQuery>,
 ) -> Answer<axum::Json<Page<Evacuation>>> {
-    let items = match which(&service, asked).await? {
-        Some(nodes) => vec![evacuation::check(&service, nodes).await?],
-        None => evacuation::check_all(&service).await?,
+    let items = match which(&control, asked).await? {
+        Some(nodes) => vec![evacuation::check(&control, nodes).await?],
+        None => evacuation::check_all(&control).await?,
     };
     Ok(axum::Json(Page { items, next: None }))
 }
 
 /// The nodes that are meant; absent: each by itself.
-async fn which(service: &Service, asked: EvacuationQuery) -> Answer<Option<Vec<NodeId>>> {
+async fn which(control: &ControlPlane, asked: EvacuationQuery) -> Answer<Option<Vec<NodeId>>> {
     let EvacuationQuery { nodes, rack, zone, all } = asked;
     let given = [!nodes.is_empty(), rack.is_some(), all];
     let names = ["nodes", "rack", "all"];
@@ -55,17 +55,17 @@ async fn which(service: &Service, asked: EvacuationQuery) -> Answer<Option<Vec<N
     if all {
         return Ok(None);
     }
-    service.settled().await;
+    control.settled().await;
     match rack {
-        Some(rack) => of_rack(service, &rack, zone.as_deref()).map(Some),
-        None => known(service, nodes).map(Some),
+        Some(rack) => of_rack(control, &rack, zone.as_deref()).map(Some),
+        None => known(control, nodes).map(Some),
     }
 }
 
-fn known(service: &Service, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> {
+fn known(control: &ControlPlane, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> {
     nodes.sort();
     nodes.dedup();
-    let books = service.catalog.books();
+    let books = control.catalog.books();
     match nodes.iter().find(|node| !books.nodes.contains_key(*node)) {
         Some(unknown) => {
             let value = Some(format!("{:?}", unknown.as_str()));
@@ -75,8 +75,8 @@ fn known(service: &Service, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> {
     }
 }
 
-fn of_rack(service: &Service, rack: &str, zone: Option<&str>) -> Answer<Vec<NodeId>> {
-    let books = service.catalog.books();
+fn of_rack(control: &ControlPlane, rack: &str, zone: Option<&str>) -> Answer<Vec<NodeId>> {
+    let books = control.catalog.books();
     let here = books.nodes.values().filter(|node| node.facts.rack.as_deref() == Some(rack));
     let mut zones: Vec<Option<&str>> =
         here.clone().map(|node| node.facts.zone.as_deref()).collect();

@@ -15,13 +15,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::Caller;
-use crate::feed::{Reader, Subscription};
+use crate::access::AccessControl;
 use crate::http::extract::Query;
 use crate::http::list::limit;
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::Audience;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::feed::{Reader, Subscription};
+use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(stream))
@@ -44,10 +45,10 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn reader(&self, service: &Service, caller: &Caller) -> Reader {
+    fn reader(&self, control: &ControlPlane, caller: &Caller) -> Reader {
         let kinds = self.kinds.as_deref().unwrap_or("").split(',').map(str::trim);
         let kinds = kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect();
-        Reader { kinds, sees_nodes: Audience::of(service, caller, "").sees_nodes() }
+        Reader { kinds, sees_nodes: Audience::of(control, caller, "").sees_nodes() }
     }
 
     fn after(&self) -> Answer<Option<i64>> {
@@ -68,18 +69,18 @@ impl Wanted {
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(Wanted),
     responses((status = 200, description = "Events.", body = Page<Event>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Event>>> {
-    let (most, reader) = (limit(asked.limit)?, asked.reader(&service, &caller));
+    let (most, reader) = (limit(asked.limit)?, asked.reader(&control, &caller));
     let mut cursor = match asked.after()? {
         Some(after) => after,
-        None => service.read(|ledger| ledger.oldest_event()).await? - 1,
+        None => control.read(|ledger| ledger.oldest_event()).await? - 1,
     };
     let mut items = Vec::new();
     loop {
-        let page = service.feed.page(cursor, 1000).await?;
+        let page = control.feed.page(cursor, 1000).await?;
         let Some(last) = page.last() else { return Ok(axum::Json(Page { items, next: None })) };
         cursor = last.seq;
         for event in &page {
@@ -100,12 +101,13 @@ async fn list(
     params(Wanted, ("Last-Event-ID" = Option<String>, Header, description = "Resume after this event.")),
     responses((status = 200, description = "Events, one after the other.", content_type = "text/event-stream", body = String)))]
 async fn stream(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
+    State(access): State<Arc<AccessControl>>,
     caller: Caller,
     headers: HeaderMap,
     Query(asked): Query<Wanted>,
 ) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
-    let reader = asked.reader(&service, &caller);
+    let reader = asked.reader(&control, &caller);
     let cursor = match (headers.get("last-event-id"), asked.after()?) {
         (Some(id), _) => {
             let text = id.to_str().unwrap_or("");
@@ -115,12 +117,13 @@ async fn stream(
             })?
         }
         (None, Some(after)) => after,
-        (None, None) => service.feed.newest().await?,
+        (None, None) => control.feed.newest().await?,
     };
-    let subscription = service.feed.subscribe();
+    let subscription = control.feed.subscribe();
     // Said now rather than in the stream, where a browser would not see it.
-    service.feed.page(cursor, 1).await?;
-    let state = Streaming { service, caller, reader, subscription, cursor, ready: Vec::new() };
+    control.feed.page(cursor, 1).await?;
+    let state =
+        Streaming { control, access, caller, reader, subscription, cursor, ready: Vec::new() };
     let events = futures_util::stream::unfold(state, |mut state| async move {
         let event = state.next().await?;
         Some((Ok(event), state))
@@ -131,7 +134,8 @@ async fn stream(
 }
 
 struct Streaming {
-    service: Arc<Service>,
+    control: Arc<ControlPlane>,
+    access: Arc<AccessControl>,
     caller: Caller,
     reader: Reader,
     subscription: Subscription,
@@ -145,9 +149,9 @@ impl Streaming {
     /// log was cut.
     async fn next(&mut self) -> Option<ServerEvent> {
         while self.ready.is_empty() {
-            let service = Arc::clone(&self.service);
+            let control = Arc::clone(&self.control);
             let came = tokio::select! {
-                () = service.stopping.cancelled() => return None,
+                () = control.stopping.cancelled() => return None,
                 came = self.subscription.next(self.cursor) => came.ok()?,
             };
             self.cursor = came.last().map_or(self.cursor, |event| event.seq);
@@ -166,9 +170,9 @@ impl Streaming {
     /// Whether the token is still good: a stream may outlive it.
     fn may_go_on(&self) -> bool {
         let Some(id) = &self.caller.token else { return true };
-        let record = self.service.tokens.get(id);
+        let record = self.access.tokens.get(id);
         record.is_some_and(|record| {
-            let expired = record.token.expires_at.is_some_and(|end| end <= self.service.now());
+            let expired = record.token.expires_at.is_some_and(|end| end <= self.control.now());
             record.token.revoked_at.is_none() && !expired
         })
     }

@@ -10,9 +10,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::Caller;
-use crate::http::problem::{Answer, ApiError};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use crate::state::AppState;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -35,12 +36,12 @@ async fn healthz() -> &'static str {
 /// 200 when the ledger answers and the server is not stopping; 503 otherwise, with the reason.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
-async fn readyz(State(service): State<Arc<Service>>) -> Answer<&'static str> {
-    if service.draining.is_cancelled() || service.stopping.is_cancelled() {
+async fn readyz(State(control): State<Arc<ControlPlane>>) -> Answer<&'static str> {
+    if control.draining.is_cancelled() || control.stopping.is_cancelled() {
         return Err(ApiError::unavailable("stopping", "the server is stopping"));
     }
-    service.read(|ledger| ledger.newest_event()).await?;
-    service.settled().await;
+    control.read(|ledger| ledger.newest_event()).await?;
+    control.settled().await;
     Ok("ready\n")
 }
 
@@ -49,8 +50,8 @@ async fn readyz(State(service): State<Arc<Service>>) -> Answer<&'static str> {
 /// In Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String)))]
-async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    let text = service.metrics.text(&service);
+async fn metrics(State(state): State<AppState>) -> Response {
+    let text = state.metrics.text(&state.control);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

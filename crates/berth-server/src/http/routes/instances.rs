@@ -12,12 +12,12 @@ use uuid::Uuid;
 
 use super::Routes;
 use super::claims::{self, Wanted};
-use crate::access::Caller;
-use crate::catalog::{Books, ClaimEntry, LocalityKey};
 use crate::http::extract::{Path, Query};
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::Audience;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::catalog::{Books, ClaimEntry, LocalityKey};
+use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
@@ -30,13 +30,13 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/instances", tag = "instances", params(Wanted),
     responses((status = 200, description = "Instances.", body = Page<Instance>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Instance>>> {
-    service.settled().await;
-    let show = Show::new(&service, &caller);
-    let books = service.catalog.books();
+    control.settled().await;
+    let show = Show::new(&control, &caller);
+    let books = control.catalog.books();
     let view = |claim: &ClaimEntry| show.view(&books, claim);
     claims::wanted(&books, &caller, &asked, Some(Role::Primary), view).map(axum::Json)
 }
@@ -46,13 +46,13 @@ async fn list(
     params(("instance" = Uuid, Path, description = "The instance.")),
     responses((status = 200, description = "The instance.", body = Instance)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Instance>> {
-    service.settled().await;
-    let show = Show::new(&service, &caller);
-    let books = service.catalog.books();
+    control.settled().await;
+    let show = Show::new(&control, &caller);
+    let books = control.catalog.books();
     let claim = books.claims.get(&ClaimKey::primary(InstanceId(instance)));
     match claim.filter(|claim| caller.sees(&claim.request.owner)) {
         Some(claim) => Ok(axum::Json(show.view(&books, claim))),
@@ -62,17 +62,17 @@ async fn get(
 
 /// What a caller may see of instances.
 struct Show<'a> {
-    service: &'a Service,
+    control: &'a ControlPlane,
     is_tenant: bool,
     sees_nodes: bool,
     marks: &'a LocalityKey,
 }
 
 impl<'a> Show<'a> {
-    fn new(service: &'a Service, caller: &Caller) -> Self {
-        let sees_nodes = Audience::of(service, caller, "").sees_nodes();
-        let marks = &service.locality;
-        Self { service, is_tenant: caller.is_tenant(), sees_nodes, marks }
+    fn new(control: &'a ControlPlane, caller: &Caller) -> Self {
+        let sees_nodes = Audience::of(control, caller, "").sees_nodes();
+        let marks = &control.locality;
+        Self { control, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 
     fn view(&self, books: &Books, claim: &ClaimEntry) -> Instance {
@@ -88,7 +88,11 @@ impl<'a> Show<'a> {
             locality: facts.map_or_else(none, |facts| self.marks.index(owner, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),
-            permit: crate::elastic::read(self.service, claim, (self.sees_nodes, !self.is_tenant)),
+            permit: berth_control::elastic::read(
+                self.control,
+                claim,
+                (self.sees_nodes, !self.is_tenant),
+            ),
         }
     }
 }

@@ -15,12 +15,12 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::access::Caller;
 use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::migrations::{self, Begin, Destination, view};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::migrations::{self, Begin, Destination, view};
+use berth_control::{ControlError, ControlPlane};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -59,20 +59,20 @@ struct Wanted {
 #[utoipa::path(get, path = "/v1/migrations", tag = "elastic", params(Wanted),
     responses((status = 200, description = "Migrations.", body = Page<Migration>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Migration>>> {
     let most = limit(asked.limit)?;
-    let all = service.migrations.all();
+    let all = control.migrations.all();
     let found = all.iter().filter(|(id, known)| {
-        let record = &known.0;
+        let record = &known.value;
         asked.cursor.as_ref().is_none_or(|after| id > after)
             && asked.state.is_none_or(|state| record.state == state)
             && asked.node.as_ref().is_none_or(|it| record.source == *it || record.target == *it)
             && asked.instance.is_none_or(|instance| record.instance == InstanceId(instance))
             && (!asked.open.unwrap_or(false) || record.is_open())
     });
-    Ok(axum::Json(part(found.map(|(id, known)| (id.clone(), view(id, &known.0))), most)))
+    Ok(axum::Json(part(found.map(|(id, known)| (id.clone(), view(id, &known.value))), most)))
 }
 
 /// Read a migration
@@ -80,12 +80,12 @@ async fn list(
     params(("id" = String, Path, description = "The migration.")),
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
-    let known = service.migrations.get(&id);
+    let known = control.migrations.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("migration", &id))?;
-    Ok(axum::Json(view(&id, &known.0)))
+    Ok(axum::Json(view(&id, &known.value)))
 }
 
 /// Move an instance while it runs
@@ -97,14 +97,14 @@ async fn get(
     request_body = StartMigration,
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn start(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     OptionalJson(asked): OptionalJson<StartMigration>,
 ) -> Answer<axum::Json<Migration>> {
-    service.settled().await;
+    control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migrations::destination(&service, instance, asked.to).await? {
+    let to = match migrations::destination(&control, instance, asked.to).await? {
         Destination::Node(to) => to,
         Destination::Nowhere(refusal) => {
             // Nodes that would pass their watermark are left out before anything else is asked.
@@ -114,18 +114,18 @@ async fn start(
             );
             let remedy = refusal.remedy.to_string();
             let code = refusal.code.to_string();
-            let error = ApiError::conflict(&code, detail).remedy(remedy);
-            return Err(error.refusals(vec![*refusal]));
+            let error = ControlError::conflict(code, detail).remedy(remedy);
+            return Err(error.refusals(vec![*refusal]).into());
         }
     };
-    let claim = service.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
+    let claim = control.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
     let cost = claim.as_ref().map_or(0, |claim| u64::from(claim.amounts.memory_mib));
     if asked.dry_run {
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
-        return Ok(axum::Json(migrations::preview(&service, &claim, to, cost)));
+        return Ok(axum::Json(migrations::preview(&control, &claim, to, cost)));
     }
     let asked = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
-    migrations::begin(&service, &caller, &asked).await.map(axum::Json)
+    Ok(axum::Json(migrations::begin(&control, &caller, &asked).await?))
 }
 
 /// Call a migration off
@@ -135,11 +135,11 @@ async fn start(
     params(("id" = String, Path, description = "The migration.")),
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn cancel(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
-    migrations::cancel(&service, &caller, &id).await.map(axum::Json)
+    Ok(axum::Json(migrations::cancel(&control, &caller, &id).await?))
 }
 
 /// Report on a migration
@@ -150,13 +150,13 @@ async fn cancel(
     request_body = MigrationReport,
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn report(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     Json(said): Json<MigrationReport>,
 ) -> Answer<axum::Json<Migration>> {
-    service.node_for(&caller, &node)?;
-    migrations::report(&service, &node, &said).await.map(axum::Json)
+    control.node_for(&caller, &node)?;
+    Ok(axum::Json(migrations::report(&control, &node, &said).await?))
 }
 
 /// Read what nodes lack
@@ -165,7 +165,7 @@ async fn report(
 /// nodes. Denials fade, so what nobody asks for again is gone after a while.
 #[utoipa::path(get, path = "/v1/pressure", tag = "elastic",
     responses((status = 200, description = "What is lacking.", body = Pressure)))]
-async fn pressure(State(service): State<Arc<Service>>) -> axum::Json<Pressure> {
-    service.settled().await;
-    axum::Json(crate::relief::signal(&service))
+async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
+    control.settled().await;
+    axum::Json(berth_control::relief::signal(&control))
 }

@@ -20,18 +20,13 @@ mod things;
 mod tokens;
 mod workloads;
 
-use std::sync::Arc;
-
 use utoipa_axum::router::OpenApiRouter;
 
 use super::HttpLimits;
-use crate::service::Service;
-
-pub(crate) use decisions::recent as recent_decisions;
-pub(crate) use things::volumes_of;
+use crate::state::AppState;
 
 /// Routes and what describes them.
-pub(super) type Routes = OpenApiRouter<Arc<Service>>;
+pub(super) type Routes = OpenApiRouter<AppState>;
 
 /// All routes. The table of permissions lists the same; a test compares them.
 pub(super) fn all(limits: HttpLimits) -> Routes {

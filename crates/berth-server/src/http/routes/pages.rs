@@ -12,12 +12,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, decisions};
-use crate::access::Caller;
+use crate::access::AccessControl;
 use crate::http::extract::Path;
 use crate::http::guard::{COOKIE, OverTls};
-use crate::http::problem::ApiError;
 use crate::pages::{self, ErrorPage, SignInPage};
-use crate::service::Service;
+use crate::problem::ApiError;
+use crate::state::AppState;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::clock::now;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -33,12 +36,12 @@ pub(super) fn routes() -> Routes {
 /// Who looks at a page that anybody may see, if they said so.
 struct Viewer(Option<Caller>);
 
-impl axum::extract::FromRequestParts<Arc<Service>> for Viewer {
+impl axum::extract::FromRequestParts<AppState> for Viewer {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(
         parts: &mut http::request::Parts,
-        _: &Arc<Service>,
+        _: &AppState,
     ) -> Result<Self, Self::Rejection> {
         Ok(Self(parts.extensions.get::<Caller>().cloned()))
     }
@@ -49,9 +52,12 @@ impl axum::extract::FromRequestParts<Arc<Service>> for Viewer {
 /// A page for people: nodes, use, the queue, recent decisions. It asks for itself anew.
 #[utoipa::path(get, path = "/", tag = "pages",
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
-async fn fleet(State(service): State<Arc<Service>>, caller: Caller) -> Response {
-    let page = pages::fleet_page(&service, &caller).await;
-    page.unwrap_or_else(|error| ErrorPage::response(&error, Some(&caller)))
+async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Response {
+    control.settled().await;
+    match decisions::recent(&control, &caller, pages::LOOKED_AT).await {
+        Ok(recent) => pages::fleet_page(&control, &caller, &recent),
+        Err(error) => ErrorPage::response(&error, Some(&caller)),
+    }
 }
 
 /// Look at a decision
@@ -61,13 +67,13 @@ async fn fleet(State(service): State<Arc<Service>>, caller: Caller) -> Response 
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn decision(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Response {
-    match decisions::one(&service, &caller, &id).await {
+    match decisions::one(&control, &caller, &id).await {
         Ok(found) => {
-            let page = pages::DecisionPage::of(&found, &caller, service.now());
+            let page = pages::DecisionPage::of(&found, &caller, control.now());
             pages::html(StatusCode::OK, &page)
         }
         Err(error) => ErrorPage::response(&error, Some(&caller)),
@@ -80,7 +86,7 @@ async fn decision(
 #[utoipa::path(get, path = "/docs", tag = "pages",
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn docs(Viewer(caller): Viewer) -> Response {
-    pages::docs_page(caller.as_ref())
+    pages::docs_page(caller.as_ref(), crate::http::openapi)
 }
 
 /// Read what a code means
@@ -128,7 +134,7 @@ struct SignIn {
         (status = 303, description = "Signed in."),
         (status = 403, description = "The token is not valid.", content_type = "text/html", body = String),
     ))]
-async fn sign_in(State(service): State<Arc<Service>>, request: Request) -> Response {
+async fn sign_in(State(access): State<Arc<AccessControl>>, request: Request) -> Response {
     let wrong = |why| pages::html(StatusCode::FORBIDDEN, &SignInPage::new(None, Some(why)));
     let (parts, body) = request.into_parts();
     if is_from_elsewhere(&parts.headers) {
@@ -137,11 +143,11 @@ async fn sign_in(State(service): State<Arc<Service>>, request: Request) -> Respo
     let secure = is_secure(&parts.headers, parts.extensions.get::<OverTls>().is_some());
     let from = crate::http::guard::from(&parts.extensions);
     let whole = Request::from_parts(parts, body);
-    let bytes = Bytes::from_request(whole, &service).await;
+    let bytes = Bytes::from_request(whole, &access).await;
     let form = bytes.ok().and_then(|bytes| read_form(&bytes));
     let Some(form) = form else { return wrong("Nothing was sent. Paste a token.") };
     let token = form.token.trim();
-    let Some(caller) = service.tokens.caller(token, from, service.now()) else {
+    let Some(caller) = access.tokens.caller(token, from, now()) else {
         return wrong("This token is not valid: it may be mistyped, expired or revoked.");
     };
     // Others have no fleet to look at.

@@ -11,13 +11,13 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::access::Caller;
-use crate::catalog::ClaimEntry;
-use crate::elastic::{self, AskedBy};
 use crate::http::extract::{Json, Path};
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::Audience;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::catalog::ClaimEntry;
+use berth_control::elastic::{self, AskedBy};
+use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -37,19 +37,19 @@ pub(super) fn routes() -> Routes {
     request_body = AskPermit,
     responses((status = 200, description = "How large it may be.", body = Permit)))]
 async fn ask(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Json(asked): Json<AskPermit>,
 ) -> Answer<axum::Json<Permit>> {
-    let by = asked_by(&service, &caller);
-    elastic::ask(&service, by, InstanceId(instance), &asked).await.map(axum::Json)
+    let by = asked_by(&control, &caller);
+    Ok(axum::Json(elastic::ask(&control, by, InstanceId(instance), &asked).await?))
 }
 
 /// An agent asks for what is on its node; others may ask for any instance.
-fn asked_by(service: &Service, caller: &Caller) -> AskedBy {
+fn asked_by(control: &ControlPlane, caller: &Caller) -> AskedBy {
     let node = caller.node().filter(|_| caller.role == Role::Agent).cloned();
-    let sees_nodes = Audience::of(service, caller, "").sees_nodes();
+    let sees_nodes = Audience::of(control, caller, "").sees_nodes();
     AskedBy { node, sees_nodes, ..AskedBy::default() }
 }
 
@@ -58,14 +58,14 @@ fn asked_by(service: &Service, caller: &Caller) -> AskedBy {
     params(("instance" = Uuid, Path, description = "The instance.")),
     responses((status = 200, description = "As it was last answered.", body = Permit)))]
 async fn read(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Permit>> {
-    service.settled().await;
+    control.settled().await;
     let missing = || ApiError::not_found("instance", &instance.to_string());
     let claim =
-        service.catalog.books().claims.get(&ClaimKey::primary(InstanceId(instance))).cloned();
+        control.catalog.books().claims.get(&ClaimKey::primary(InstanceId(instance))).cloned();
     let claim = claim.filter(|claim| match caller.role {
         Role::Agent => caller.node() == Some(&claim.node),
         _ => caller.sees(&claim.request.owner),
@@ -73,12 +73,12 @@ async fn read(
     let mut claim = ClaimEntry::clone(&*claim.ok_or_else(missing)?);
     // Requests that change nothing are no news, so that only the ledger knows the last one's number.
     let key = claim.key;
-    let stored = service.read(move |ledger| ledger.claim(key)).await?;
+    let stored = control.read(move |ledger| ledger.claim(key)).await?;
     if let Some(stored) = stored.filter(|stored| stored.fence == claim.fence) {
         (claim.permit, claim.amounts) = (stored.permit.as_deref().copied(), stored.amounts);
     }
-    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
-    let permit = elastic::read(&service, &claim, (sees_nodes, !caller.is_tenant()));
+    let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
+    let permit = elastic::read(&control, &claim, (sees_nodes, !caller.is_tenant()));
     permit.map(axum::Json).ok_or_else(|| {
         let detail = format!("instance {instance} is not elastic: it stays as large as it is");
         ApiError::conflict("not_elastic", detail)
@@ -93,19 +93,19 @@ async fn read(
     request_body = SetBounds,
     responses((status = 200, description = "How large it may be.", body = Permit)))]
 async fn bounds(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Json(asked): Json<SetBounds>,
 ) -> Answer<axum::Json<Permit>> {
-    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
-    let done = elastic::set_bounds(&service, &caller, InstanceId(instance), asked, sees_nodes);
-    done.await.map(axum::Json)
+    let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
+    let done = elastic::set_bounds(&control, &caller, InstanceId(instance), asked, sees_nodes);
+    Ok(axum::Json(done.await?))
 }
 
 /// Read the key that headroom is signed with
 #[utoipa::path(get, path = "/v1/permits/key", tag = "elastic",
     responses((status = 200, description = "The public key.", body = PermitKey)))]
-async fn key(State(service): State<Arc<Service>>) -> axum::Json<PermitKey> {
-    axum::Json(service.signer.key().clone())
+async fn key(State(control): State<Arc<ControlPlane>>) -> axum::Json<PermitKey> {
+    axum::Json(control.signer.key().clone())
 }

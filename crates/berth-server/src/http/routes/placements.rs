@@ -11,11 +11,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::Caller;
 use crate::http::extract::Json;
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::{self, Outcome};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::placement::{self, Outcome};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(place))
@@ -45,7 +45,7 @@ const LONGEST_HOLD_S: u64 = 300;
     )
 )]
 async fn place(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     headers: HeaderMap,
     Json(request): Json<PlaceRequest>,
@@ -58,13 +58,13 @@ async fn place(
             })?),
             None => None,
         };
-    match placement::place(&service, &caller, request, header_id).await? {
+    match placement::place(&control, &caller, request, header_id).await? {
         Outcome::Placed(placed) => {
             let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
             Ok((status, axum::Json(placed)).into_response())
         }
         Outcome::Waits(id) => {
-            let ticket = hold(&service, &id, held_s(&headers)).await;
+            let ticket = hold(&control, &id, held_s(&headers)).await;
             let ticket = ticket.ok_or_else(|| ApiError::not_found("waiting request", &id))?;
             Ok(waiting(ticket))
         }
@@ -94,19 +94,19 @@ fn held_s(headers: &HeaderMap) -> u64 {
 }
 
 /// Waits until a ticket is closed, or so many seconds have passed. Returns it as it is then.
-pub(super) async fn hold(service: &Arc<Service>, id: &str, seconds: u64) -> Option<Ticket> {
-    let mut closings = service.queue.closings();
+pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str, seconds: u64) -> Option<Ticket> {
+    let mut closings = control.queue.closings();
     let end = tokio::time::Instant::now() + Duration::from_secs(seconds);
     loop {
         closings.mark_unchanged();
-        let ticket = service.queue.get(id, &service.settings.load(), service.now())?;
+        let ticket = control.queue.get(id, &control.settings.load(), control.now())?;
         if ticket.state != TicketState::Waiting || seconds == 0 {
             return Some(ticket);
         }
         tokio::select! {
             _ = closings.changed() => {}
             () = tokio::time::sleep_until(end) => return Some(ticket),
-            () = service.stopping.cancelled() => return Some(ticket),
+            () = control.stopping.cancelled() => return Some(ticket),
         }
     }
 }

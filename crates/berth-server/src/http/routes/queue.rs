@@ -11,11 +11,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, placements};
-use crate::access::Caller;
 use crate::http::extract::{Path, Query};
 use crate::http::list::{Part, limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::service::{Service, moment};
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, cancel)).routes(routes!(demand))
@@ -28,12 +28,12 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/queue", tag = "queue", params(Part),
     responses((status = 200, description = "Waiting requests.", body = Page<Ticket>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<Ticket>>> {
     let most = limit(asked.limit)?;
-    let tickets = service.queue.list(&service.settings.load(), service.now());
+    let tickets = control.queue.list(&control.settings.load(), control.now());
     let mut mine: Vec<(String, Ticket)> = tickets
         .into_iter()
         .filter(|ticket| caller.sees(&ticket.owner))
@@ -62,13 +62,13 @@ struct Hold {
     params(("id" = String, Path, description = "The ticket."), Hold),
     responses((status = 200, description = "The request and where it stands.", body = Ticket)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
     Query(asked): Query<Hold>,
 ) -> Answer<axum::Json<Ticket>> {
-    own(&service, &caller, &id)?;
-    let ticket = placements::hold(&service, &id, asked.wait_s.unwrap_or(0).min(300)).await;
+    own(&control, &caller, &id)?;
+    let ticket = placements::hold(&control, &id, asked.wait_s.unwrap_or(0).min(300)).await;
     ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
 }
 
@@ -77,17 +77,17 @@ async fn get(
     params(("id" = String, Path, description = "The ticket.")),
     responses((status = 204, description = "Cancelled.")))]
 async fn cancel(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    own(&service, &caller, &id)?;
-    service.queue.cancel(&service, &caller, &id).await?;
+    own(&control, &caller, &id)?;
+    control.queue.cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn own(service: &Service, caller: &Caller, id: &str) -> Answer<()> {
-    let ticket = service.queue.get(id, &service.settings.load(), service.now());
+fn own(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
+    let ticket = control.queue.get(id, &control.settings.load(), control.now());
     match ticket.filter(|ticket| caller.sees(&ticket.owner)) {
         Some(_) => Ok(()),
         None => Err(ApiError::not_found("waiting request", id)),
@@ -99,8 +99,8 @@ fn own(service: &Service, caller: &Caller, id: &str) -> Answer<()> {
 /// Shapes that found no room, most recent first: the signal to scale out by.
 #[utoipa::path(get, path = "/v1/demand", tag = "queue",
     responses((status = 200, description = "Unmet demand.", body = Page<Demand>)))]
-async fn demand(State(service): State<Arc<Service>>) -> Answer<axum::Json<Page<Demand>>> {
-    let found = service.read(berth_ledger::Ledger::demand).await?;
+async fn demand(State(control): State<Arc<ControlPlane>>) -> Answer<axum::Json<Page<Demand>>> {
+    let found = control.read(berth_ledger::Ledger::demand).await?;
     let items = found.into_iter().map(|demand| Demand {
         owner: demand.owner,
         code: demand.code,

@@ -8,11 +8,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::Caller;
 use crate::http::extract::Json;
-use crate::http::problem::Answer;
-use crate::rebalance;
-use crate::service::Service;
+use crate::problem::Answer;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::rebalance;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(plan)).routes(routes!(apply))
@@ -26,10 +26,10 @@ pub(super) fn routes() -> Routes {
     request_body = PlanRebalance,
     responses((status = 200, description = "The plan.", body = Rebalance)))]
 async fn plan(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Json(asked): Json<PlanRebalance>,
 ) -> Answer<axum::Json<Rebalance>> {
-    rebalance::plan(&service, &asked).await.map(axum::Json)
+    Ok(axum::Json(rebalance::plan(&control, &asked).await?))
 }
 
 /// Begin a rebalance
@@ -40,9 +40,9 @@ async fn plan(
     request_body = ApplyRebalance,
     responses((status = 200, description = "What was begun.", body = RebalanceApplied)))]
 async fn apply(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Json(asked): Json<ApplyRebalance>,
 ) -> Answer<axum::Json<RebalanceApplied>> {
-    rebalance::apply(&service, &caller, asked).await.map(axum::Json)
+    Ok(axum::Json(rebalance::apply(&control, &caller, asked).await?))
 }

@@ -14,9 +14,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::debug;
-use crate::http::problem::Answer;
-use crate::service::Service;
+use crate::problem::Answer;
+use berth_control::ControlPlane;
+use berth_control::debug;
 
 /// Bytes that are sent at a time.
 const PIECE: usize = 64 << 10;
@@ -37,10 +37,10 @@ pub(super) fn routes() -> Routes {
 /// taken for all.
 #[utoipa::path(get, path = "/v1/state", tag = "state",
     responses((status = 200, description = "The export.", content_type = "application/x-ndjson", body = String)))]
-async fn export(State(service): State<Arc<Service>>) -> Response {
-    let ledger = service.ledger.clone();
+async fn export(State(control): State<Arc<ControlPlane>>) -> Response {
+    let ledger = control.ledger.clone();
     let write = move |out: &mut Pieces| ledger.export(out).map(drop).map_err(|it| it.to_string());
-    streamed(service, "application/x-ndjson", "berth-state.jsonl", write)
+    streamed(control, "application/x-ndjson", "berth-state.jsonl", write)
 }
 
 /// Read everything inside
@@ -50,18 +50,18 @@ async fn export(State(service): State<Arc<Service>>) -> Response {
 /// of each node. `berth debug check` says whether all of it agrees. No tokens and no keys.
 #[utoipa::path(get, path = "/v1/debug/state", tag = "state",
     responses((status = 200, description = "The dump, schema version 1.", content_type = "application/json", body = Object)))]
-async fn dump(State(service): State<Arc<Service>>) -> Answer<Response> {
-    let dump = debug::take(&service).await?;
+async fn dump(State(control): State<Arc<ControlPlane>>) -> Answer<Response> {
+    let dump = debug::take(&control).await?;
     let write = move |out: &mut Pieces| {
         serde_json::to_writer(&mut *out, &dump).map_err(|error| error.to_string())?;
         out.flush().map_err(|error| error.to_string())
     };
-    Ok(streamed(service, "application/json", "berth-dump.json", write))
+    Ok(streamed(control, "application/json", "berth-dump.json", write))
 }
 
 /// Sends what a thread that may wait writes, piece by piece.
 fn streamed(
-    service: Arc<Service>,
+    control: Arc<ControlPlane>,
     kind: &'static str,
     file: &str,
     write: impl FnOnce(&mut Pieces) -> Result<(), String> + Send + 'static,
@@ -75,7 +75,7 @@ fn streamed(
             let _ = out.sender.blocking_send(Err(std::io::Error::other("the export broke off")));
         }
     });
-    let reading = Reading { service, pieces };
+    let reading = Reading { control, pieces };
     let pieces = futures_util::stream::unfold(reading, |mut reading| async move {
         let piece = reading.next().await?;
         Some((piece, reading))
@@ -91,7 +91,7 @@ fn streamed(
 
 /// The reading end, which gives up when the server stops: a slow reader must not hold it.
 struct Reading {
-    service: Arc<Service>,
+    control: Arc<ControlPlane>,
     pieces: Receiver<Piece>,
 }
 
@@ -102,7 +102,7 @@ impl Reading {
         }
         tokio::select! {
             biased;
-            () = self.service.stopping.cancelled() => {
+            () = self.control.stopping.cancelled() => {
                 self.pieces.close();
                 while self.pieces.try_recv().is_ok() {}
                 Some(Err(std::io::Error::other("the server stops")))

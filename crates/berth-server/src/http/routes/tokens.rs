@@ -13,11 +13,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::{Caller, TOKEN_KIND, TokenError, TokenRecord, Tokens};
+use crate::access::{AccessControl, TOKEN_KIND, TokenError, TokenRecord, Tokens};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{Part, after, limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 /// One revocation at a time, so that two admins cannot each revoke the other as not the last.
 static REVOKING: Mutex<()> = Mutex::const_new(());
@@ -32,11 +33,11 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/tokens", tag = "access", params(Part),
     responses((status = 200, description = "Tokens, in order of id.", body = Page<Token>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(access): State<Arc<AccessControl>>,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<Token>>> {
     let most = limit(asked.limit)?;
-    let named = service.tokens.list().into_iter().map(|token| (token.id.clone(), token));
+    let named = access.tokens.list().into_iter().map(|token| (token.id.clone(), token));
     Ok(axum::Json(part(after(named, asked.cursor), most)))
 }
 
@@ -63,20 +64,21 @@ fn subject(token: &Token) -> String {
     request_body = NewToken,
     responses((status = 201, description = "The token and its secret.", body = TokenMade)))]
 async fn create(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
+    State(access): State<Arc<AccessControl>>,
     caller: Caller,
     Json(new): Json<NewToken>,
 ) -> Answer<Response> {
-    let (record, secret) = TokenRecord::make(&new, service.now()).map_err(wrong)?;
+    let (record, secret) = TokenRecord::make(&new, control.now()).map_err(wrong)?;
     let op = Op::PutDocument {
         kind: Text::from(TOKEN_KIND),
         id: Text::from(record.token.id.as_str()),
         body: body_of(&record)?,
         expect: Expect::Absent,
     };
-    service.administer(&caller, "token.create", subject(&record.token), op).await?;
+    control.administer(&caller, "token.create", subject(&record.token), op).await?;
     let token = record.token.clone();
-    service.tokens.put(record);
+    access.tokens.put(record, 1);
     let made = axum::Json(TokenMade { token, secret });
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], made).into_response())
 }
@@ -89,14 +91,15 @@ async fn create(
     params(("id" = String, Path, description = "The token's id, which is not its secret.")),
     responses((status = 204, description = "Revoked, now or before.")))]
 async fn revoke(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
+    State(access): State<Arc<AccessControl>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     let _one = REVOKING.lock().await;
     let wanted = id.clone();
     // From the ledger rather than from memory: another server may have revoked an admin just now.
-    let (found, all) = service
+    let (found, all) = control
         .read(move |ledger| Ok((ledger.document(TOKEN_KIND, &wanted)?, Tokens::load(ledger)?)))
         .await?;
     let document = found.ok_or_else(|| ApiError::not_found("token", &id))?;
@@ -104,10 +107,10 @@ async fn revoke(
         ApiError::from(LedgerError::Corrupt(format!("token {id} cannot be read: {error}")))
     })?;
     if record.token.revoked_at.is_some() {
-        service.tokens.put(record);
+        access.tokens.put(record, document.rev);
         return Ok(StatusCode::NO_CONTENT);
     }
-    let now = service.now();
+    let now = control.now();
     let is_admin = |token: &Token| token.role == Role::Admin && is_valid(token, now);
     if is_admin(&record.token) && !all.list().iter().any(|token| token.id != id && is_admin(token))
     {
@@ -122,8 +125,8 @@ async fn revoke(
         body: body_of(&record)?,
         expect: Expect::Revision(document.rev),
     };
-    service.administer(&caller, "token.revoke", subject(&record.token), op).await?;
-    service.tokens.put(record);
+    control.administer(&caller, "token.revoke", subject(&record.token), op).await?;
+    access.tokens.put(record, document.rev + 1);
     Ok(StatusCode::NO_CONTENT)
 }
 

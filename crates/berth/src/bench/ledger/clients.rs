@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use berth_control::{PlaceAnswer, PlaceRequest, Placer};
 use berth_engine::{Amounts, BatchMode, CapacityType, InstanceId, InstanceRequest};
 use berth_ledger::{DEFAULT_LEASE_S, Text, WriteStats};
-use berth_server::{PlaceAnswer, PlaceRequest, Placer};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -108,7 +108,7 @@ async fn one_client(
         let asked = Instant::now();
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
-        placer.submit(berth_server::PlaceJob { request, reply });
+        placer.submit(berth_control::PlaceJob { request, reply });
         match receiver.await? {
             PlaceAnswer::Granted(_) => {
                 latencies.push(u32::try_from(asked.elapsed().as_micros()).unwrap_or(u32::MAX));

@@ -8,10 +8,10 @@ mod report;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use berth_control::{Placer, PlacerOptions};
 use berth_engine::{Amounts, NodeFacts, Policy};
 use berth_ledger::{Backend, Op, Outcome};
 use berth_pgtemp::TempPostgres;
-use berth_server::{Placer, PlacerOptions};
 use berth_sim::NOW;
 use clap::{Args, ValueEnum};
 

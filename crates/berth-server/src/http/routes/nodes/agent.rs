@@ -18,13 +18,13 @@ use berth_ledger::{
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
 
-use crate::access::Caller;
-use crate::catalog::ClaimEntry;
 use crate::http::extract::{OptionalJson, Path};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::claims::{state_of, values_of};
-use crate::migrations::{Observed, observed};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::catalog::ClaimEntry;
+use berth_control::migrations::{Observed, observed};
+use berth_control::{ControlError, ControlPlane};
 
 /// Boots of a node that are remembered.
 const BOOTS: usize = 8;
@@ -38,35 +38,35 @@ const BOOTS: usize = 8;
     request_body = Heartbeat,
     responses((status = 200, description = "Heard.", body = Heard)))]
 pub(super) async fn heartbeat(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     OptionalJson(beat): OptionalJson<Heartbeat>,
 ) -> Answer<axum::Json<Heard>> {
-    service.node_for(&caller, &node)?;
+    control.node_for(&caller, &node)?;
     if let Some(facts) = beat.facts {
         if facts.id != node {
             let value = Some(format!("{:?}", facts.id.as_str()));
             return Err(ApiError::field("facts.id", value, "the node that the path names"));
         }
-        super::store(&service, &caller, *facts, None).await?;
-        service.settled().await;
+        super::store(&control, &caller, *facts, None).await?;
+        control.settled().await;
     }
-    let (state, generation) = known(&service, &node)?;
-    let at = service.now();
-    service.heartbeats.note(&node, at.as_second());
-    service.catalog.heard(&node, at.as_second());
+    let (state, generation) = known(&control, &node)?;
+    let at = control.now();
+    control.heartbeats.note(&node, at.as_second());
+    control.catalog.heard(&node, at.as_second());
     if state == NodeState::Lost {
         let (node, state) = (node.clone(), NodeState::Active);
-        service.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
+        control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
     }
     if let Some(notice) = &beat.reclaim {
-        super::emptying::take_notice(&service, &caller, &node, notice).await?;
+        super::emptying::take_notice(&control, &caller, &node, notice).await?;
     }
     let mut reported = Vec::new();
     for running in beat.running.unwrap_or_default() {
         let instance = running.instance;
-        reported.push(match report(&service, &caller, &node, running).await {
+        reported.push(match report(&control, &caller, &node, running).await {
             // What is wrong with one instance must not keep the agent from the others.
             Err(error) if error.is_callers() => {
                 let refused = Some(error.problem().code.clone());
@@ -75,23 +75,23 @@ pub(super) async fn heartbeat(
             done => done?,
         });
     }
-    service.settled().await;
-    let (state, generation) = known(&service, &node)?;
-    let next_s = service.settings.load().heartbeat_every.as_secs();
+    control.settled().await;
+    let (state, generation) = known(&control, &node)?;
+    let next_s = control.settings.load().heartbeat_every.as_secs();
     Ok(axum::Json(Heard {
         at,
         state,
         generation,
         next_s: u32::try_from(next_s).unwrap_or(u32::MAX),
         reported,
-        assignments: list(&service, &node)?.assignments,
-        volume_moves: service.volume_moves.tasks(&node),
-        migrations: service.migrations.tasks(&service.catalog.books(), &node),
+        assignments: list(&control, &node)?.assignments,
+        volume_moves: control.volume_moves.tasks(&node),
+        migrations: control.migrations.tasks(&control.catalog.books(), &node),
     }))
 }
 
-fn known(service: &Service, node: &NodeId) -> Answer<(NodeState, i64)> {
-    let books = service.catalog.books();
+fn known(control: &ControlPlane, node: &NodeId) -> Answer<(NodeState, i64)> {
+    let books = control.catalog.books();
     let entry = books.nodes.get(node).map(|entry| (entry.facts.state, entry.generation));
     entry.ok_or_else(|| {
         ApiError::not_found("node", node.as_str()).remedy("register it: PUT /v1/nodes/{node}")
@@ -99,8 +99,8 @@ fn known(service: &Service, node: &NodeId) -> Answer<(NodeState, i64)> {
 }
 
 /// What should be on a node.
-fn list(service: &Service, node: &NodeId) -> Answer<AssignmentList> {
-    let books = service.catalog.books();
+fn list(control: &ControlPlane, node: &NodeId) -> Answer<AssignmentList> {
+    let books = control.catalog.books();
     let Some(entry) = books.nodes.get(node) else {
         return Err(ApiError::not_found("node", node.as_str()));
     };
@@ -139,14 +139,14 @@ fn elastic_of(claim: &ClaimEntry) -> Option<Elastic> {
 
 /// Takes one report in, and says what became of it.
 async fn report(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     node: &NodeId,
     running: RunningInstance,
 ) -> Answer<Reported> {
     let instance = running.instance;
     let claim = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         let roles = Role::ALL.map(|role| ClaimKey { instance, role });
         let mut claims = roles.iter().filter_map(|key| books.claims.get(key));
         claims.find(|claim| claim.node == *node).cloned()
@@ -154,13 +154,13 @@ async fn report(
     // The catalogue may be a moment behind another server's grant; the ledger is not.
     let claim = match claim {
         Some(claim) => Some(Standing::of(&claim)),
-        None => service.read(move |ledger| Standing::read(ledger, instance)).await?,
+        None => control.read(move |ledger| Standing::read(ledger, instance)).await?,
     };
     let claim = claim.filter(|claim| claim.node == *node);
     let refused = |code: &str| Reported { instance, state: None, refused: Some(code.to_owned()) };
     let Some(claim) = claim else {
         return match (running.fence, running.found) {
-            (None, Some(found)) => adopt(service, caller, node, instance, found).await,
+            (None, Some(found)) => adopt(control, caller, node, instance, found).await,
             (Some(_), _) => Ok(refused("no_claim")),
             (None, None) => Ok(refused("unknown_instance")),
         };
@@ -177,14 +177,14 @@ async fn report(
         Some(_) => {}
     }
     let which = (claim.key.role, claim.state);
-    match observed(service, node, instance, which, running.state).await? {
+    match observed(control, node, instance, which, running.state).await? {
         Observed::Plain => {}
         Observed::Taken => return Ok(Reported { refused: None, ..known("") }),
         Observed::Wait => return Ok(known("migrating")),
     }
     let mut standing = Ok(Some(claim.state));
     for op in steps(&claim, running.state, running.reason.as_deref()) {
-        let done = service.step(caller, "agent.report", claim.key.to_string(), op).await?;
+        let done = control.step(caller, "agent.report", claim.key.to_string(), op).await?;
         standing = done.map(|standing| standing.state);
         if standing.is_err() {
             break;
@@ -193,9 +193,9 @@ async fn report(
     // An instance that dies after it ran says nothing about how its node boots others.
     let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
     if running.state == RunState::Failed && was_booting {
-        note_boot(service, node, true).await?;
+        note_boot(control, node, true).await?;
     } else if running.state == RunState::Running && claim.state != ClaimState::Active {
-        note_boot(service, node, false).await?;
+        note_boot(control, node, false).await?;
     }
     Ok(match standing {
         Ok(state) => Reported { instance, state: state.map(state_of), refused: None },
@@ -256,8 +256,8 @@ fn steps(claim: &Standing, state: RunState, reason: Option<&str>) -> Vec<Op> {
 
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
-async fn note_boot(service: &Service, node: &NodeId, failed: bool) -> Answer<()> {
-    let known = service.catalog.books().nodes.get(node).map(|entry| {
+async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> Answer<()> {
+    let known = control.catalog.books().nodes.get(node).map(|entry| {
         let facts = berth_engine::NodeFacts::clone(&entry.facts);
         (facts, entry.heard_at, entry.generation)
     });
@@ -266,19 +266,19 @@ async fn note_boot(service: &Service, node: &NodeId, failed: bool) -> Answer<()>
     if !failed && !was_failed {
         return Ok(());
     }
-    facts.boots.push(BootOutcome { at: Timestamp(service.now().as_second()), failed });
+    facts.boots.push(BootOutcome { at: Timestamp(control.now().as_second()), failed });
     let surplus = facts.boots.len().saturating_sub(BOOTS);
     facts.boots.drain(..surplus);
     facts.heartbeat_at = Timestamp(heard_at);
     let op = Op::PutNode { facts: Box::new(facts), expect: Some(generation) };
     // If somebody else changed the node just now, the next failure is remembered.
-    service.submit(op).await?;
+    control.submit(op).await?;
     Ok(())
 }
 
 /// Records what an agent found and nobody placed.
 async fn adopt(
-    service: &Service,
+    control: &ControlPlane,
     caller: &Caller,
     node: &NodeId,
     instance: InstanceId,
@@ -288,14 +288,14 @@ async fn adopt(
     request.resources = found.resources;
     request.tags = found.tags;
     request.elastic = found.elastic;
-    let policy = service.catalog.policy();
+    let policy = control.catalog.policy();
     let asked = request.elastic.clone();
-    let known = crate::elastic::classify(policy.as_deref(), &mut request, "found.elastic");
-    if let Err(error) = known
-        .and_then(|()| request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string())))
-    {
+    let known = berth_control::elastic::classify(policy.as_deref(), &mut request, "found.elastic");
+    if let Err(error) = known.and_then(|()| {
+        request.validate().map_err(|invalid| ControlError::invalid(invalid.to_string()))
+    }) {
         // Reality is recorded, never refused: what is wrong with its bounds is left out.
-        let why = &error.problem().detail;
+        let why = error.detail();
         tracing::warn!(why, %instance, %node, "a found instance is taken as it is");
         request.elastic =
             asked.map(|asked| Elastic::new(found.resources, found.resources).widened(&asked));
@@ -313,7 +313,7 @@ async fn adopt(
         node: node.clone(),
         demand,
     });
-    let done = service.step(caller, "agent.adopt", format!("{instance} on {node}"), op).await?;
+    let done = control.step(caller, "agent.adopt", format!("{instance} on {node}"), op).await?;
     Ok(match done {
         Ok(standing) => Reported { instance, state: standing.state.map(state_of), refused: None },
         Err(rejected) => {
@@ -327,13 +327,13 @@ async fn adopt(
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "Everything that should be there.", body = AssignmentList)))]
 pub(super) async fn assignments(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<AssignmentList>> {
-    service.node_for(&caller, &node)?;
-    service.settled().await;
-    list(&service, &node).map(axum::Json)
+    control.node_for(&caller, &node)?;
+    control.settled().await;
+    list(&control, &node).map(axum::Json)
 }
 
 /// Watch what should be on a node
@@ -343,28 +343,28 @@ pub(super) async fn assignments(
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "Lists, one after the other.", content_type = "text/event-stream", body = String)))]
 pub(super) async fn stream(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
 ) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
-    service.node_for(&caller, &node)?;
-    service.settled().await;
-    known(&service, &node)?;
-    let changes = service.catalog.watch(&node);
-    let state = (service, node, changes, true);
+    control.node_for(&caller, &node)?;
+    control.settled().await;
+    known(&control, &node)?;
+    let changes = control.catalog.watch(&node);
+    let state = (control, node, changes, true);
     let lists =
-        futures_util::stream::unfold(state, |(service, node, mut changes, first)| async move {
+        futures_util::stream::unfold(state, |(control, node, mut changes, first)| async move {
             if !first {
                 tokio::select! {
-                    () = service.stopping.cancelled() => return None,
+                    () = control.stopping.cancelled() => return None,
                     changed = changes.changed() => changed.ok()?,
                 }
             }
             changes.mark_unchanged();
             // A node that was removed ends the stream.
-            let list = list(&service, &node).ok()?;
+            let list = list(&control, &node).ok()?;
             let event = ServerEvent::default().event("assignments").json_data(&list).ok()?;
-            Some((Ok(event), (service, node, changes, false)))
+            Some((Ok(event), (control, node, changes, false)))
         })
         .fuse();
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");

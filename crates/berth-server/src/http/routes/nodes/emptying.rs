@@ -9,12 +9,12 @@ use berth_engine::NodeId;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{end_drain, read, tagged};
-use crate::access::Caller;
-use crate::drain::{self, Wish};
 use crate::http::extract::{IfMatch, OptionalJson, Path, Query};
 use crate::http::list::{Part, after, limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::drain::{self, Wish};
 
 /// The longest time that a drain may be given: a week.
 const LONGEST_S: u32 = 604_800;
@@ -28,13 +28,13 @@ fn not_draining(node: &NodeId) -> ApiError {
 }
 
 /// How a drain stands after what this server did.
-async fn standing(service: &Service, node: &NodeId) -> Answer<Drain> {
-    read(service, node).await?;
-    drain::one(service, node).ok_or_else(|| not_draining(node))
+async fn standing(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
+    read(control, node).await?;
+    drain::one(control, node).ok_or_else(|| not_draining(node))
 }
 
-fn ends(service: &Service, seconds: u32) -> Option<Timestamp> {
-    service.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
+fn ends(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
+    control.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
 }
 
 fn check(asked: &DrainNode) -> Answer<()> {
@@ -64,26 +64,26 @@ fn check(asked: &DrainNode) -> Answer<()> {
     request_body = DrainNode,
     responses((status = 200, description = "How it stands.", body = Drain)))]
 pub(super) async fn begin(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(asked): OptionalJson<DrainNode>,
 ) -> Answer<axum::Json<Drain>> {
     check(&asked)?;
-    read(&service, &node).await?;
+    read(&control, &node).await?;
     if asked.dry_run {
-        return rehearse(&service, node, asked.reason).await.map(axum::Json);
+        return rehearse(&control, node, asked.reason).await.map(axum::Json);
     }
-    let deadline = asked.deadline_s.and_then(|seconds| ends(&service, seconds));
+    let deadline = asked.deadline_s.and_then(|seconds| ends(&control, seconds));
     let wish = Wish { reason: asked.reason, deadline, reclaimed: false };
-    drain::begin(&service, &caller, &node, &wish, if_match.number()?).await?;
-    standing(&service, &node).await.map(axum::Json)
+    drain::begin(&control, &caller, &node, &wish, if_match.number()?).await?;
+    standing(&control, &node).await.map(axum::Json)
 }
 
 /// Every move that a drain would make, with its destination or its refusal.
-async fn rehearse(service: &Service, node: NodeId, reason: Option<String>) -> Answer<Drain> {
-    let found = crate::evacuation::check(service, vec![node.clone()]).await?;
+async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
+    let found = berth_control::evacuation::check(control, vec![node.clone()]).await?;
     let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
     let (total, left) = (found.instances, found.instances);
     let (message, moves) = (found.message, found.moves);
@@ -98,10 +98,10 @@ async fn rehearse(service: &Service, node: NodeId, reason: Option<String>) -> An
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "How it stands.", body = Drain)))]
 pub(super) async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<Drain>> {
-    standing(&service, &node).await.map(axum::Json)
+    standing(&control, &node).await.map(axum::Json)
 }
 
 /// Call a drain off
@@ -114,15 +114,15 @@ pub(super) async fn get(
     ),
     responses((status = 200, description = "The node now.", body = Node)))]
 pub(super) async fn cancel(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<Response> {
-    standing(&service, &node).await?;
+    standing(&control, &node).await?;
     let state = berth_engine::NodeState::Active;
-    end_drain(&service, &caller, "node.drain_cancel", &node, state, (if_match, None)).await?;
-    Ok(tagged(http::StatusCode::OK, &read(&service, &node).await?))
+    end_drain(&control, &caller, "node.drain_cancel", &node, state, (if_match, None)).await?;
+    Ok(tagged(http::StatusCode::OK, &read(&control, &node).await?))
 }
 
 /// Say that a node will be taken away
@@ -134,42 +134,42 @@ pub(super) async fn cancel(
     request_body = ReclaimNotice,
     responses((status = 200, description = "How the drain stands.", body = Drain)))]
 pub(super) async fn reclaim(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     OptionalJson(notice): OptionalJson<ReclaimNotice>,
 ) -> Answer<axum::Json<Drain>> {
-    service.node_for(&caller, &node)?;
-    read(&service, &node).await?;
-    take_notice(&service, &caller, &node, &notice).await?;
-    standing(&service, &node).await.map(axum::Json)
+    control.node_for(&caller, &node)?;
+    read(&control, &node).await?;
+    take_notice(&control, &caller, &node, &notice).await?;
+    standing(&control, &node).await.map(axum::Json)
 }
 
 /// Begins to empty a node that will be taken away, unless that was said before.
 pub(super) async fn take_notice(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     node: &NodeId,
     notice: &ReclaimNotice,
 ) -> Answer<()> {
-    let is_known = drain::one(service, node).is_some_and(|drain| drain.reclaimed);
+    let is_known = drain::one(control, node).is_some_and(|drain| drain.reclaimed);
     if is_known {
         return Ok(());
     }
-    let deadline = notice.in_s.and_then(|seconds| ends(service, seconds.min(LONGEST_S)));
+    let deadline = notice.in_s.and_then(|seconds| ends(control, seconds.min(LONGEST_S)));
     let wish = Wish { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
-    drain::begin(service, caller, node, &wish, None).await
+    Ok(drain::begin(control, caller, node, &wish, None).await?)
 }
 
 /// List drains
 #[utoipa::path(get, path = "/v1/drains", tag = "nodes", params(Part),
     responses((status = 200, description = "Drains, in order of node.", body = Page<Drain>)))]
 pub(super) async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<Drain>>> {
     let most = limit(asked.limit)?;
-    service.settled().await;
-    let drains = drain::all(&service).into_iter().map(|drain| (drain.node.to_string(), drain));
+    control.settled().await;
+    let drains = drain::all(&control).into_iter().map(|drain| (drain.node.to_string(), drain));
     Ok(axum::Json(part(after(drains, asked.cursor), most)))
 }

@@ -8,13 +8,13 @@ use berth_api::{NodeExplanation, NodeGuest};
 use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, NotHere, Timestamp};
 use berth_ledger::{ClaimKey, Ledger};
 
-use crate::access::Caller;
-use crate::catalog::ClaimEntry;
 use crate::http::extract::Path;
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::claims;
-use crate::placement::decision_id;
-use crate::service::{Service, moment};
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::catalog::ClaimEntry;
+use berth_control::placement::decision_id;
+use berth_control::{ControlPlane, clock::moment};
 
 /// Guests that are explained in full.
 const MOST: usize = 500;
@@ -26,28 +26,28 @@ const MOST: usize = 500;
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "What is here and why.", body = NodeExplanation)))]
 pub(super) async fn explain(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<NodeExplanation>> {
-    service.node_for(&caller, &node)?;
-    service.settled().await;
+    control.node_for(&caller, &node)?;
+    control.settled().await;
     let (view, guests) = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         let Some(entry) = books.nodes.get(&node) else {
             return Err(ApiError::not_found("node", node.as_str()));
         };
         let claims = entry.claims.iter().filter_map(|key| books.claims.get(key)).cloned();
-        (super::view(&service, &books, entry), claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>())
+        (super::view(&control, &books, entry), claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>())
     };
     let keys: Vec<ClaimKey> = guests.iter().map(|claim| claim.key).collect();
-    let reasons = service.read(move |ledger| Ok(reasons(ledger, &keys))).await?;
+    let reasons = control.read(move |ledger| Ok(reasons(ledger, &keys))).await?;
     let guests = guests.iter().zip(reasons).map(|(claim, (decision, why))| NodeGuest {
         claim: claims::view(claim, true),
         decision,
         why: why.unwrap_or_else(|| format!("found or placed at {}", moment(claim.created_at))),
     });
-    let obstacles = obstacles(&service, &node).await;
+    let obstacles = obstacles(&control, &node).await;
     let room = room(&view);
     Ok(axum::Json(NodeExplanation { room, obstacles, guests: guests.collect(), node: view }))
 }
@@ -82,12 +82,12 @@ fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<Stri
 }
 
 /// What keeps the smallest instance off, by the function that decides.
-async fn obstacles(service: &Service, node: &NodeId) -> Vec<String> {
+async fn obstacles(control: &ControlPlane, node: &NodeId) -> Vec<String> {
     let node = node.clone();
-    let now = Timestamp(service.now().as_second());
+    let now = Timestamp(control.now().as_second());
     let probe =
         InstanceRequest::new(InstanceId::default(), "probe", Amounts::new(1, 1).with_disk(1));
-    let look = service.placer.look(move |mirror| mirror.engine().check(&probe, &node, now)).await;
+    let look = control.placer.look(move |mirror| mirror.engine().check(&probe, &node, now)).await;
     match look {
         Some(Err(NotHere::Removed { filter, code, evidence })) => {
             vec![format!("{filter} keeps even the smallest instance off ({code}): {evidence}")]

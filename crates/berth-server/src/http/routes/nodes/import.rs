@@ -12,10 +12,10 @@ use berth_engine::{Amounts, NodeFacts, Timestamp, TraitValue};
 use berth_ledger::{Answer as LedgerAnswer, Op, Outcome, Text};
 use http::{HeaderMap, StatusCode, header};
 
-use crate::access::Caller;
 use crate::http::extract::too_large;
-use crate::http::problem::{Answer, ApiError};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 /// Errors that are told at most.
 const ERRORS: usize = 100;
@@ -34,7 +34,7 @@ const ERRORS: usize = 100;
         (status = 422, description = "Lines that are wrong; nothing was taken.", body = ImportReport),
     ))]
 pub(super) async fn import(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -71,18 +71,22 @@ pub(super) async fn import(
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, axum::Json(report)).into_response());
     }
     let nodes = nodes.into_iter().map(|(_, facts)| facts).collect();
-    Ok(axum::Json(store(&service, &caller, nodes).await?).into_response())
+    Ok(axum::Json(store(&control, &caller, nodes).await?).into_response())
 }
 
 /// Stores nodes, many at once.
-async fn store(service: &Service, caller: &Caller, nodes: Vec<NodeFacts>) -> Answer<ImportReport> {
-    let now = Timestamp(service.now().as_second());
+async fn store(
+    control: &ControlPlane,
+    caller: &Caller,
+    nodes: Vec<NodeFacts>,
+) -> Answer<ImportReport> {
+    let now = Timestamp(control.now().as_second());
     let mut report = ImportReport::default();
     let mut waiting = Vec::with_capacity(nodes.len());
     let subject = Text::from(format!("import of {} nodes", nodes.len()));
     for mut facts in nodes {
         let known = {
-            let books = service.catalog.books();
+            let books = control.catalog.books();
             books.nodes.get(&facts.id).map(|node| (node.facts.state, node.heard_at))
         };
         match known {
@@ -94,7 +98,7 @@ async fn store(service: &Service, caller: &Caller, nodes: Vec<NodeFacts>) -> Ans
         }
         let op = Op::PutNode { facts: Box::new(facts), expect: None };
         // Handed over together, so that they share a commit.
-        let done = service.call(caller, "node.import", Text::clone(&subject), None, op);
+        let done = control.call(caller, "node.import", Text::clone(&subject), None, op);
         waiting.push((known.is_some(), done));
     }
     let (known, calls): (Vec<bool>, Vec<_>) = waiting.into_iter().unzip();
@@ -106,10 +110,10 @@ async fn store(service: &Service, caller: &Caller, nodes: Vec<NodeFacts>) -> Ans
             LedgerAnswer::Outcome(Outcome::Impossible(error)) => {
                 report.errors.push(ImportLine { line: 0, node: None, error });
             }
-            other => return Err(crate::service::unexpected(&other)),
+            other => return Err(berth_control::unexpected(&other).into()),
         }
     }
-    service.settled().await;
+    control.settled().await;
     Ok(report)
 }
 

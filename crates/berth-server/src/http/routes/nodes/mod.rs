@@ -21,14 +21,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::{Caller, is_name};
-use crate::catalog::{Books, NodeEntry};
-use crate::drain;
 use crate::http::HttpLimits;
 use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::{Caller, is_name};
+use berth_control::catalog::{Books, NodeEntry};
+use berth_control::drain;
 
 pub(super) fn routes(limits: HttpLimits) -> Routes {
     let import = OpenApiRouter::new()
@@ -66,15 +66,15 @@ fn used(entry: &NodeEntry) -> Amounts {
     amounts(used.cpu, entry.room.memory_used(), used.disk, used.bandwidth)
 }
 
-fn account_of(service: &Service, books: &Books, entry: &NodeEntry) -> Account {
-    let policy = service.catalog.policy();
+fn account_of(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Account {
+    let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
-    let now = service.now().as_second();
-    crate::elastic::account(books, &service.migrations, &settings, entry, now)
+    let now = control.now().as_second();
+    berth_control::elastic::account(books, &control.migrations, &settings, entry, now)
 }
 
 /// A node of the catalogue as callers see it.
-pub(super) fn view(service: &Service, books: &Books, entry: &NodeEntry) -> Node {
+pub(super) fn view(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Node {
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
     facts.heartbeat_at = Timestamp(entry.heard_at);
@@ -86,8 +86,8 @@ pub(super) fn view(service: &Service, books: &Books, entry: &NodeEntry) -> Node 
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
         used: used(entry),
         instances: entry.room.used.instances,
-        account: account_of(service, books, entry),
-        evacuation: service.evacuations.of(&entry.facts.id),
+        account: account_of(control, books, entry),
+        evacuation: control.evacuations.of(&entry.facts.id),
     }
 }
 
@@ -111,7 +111,7 @@ struct Wanted {
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(Wanted),
     responses((status = 200, description = "Nodes, in order of id.", body = Page<Node>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Node>>> {
     let most = limit(asked.limit)?;
@@ -121,9 +121,9 @@ async fn list(
         })?),
         None => None,
     };
-    service.settled().await;
-    let now = Timestamp(service.now().as_second());
-    let books = service.catalog.books();
+    control.settled().await;
+    let now = Timestamp(control.now().as_second());
+    let books = control.catalog.books();
     let after = asked.cursor.map(|cursor| NodeId::new(&cursor));
     let rest = match &after {
         Some(after) => {
@@ -139,7 +139,7 @@ async fn list(
     };
     let found = rest.filter(|(_, entry)| selected(entry));
     Ok(axum::Json(part(
-        found.map(|(id, entry)| (id.as_str().to_owned(), view(&service, &books, entry))),
+        found.map(|(id, entry)| (id.as_str().to_owned(), view(&control, &books, entry))),
         most,
     )))
 }
@@ -151,12 +151,12 @@ fn tagged(status: StatusCode, node: &Node) -> Response {
 }
 
 /// The node as it is now, after what this server did.
-async fn read(service: &Service, node: &NodeId) -> Answer<Node> {
-    service.settled().await;
-    let books = service.catalog.books();
+async fn read(control: &ControlPlane, node: &NodeId) -> Answer<Node> {
+    control.settled().await;
+    let books = control.catalog.books();
     let entry = books.nodes.get(node);
     entry
-        .map(|entry| view(service, &books, entry))
+        .map(|entry| view(control, &books, entry))
         .ok_or_else(|| ApiError::not_found("node", node.as_str()))
 }
 
@@ -165,12 +165,12 @@ async fn read(service: &Service, node: &NodeId) -> Answer<Node> {
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "The node; its generation is its ETag.", body = Node)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
 ) -> Answer<Response> {
-    service.node_for(&caller, &node)?;
-    Ok(tagged(StatusCode::OK, &read(&service, &node).await?))
+    control.node_for(&caller, &node)?;
+    Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
 }
 
 /// Register a node, or state its facts anew
@@ -187,34 +187,34 @@ async fn get(
         (status = 201, description = "Registered.", body = Node),
     ))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(facts): Json<NodeFacts>,
 ) -> Answer<Response> {
-    service.node_for(&caller, &node)?;
+    control.node_for(&caller, &node)?;
     if facts.id != node {
         let value = Some(format!("{:?}", facts.id.as_str()));
         return Err(ApiError::field("id", value, "the node that the path names"));
     }
-    let is_new = store(&service, &caller, facts, if_match.number()?).await?;
+    let is_new = store(&control, &caller, facts, if_match.number()?).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(tagged(status, &read(&service, &node).await?))
+    Ok(tagged(status, &read(&control, &node).await?))
 }
 
 /// Stores facts. What happens to a node through other calls stays as it is: its state, its boots,
 /// and when it was heard. Returns whether it is new.
 pub(super) async fn store(
-    service: &Service,
+    control: &ControlPlane,
     caller: &Caller,
     mut facts: NodeFacts,
     expect: Option<i64>,
 ) -> Answer<bool> {
     check(&facts)?;
-    let now = Timestamp(service.now().as_second());
+    let now = Timestamp(control.now().as_second());
     let known = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         books.nodes.get(&facts.id).map(|entry| (Arc::clone(&entry.facts), entry.heard_at))
     };
     match &known {
@@ -234,9 +234,9 @@ pub(super) async fn store(
     let (subject, node) = (facts.id.as_str().to_owned(), facts.id.clone());
     let heard = facts.heartbeat_at.0;
     let op = Op::PutNode { facts: Box::new(facts), expect };
-    service.administer(caller, "node.put", subject, op).await?;
-    service.heartbeats.note(&node, heard);
-    service.catalog.heard(&node, heard);
+    control.administer(caller, "node.put", subject, op).await?;
+    control.heartbeats.note(&node, heard);
+    control.catalog.heard(&node, heard);
     Ok(known.is_none())
 }
 
@@ -260,7 +260,7 @@ pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
     request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
     responses((status = 200, description = "The node now.", body = Node)))]
 async fn patch(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
@@ -276,7 +276,7 @@ async fn patch(
         }
     }
     let expect = if_match.number()?;
-    let current = read(&service, &node).await?;
+    let current = read(&control, &node).await?;
     // Without an expectation of the caller's, the one that was just read: two patches at once must
     // not undo each other.
     let expect = expect.or(Some(current.generation));
@@ -285,8 +285,8 @@ async fn patch(
     merge(&mut facts, serde_json::Value::Object(changes));
     let facts = serde_json::to_vec(&facts).unwrap_or_default();
     let facts: NodeFacts = crate::http::extract::read_json(&facts)?;
-    store(&service, &caller, facts, expect).await?;
-    Ok(tagged(StatusCode::OK, &read(&service, &node).await?))
+    store(&control, &caller, facts, expect).await?;
+    Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
 }
 
 /// Applies a merge patch.
@@ -318,24 +318,24 @@ fn merge(target: &mut serde_json::Value, patch: serde_json::Value) {
     ),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<StatusCode> {
-    read(&service, &node).await?;
+    read(&control, &node).await?;
     let op = Op::RemoveNode { node: node.clone(), expect: if_match.number()? };
-    let revision = service.drains.get(&node).map(|(_, revision)| revision);
-    service.administer(&caller, "node.remove", node.as_str(), op).await?;
+    let revision = control.drains.get(&node).map(|known| known.revision);
+    control.administer(&caller, "node.remove", node.as_str(), op).await?;
     if let Some(revision) = revision {
-        drain::forget(&service, &node, revision).await?;
+        drain::forget(&control, &node, revision).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Changes a node's state, and ends its drain if it was being emptied.
 async fn end_drain(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     action: &'static str,
     node: &NodeId,
@@ -347,26 +347,26 @@ async fn end_drain(
         None => node.to_string(),
     };
     // As it is before the state changes: one that is begun anew meanwhile is another drain.
-    let revision = service.drains.get(node).map(|(_, revision)| revision);
+    let revision = control.drains.get(node).map(|known| known.revision);
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
-    service.administer(caller, action, subject, op).await?;
+    control.administer(caller, action, subject, op).await?;
     match revision {
-        Some(revision) => drain::forget(service, node, revision).await,
+        Some(revision) => Ok(drain::forget(control, node, revision).await?),
         None => Ok(()),
     }
 }
 
 async fn set_state(
-    service: &Arc<Service>,
+    control: &Arc<ControlPlane>,
     caller: &Caller,
     action: &'static str,
     node: NodeId,
     state: NodeState,
     (if_match, change): (IfMatch, NodeStateChange),
 ) -> Answer<Response> {
-    read(service, &node).await?;
-    end_drain(service, caller, action, &node, state, (if_match, change.reason)).await?;
-    Ok(tagged(StatusCode::OK, &read(service, &node).await?))
+    read(control, &node).await?;
+    end_drain(control, caller, action, &node, state, (if_match, change.reason)).await?;
+    Ok(tagged(StatusCode::OK, &read(control, &node).await?))
 }
 
 /// Cordon a node
@@ -380,14 +380,14 @@ async fn set_state(
     request_body = NodeStateChange,
     responses((status = 200, description = "The node now.", body = Node)))]
 async fn cordon(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,
 ) -> Answer<Response> {
     let state = NodeState::Cordoned;
-    set_state(&service, &caller, "node.cordon", node, state, (if_match, change)).await
+    set_state(&control, &caller, "node.cordon", node, state, (if_match, change)).await
 }
 
 /// Uncordon a node
@@ -401,12 +401,12 @@ async fn cordon(
     request_body = NodeStateChange,
     responses((status = 200, description = "The node now.", body = Node)))]
 async fn uncordon(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,
 ) -> Answer<Response> {
     let state = NodeState::Active;
-    set_state(&service, &caller, "node.uncordon", node, state, (if_match, change)).await
+    set_state(&control, &caller, "node.uncordon", node, state, (if_match, change)).await
 }

@@ -1,7 +1,5 @@
 //! A policy as it is sent: TOML, bare or in JSON.
 
-use std::sync::Arc;
-
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use berth_api::{FieldError, PolicyText};
@@ -10,28 +8,28 @@ use berth_engine::policy::PolicyError;
 use http::{StatusCode, header};
 
 use crate::http::extract::{Json, unreadable};
-use crate::http::problem::{Answer, ApiError};
 use crate::policy_file::{ACCEPTED_NAMES, is_policy_name};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use crate::state::AppState;
 
 /// A policy that was read and found valid.
 pub(super) struct PolicyBody(pub(super) Policy);
 
-impl FromRequest<Arc<Service>> for PolicyBody {
+impl FromRequest<AppState> for PolicyBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or("nothing").to_owned();
         let essence = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
         let text = match essence.as_str() {
             "application/toml" => {
-                let bytes = Bytes::from_request(request, service).await.map_err(unreadable)?;
+                let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
                 String::from_utf8(bytes.to_vec()).map_err(|error| {
                     ApiError::invalid(format!("the body is not text in UTF-8: {error}"))
                 })?
             }
-            "application/json" => Json::<PolicyText>::from_request(request, service).await?.0.toml,
+            "application/json" => Json::<PolicyText>::from_request(request, state).await?.0.toml,
             _ => {
                 let title = "the body is of a kind that cannot be read";
                 let detail = format!(

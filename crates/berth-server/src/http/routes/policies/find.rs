@@ -5,8 +5,8 @@ use berth_engine::Policy;
 use berth_engine::policy::BUILTIN_NAMES;
 use berth_ledger::{Ledger, LedgerError, Micros};
 
-use crate::http::problem::{Answer, ApiError};
-use crate::service::{Service, moment};
+use crate::problem::{Answer, ApiError};
+use berth_control::{ControlPlane, clock::moment};
 
 /// The least that is taken for the beginning of a hash.
 const SHORTEST: usize = 6;
@@ -43,19 +43,19 @@ impl Found {
 }
 
 /// All that are stored, in order of name and hash.
-pub(super) async fn all(service: &Service) -> Answer<Vec<berth_ledger::StoredPolicy>> {
-    service.read(Ledger::policies).await
+pub(super) async fn all(control: &ControlPlane) -> Answer<Vec<berth_ledger::StoredPolicy>> {
+    Ok(control.read(Ledger::policies).await?)
 }
 
 /// The one in force.
-pub(super) async fn in_force(service: &Service) -> Answer<Option<berth_ledger::StoredPolicy>> {
-    Ok(all(service).await?.into_iter().find(|policy| policy.active))
+pub(super) async fn in_force(control: &ControlPlane) -> Answer<Option<berth_ledger::StoredPolicy>> {
+    Ok(all(control).await?.into_iter().find(|policy| policy.active))
 }
 
 /// The policy that is meant: `active`, a hash, a name, the beginning of a hash, or one that comes
 /// with Berth.
-pub(super) async fn find(service: &Service, which: &str) -> Answer<Found> {
-    let stored = all(service).await?;
+pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<Found> {
+    let stored = all(control).await?;
     let is_hash = |policy: &&berth_ledger::StoredPolicy| match which {
         "active" => policy.active,
         hash => policy.hash == hash,

@@ -7,25 +7,25 @@ use berth_ledger::LedgerError;
 use super::body;
 use super::diff::changes;
 use super::find::{Found, find};
-use crate::http::problem::{Answer, ApiError};
-use crate::policy_effects::{self, Extent};
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::policy_effects::{self, Extent};
 
 /// What is listed of each kind unless asked otherwise, and at most.
 const LISTED: usize = 100;
 const LISTED_MOST: usize = 1000;
 
-pub(super) async fn compare(service: &Service, asked: PolicyDiffQuery) -> Answer<PolicyDiff> {
+pub(super) async fn compare(control: &ControlPlane, asked: PolicyDiffQuery) -> Answer<PolicyDiff> {
     let PolicyDiffQuery { from, to, live, limit, after } = asked;
     let listed = limit.unwrap_or(LISTED);
     if !(1..=LISTED_MOST).contains(&listed) {
         let accepted = format!("1 to {LISTED_MOST}");
         return Err(ApiError::field("limit", Some(listed.to_string()), &accepted));
     }
-    let (from, to) = (meant(service, from).await?, meant(service, to).await?);
+    let (from, to) = (meant(control, from).await?, meant(control, to).await?);
     let live = if live {
         let (from, to) = (policy(&from)?, policy(&to)?);
-        Some(policy_effects::compare(service, from, to, Extent { listed, after }).await?)
+        Some(policy_effects::compare(control, from, to, Extent { listed, after }).await?)
     } else {
         None
     };
@@ -34,9 +34,9 @@ pub(super) async fn compare(service: &Service, asked: PolicyDiffQuery) -> Answer
     Ok(PolicyDiff { from: from.hash, to: to.hash, changes, live })
 }
 
-async fn meant(service: &Service, which: PolicyRef) -> Answer<Found> {
+async fn meant(control: &ControlPlane, which: PolicyRef) -> Answer<Found> {
     match which {
-        PolicyRef::Named(name) => find(service, &name).await,
+        PolicyRef::Named(name) => find(control, &name).await,
         PolicyRef::Text(text) => Ok(Found::only_read(&body::read(&text.toml)?)),
     }
 }

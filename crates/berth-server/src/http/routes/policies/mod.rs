@@ -20,11 +20,11 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::access::Caller;
 use crate::http::extract::{IfMatch, Json, Path, Query};
 use crate::http::list::{Part, limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::service::{Service, unexpected};
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::{ControlPlane, unexpected};
 use body::PolicyBody;
 use find::{Found, all, find, in_force};
 
@@ -50,7 +50,7 @@ fn tagged(status: StatusCode, policy: &StoredPolicy) -> Response {
 #[utoipa::path(get, path = "/v1/policies", tag = "policies", params(Part),
     responses((status = 200, description = "Policies.", body = Page<StoredPolicy>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<StoredPolicy>>> {
     let most = limit(asked.limit)?;
@@ -63,7 +63,7 @@ async fn list(
         }
         None => None,
     };
-    let found = all(&service).await?.into_iter().filter(|found| {
+    let found = all(&control).await?.into_iter().filter(|found| {
         after.as_ref().is_none_or(|(name, hash)| (&found.name, &found.hash) > (name, hash))
     });
     let named = found.map(|found| {
@@ -88,16 +88,16 @@ async fn list(
         (status = 201, description = "Stored.", body = StoredPolicy),
     ))]
 async fn store(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     PolicyBody(policy): PolicyBody,
 ) -> Answer<Response> {
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
     let subject = format!("{name} {hash}");
     let op = Op::PutPolicy { name, hash: hash.clone(), body: policy.to_json() };
-    let is_new = service.administer(&caller, "policy.put", subject, op).await?;
+    let is_new = control.administer(&caller, "policy.put", subject, op).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(tagged(status, &find(&service, &hash).await?.view()?))
+    Ok(tagged(status, &find(&control, &hash).await?.view()?))
 }
 
 /// Validate a policy
@@ -110,11 +110,11 @@ async fn store(
     )),
     responses((status = 200, description = "It is valid: its content in full, and its hash.", body = StoredPolicy)))]
 async fn validate(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     PolicyBody(policy): PolicyBody,
 ) -> Answer<Response> {
     let hash = policy.hash().to_string();
-    let known = all(&service).await?.into_iter().find(|known| known.hash == hash);
+    let known = all(&control).await?.into_iter().find(|known| known.hash == hash);
     let found = match known {
         Some(policy) => Found { policy, is_stored: true },
         None => Found::only_read(&policy),
@@ -150,7 +150,7 @@ struct Both {
 #[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(Both),
     responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
 async fn compare(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(both): Query<Both>,
 ) -> Answer<axum::Json<PolicyDiff>> {
     let accepted = "a hash, the beginning of one, a name, or active";
@@ -159,7 +159,7 @@ async fn compare(
     let (from, to) = (from.ok_or_else(|| missing("from"))?, to.ok_or_else(|| missing("to"))?);
     let (from, to) = (PolicyRef::Named(from), PolicyRef::Named(to));
     let asked = PolicyDiffQuery { from, to, live, limit, after: after.map(InstanceId) };
-    live::compare(&service, asked).await.map(axum::Json)
+    live::compare(&control, asked).await.map(axum::Json)
 }
 
 /// Compare two policies that need not be stored
@@ -168,10 +168,10 @@ async fn compare(
 #[utoipa::path(post, path = "/v1/policies/diff", tag = "policies", request_body = PolicyDiffQuery,
     responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
 async fn compare_any(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Json(asked): Json<PolicyDiffQuery>,
 ) -> Answer<axum::Json<PolicyDiff>> {
-    live::compare(&service, asked).await.map(axum::Json)
+    live::compare(&control, asked).await.map(axum::Json)
 }
 
 /// Read a policy
@@ -181,8 +181,11 @@ async fn compare_any(
 #[utoipa::path(get, path = "/v1/policies/{policy}", tag = "policies",
     params(("policy" = String, Path, description = "The policy.")),
     responses((status = 200, description = "The policy; its hash is its ETag.", body = StoredPolicy)))]
-async fn get(State(service): State<Arc<Service>>, Path(policy): Path<String>) -> Answer<Response> {
-    Ok(tagged(StatusCode::OK, &find(&service, &policy).await?.view()?))
+async fn get(
+    State(control): State<Arc<ControlPlane>>,
+    Path(policy): Path<String>,
+) -> Answer<Response> {
+    Ok(tagged(StatusCode::OK, &find(&control, &policy).await?.view()?))
 }
 
 /// Put a policy in force
@@ -195,17 +198,17 @@ async fn get(State(service): State<Arc<Service>>, Path(policy): Path<String>) ->
     ),
     responses((status = 200, description = "It is in force.", body = StoredPolicy)))]
 async fn activate(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(policy): Path<String>,
     if_match: IfMatch,
 ) -> Answer<Response> {
-    let found = find(&service, &policy).await?;
-    put_in_force(&service, &caller, "policy.activate", found, if_match.0).await
+    let found = find(&control, &policy).await?;
+    put_in_force(&control, &caller, "policy.activate", found, if_match.0).await
 }
 
 async fn put_in_force(
-    service: &Service,
+    control: &ControlPlane,
     caller: &Caller,
     action: &'static str,
     found: Found,
@@ -214,18 +217,18 @@ async fn put_in_force(
     let berth_ledger::StoredPolicy { name, hash, body, .. } = found.policy;
     let subject = format!("{name} {hash}");
     let op = Op::ActivatePolicy { name, hash: hash.clone(), body, expect };
-    match service.call(caller, action, subject, None, op).await? {
+    match control.call(caller, action, subject, None, op).await? {
         LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {}
         LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
             return Err(ApiError::conflict("impossible", why));
         }
         LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
-            return Err(ApiError::stale(in_force(service).await?.map(|policy| policy.hash)));
+            return Err(ApiError::stale(in_force(control).await?.map(|policy| policy.hash)));
         }
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected(&other).into()),
     }
-    service.settled().await;
-    Ok(tagged(StatusCode::OK, &find(service, &hash).await?.view()?))
+    control.settled().await;
+    Ok(tagged(StatusCode::OK, &find(control, &hash).await?.view()?))
 }
 
 /// Go back to the policy before
@@ -235,12 +238,12 @@ async fn put_in_force(
     params(("If-Match" = Option<String>, Header, description = "The hash of the policy in force, as it was read.")),
     responses((status = 200, description = "It is in force again.", body = StoredPolicy)))]
 async fn rollback(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     if_match: IfMatch,
 ) -> Answer<Response> {
-    let current = in_force(&service).await?.map(|policy| policy.hash);
-    let history = service.read(|ledger| ledger.policy_history(2)).await?;
+    let current = in_force(&control).await?.map(|policy| policy.hash);
+    let history = control.read(|ledger| ledger.policy_history(2)).await?;
     let mut before = history.into_iter().map(|(_, hash, _)| hash);
     let before = before.find(|hash| Some(hash) != current.as_ref());
     let Some(before) = before else {
@@ -248,8 +251,8 @@ async fn rollback(
         return Err(ApiError::conflict("no_policy_before", detail)
             .remedy("activate the one that is wanted"));
     };
-    let found = find(&service, &before).await?;
+    let found = find(&control, &before).await?;
     // What was read a moment ago, if the caller expects nothing: going back twice is not meant.
     let expect = if_match.0.or(current);
-    put_in_force(&service, &caller, "policy.rollback", found, expect).await
+    put_in_force(&control, &caller, "policy.rollback", found, expect).await
 }

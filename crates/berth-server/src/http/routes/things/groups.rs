@@ -12,13 +12,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check_name, stored};
-use crate::access::Caller;
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{Part, part_of};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::placement::owner_for;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::placement::owner_for;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
@@ -35,9 +35,9 @@ fn is_changed_by(caller: &Caller, group: &Group) -> bool {
 }
 
 /// A group that the caller may see, as it is now.
-async fn read(service: &Service, caller: &Caller, id: &str) -> Answer<Group> {
-    service.settled().await;
-    let group = service.catalog.books().groups.get(id).cloned();
+async fn read(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Group> {
+    control.settled().await;
+    let group = control.catalog.books().groups.get(id).cloned();
     let seen = group.filter(|group| is_seen(caller, group));
     seen.ok_or_else(|| ApiError::not_found("group", id))
 }
@@ -48,12 +48,12 @@ async fn read(service: &Service, caller: &Caller, id: &str) -> Answer<Group> {
 #[utoipa::path(get, path = "/v1/groups", tag = "groups", params(Part),
     responses((status = 200, description = "Groups.", body = Page<Group>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<Group>>> {
-    service.settled().await;
-    let books = service.catalog.books();
+    control.settled().await;
+    let books = control.catalog.books();
     let view = |group: &Group| is_seen(&caller, group).then(|| group.clone());
     part_of(&books.groups, &asked, view).map(axum::Json)
 }
@@ -63,11 +63,11 @@ async fn list(
     params(("id" = String, Path, description = "The group.")),
     responses((status = 200, description = "The group.", body = Group)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Group>> {
-    read(&service, &caller, &id).await.map(axum::Json)
+    read(&control, &caller, &id).await.map(axum::Json)
 }
 
 /// Define a group, or change its rules
@@ -82,7 +82,7 @@ async fn get(
         (status = 201, description = "Defined.", body = Group),
     ))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
     Json(new): Json<NewGroup>,
@@ -91,8 +91,8 @@ async fn put(
     if new.max_per_domain == Some(0) {
         return Err(ApiError::field("max_per_domain", Some("0".to_owned()), "1 or more"));
     }
-    service.settled().await;
-    let known = service.catalog.books().groups.get(&id).cloned();
+    control.settled().await;
+    let known = control.catalog.books().groups.get(&id).cloned();
     let owner = match &new.owner {
         None if !caller.is_tenant() => None,
         stated => {
@@ -108,8 +108,8 @@ async fn put(
     let NewGroup { kind, strength, topology, max_per_domain, .. } = new;
     let group = Group { id: id.clone(), owner, kind, strength, topology, max_per_domain };
     let op = Op::PutGroup(group);
-    service.administer(&caller, "group.put", id.as_str(), op).await?;
-    Ok(stored(known.is_none(), read(&service, &caller, &id).await?))
+    control.administer(&caller, "group.put", id.as_str(), op).await?;
+    Ok(stored(known.is_none(), read(&control, &caller, &id).await?))
 }
 
 /// Names of groups are shared by all tenants. Whose it is, is not said.
@@ -128,17 +128,17 @@ fn taken(id: &str) -> ApiError {
     params(("id" = String, Path, description = "The group.")),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    let group = read(&service, &caller, &id).await?;
+    let group = read(&control, &caller, &id).await?;
     if !is_changed_by(&caller, &group) {
         let detail = format!("group {id:?} is open to anyone; operators remove it");
         let title = "this token may not do this";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "not_allowed", title, detail));
     }
     let op = Op::RemoveGroup(Text::from(id.as_str()));
-    service.administer(&caller, "group.remove", id.as_str(), op).await?;
+    control.administer(&caller, "group.remove", id.as_str(), op).await?;
     Ok(StatusCode::NO_CONTENT)
 }

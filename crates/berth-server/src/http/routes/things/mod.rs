@@ -13,10 +13,8 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::Routes;
-use crate::access::is_name;
-use crate::http::problem::{Answer, ApiError};
-
-pub(crate) use attachments::volumes_of;
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::is_name;
 
 pub(super) fn routes() -> Routes {
     Routes::new()

@@ -11,12 +11,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check_name, stored};
-use crate::access::Caller;
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{Part, after, limit, part};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
@@ -34,24 +34,24 @@ fn view((pool, used): (berth_ledger::Pool, i64)) -> Pool {
     }
 }
 
-async fn all(service: &Service) -> Answer<Vec<Pool>> {
-    let pools = service.read(berth_ledger::Ledger::pools).await?;
+async fn all(control: &ControlPlane) -> Answer<Vec<Pool>> {
+    let pools = control.read(berth_ledger::Ledger::pools).await?;
     Ok(pools.into_iter().map(view).collect())
 }
 
-async fn find(service: &Service, id: &str) -> Answer<Option<Pool>> {
-    Ok(all(service).await?.into_iter().find(|pool| pool.id == id))
+async fn find(control: &ControlPlane, id: &str) -> Answer<Option<Pool>> {
+    Ok(all(control).await?.into_iter().find(|pool| pool.id == id))
 }
 
 /// List pools
 #[utoipa::path(get, path = "/v1/pools", tag = "pools", params(Part),
     responses((status = 200, description = "Pools, in order of name.", body = Page<Pool>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<Pool>>> {
     let most = limit(asked.limit)?;
-    let named = all(&service).await?.into_iter().map(|pool| (pool.id.clone(), pool));
+    let named = all(&control).await?.into_iter().map(|pool| (pool.id.clone(), pool));
     Ok(axum::Json(part(after(named, asked.cursor), most)))
 }
 
@@ -60,10 +60,10 @@ async fn list(
     params(("id" = String, Path, description = "The pool.")),
     responses((status = 200, description = "The pool.", body = Pool)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Pool>> {
-    let found = find(&service, &id).await?;
+    let found = find(&control, &id).await?;
     found.map(axum::Json).ok_or_else(|| ApiError::not_found("pool", &id))
 }
 
@@ -78,7 +78,7 @@ async fn get(
         (status = 201, description = "Defined.", body = Pool),
     ))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
     Json(new): Json<NewPool>,
@@ -88,9 +88,9 @@ async fn put(
         ApiError::field("range", Some(format!("{:?}", invalid.range)), invalid.accepted)
     })?;
     pool.quarantine_s = new.quarantine_s.unwrap_or(berth_ledger::Pool::DEFAULT_QUARANTINE_S);
-    let is_new = find(&service, &id).await?.is_none();
-    service.administer(&caller, "pool.put", id.as_str(), Op::PutPool(pool)).await?;
-    let pool = find(&service, &id).await?;
+    let is_new = find(&control, &id).await?.is_none();
+    control.administer(&caller, "pool.put", id.as_str(), Op::PutPool(pool)).await?;
+    let pool = find(&control, &id).await?;
     Ok(stored(is_new, pool.ok_or_else(|| ApiError::not_found("pool", &id))?))
 }
 
@@ -101,12 +101,12 @@ async fn put(
     params(("id" = String, Path, description = "The pool.")),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     let op = Op::RemovePool(Text::from(id.as_str()));
-    match service.administer(&caller, "pool.remove", id.as_str(), op).await? {
+    match control.administer(&caller, "pool.remove", id.as_str(), op).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::not_found("pool", &id)),
     }

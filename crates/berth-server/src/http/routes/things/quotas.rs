@@ -11,12 +11,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check_name, stored};
-use crate::access::Caller;
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{Part, after, limit, part};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
@@ -42,13 +42,13 @@ fn view(found: &berth_ledger::QuotaUse) -> QuotaUse {
 }
 
 /// Limits that a caller may see, in order of tenant.
-async fn seen(service: &Service, caller: &Caller) -> Answer<Vec<QuotaUse>> {
-    let quotas = service.read(berth_ledger::Ledger::quotas).await?;
+async fn seen(control: &ControlPlane, caller: &Caller) -> Answer<Vec<QuotaUse>> {
+    let quotas = control.read(berth_ledger::Ledger::quotas).await?;
     Ok(quotas.iter().filter(|quota| caller.sees(&quota.owner)).map(view).collect())
 }
 
-async fn find(service: &Service, caller: &Caller, owner: &str) -> Answer<Option<QuotaUse>> {
-    Ok(seen(service, caller).await?.into_iter().find(|quota| quota.owner == owner))
+async fn find(control: &ControlPlane, caller: &Caller, owner: &str) -> Answer<Option<QuotaUse>> {
+    Ok(seen(control, caller).await?.into_iter().find(|quota| quota.owner == owner))
 }
 
 /// List quotas
@@ -57,12 +57,12 @@ async fn find(service: &Service, caller: &Caller, owner: &str) -> Answer<Option<
 #[utoipa::path(get, path = "/v1/quotas", tag = "quotas", params(Part),
     responses((status = 200, description = "Quotas, in order of tenant.", body = Page<QuotaUse>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<QuotaUse>>> {
     let most = limit(asked.limit)?;
-    let quotas = seen(&service, &caller).await?;
+    let quotas = seen(&control, &caller).await?;
     let named = quotas.into_iter().map(|quota| (quota.owner.clone(), quota));
     Ok(axum::Json(part(after(named, asked.cursor), most)))
 }
@@ -72,11 +72,11 @@ async fn list(
     params(("owner" = String, Path, description = "The tenant.")),
     responses((status = 200, description = "Its limits and what it uses of them.", body = QuotaUse)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(owner): Path<String>,
 ) -> Answer<axum::Json<QuotaUse>> {
-    let found = find(&service, &caller, &owner).await?;
+    let found = find(&control, &caller, &owner).await?;
     found.map(axum::Json).ok_or_else(|| ApiError::not_found("quota", &owner))
 }
 
@@ -91,7 +91,7 @@ async fn get(
         (status = 201, description = "Set.", body = QuotaUse),
     ))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(owner): Path<String>,
     Json(new): Json<Quota>,
@@ -113,10 +113,10 @@ async fn put(
         disk_mib: new.disk_mib,
         instances: new.instances,
     };
-    let is_new = find(&service, &caller, &owner).await?.is_none();
+    let is_new = find(&control, &caller, &owner).await?.is_none();
     let op = Op::PutQuota { owner: Text::from(owner.as_str()), quota };
-    service.administer(&caller, "quota.put", owner.as_str(), op).await?;
-    let quota = find(&service, &caller, &owner).await?;
+    control.administer(&caller, "quota.put", owner.as_str(), op).await?;
+    let quota = find(&control, &caller, &owner).await?;
     Ok(stored(is_new, quota.ok_or_else(|| ApiError::not_found("quota", &owner))?))
 }
 
@@ -125,12 +125,12 @@ async fn put(
     params(("owner" = String, Path, description = "The tenant.")),
     responses((status = 204, description = "It is unlimited now.")))]
 async fn remove(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(owner): Path<String>,
 ) -> Answer<StatusCode> {
     let op = Op::RemoveQuota(Text::from(owner.as_str()));
-    match service.administer(&caller, "quota.remove", owner.as_str(), op).await? {
+    match control.administer(&caller, "quota.remove", owner.as_str(), op).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::not_found("quota", &owner)),
     }

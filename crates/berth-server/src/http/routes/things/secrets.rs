@@ -9,11 +9,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::check_name;
-use crate::access::Caller;
 use crate::http::extract::{Json, Path};
-use crate::http::problem::Answer;
 use crate::http::routes::Routes;
-use crate::service::Service;
+use crate::problem::Answer;
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(put))
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
     request_body = Secrets,
     responses((status = 200, description = "As stated.", body = Secrets)))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(env): Path<String>,
     Json(secrets): Json<Secrets>,
@@ -38,6 +38,6 @@ async fn put(
     }
     let version = secrets.version.as_deref().map(Text::from);
     let op = Op::PutSecrets { env: Text::from(env.as_str()), version };
-    service.administer(&caller, "secrets.put", env, op).await?;
+    control.administer(&caller, "secrets.put", env, op).await?;
     Ok(axum::Json(secrets))
 }

@@ -8,12 +8,12 @@ use berth_engine::NodeId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::access::Caller;
 use crate::http::extract::{Json, Path};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::service::Service;
-use crate::volume_moves;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::volume_moves;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(begin, get)).routes(routes!(cancel)).routes(routes!(report))
@@ -28,12 +28,12 @@ pub(super) fn routes() -> Routes {
     request_body = MoveVolume,
     responses((status = 200, description = "How far it is.", body = VolumeMove)))]
 async fn begin(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
     Json(asked): Json<MoveVolume>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    volume_moves::begin(&service, &caller, &id, &asked).await.map(axum::Json)
+    Ok(axum::Json(volume_moves::begin(&control, &caller, &id, &asked).await?))
 }
 
 /// Read how far the move of a volume is
@@ -41,12 +41,12 @@ async fn begin(
     params(("id" = String, Path, description = "The volume.")),
     responses((status = 200, description = "The last move, also when it has ended.", body = VolumeMove)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    let known = service.volume_moves.get(&id);
+    let known = control.volume_moves.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("move of volume", &id))?;
-    Ok(axum::Json(volume_moves::view(&id, &known.0)))
+    Ok(axum::Json(volume_moves::view(&id, &known.value)))
 }
 
 /// Call the move of a volume off
@@ -56,11 +56,11 @@ async fn get(
     params(("id" = String, Path, description = "The volume.")),
     responses((status = 200, description = "Called off.", body = VolumeMove)))]
 async fn cancel(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    volume_moves::cancel(&service, &caller, &id).await.map(axum::Json)
+    Ok(axum::Json(volume_moves::cancel(&control, &caller, &id).await?))
 }
 
 /// Report on the move of a volume
@@ -71,11 +71,11 @@ async fn cancel(
     request_body = VolumeMoveReport,
     responses((status = 200, description = "How far it is.", body = VolumeMove)))]
 async fn report(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     Json(said): Json<VolumeMoveReport>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    service.node_for(&caller, &node)?;
-    volume_moves::report(&service, &node, &said).await.map(axum::Json)
+    control.node_for(&caller, &node)?;
+    Ok(axum::Json(volume_moves::report(&control, &node, &said).await?))
 }

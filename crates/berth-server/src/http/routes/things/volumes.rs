@@ -11,14 +11,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check_name, stored};
-use crate::access::Caller;
-use crate::catalog::Books;
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{Part, part_of};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::placement::Audience;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::catalog::Books;
+use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
@@ -46,10 +46,10 @@ fn view(
 }
 
 /// A volume that the caller may see, as it is now.
-async fn read(service: &Service, caller: &Caller, id: &str) -> Answer<Volume> {
-    service.settled().await;
-    let sees_nodes = Audience::of(service, caller, "").sees_nodes();
-    let books = service.catalog.books();
+async fn read(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Volume> {
+    control.settled().await;
+    let sees_nodes = Audience::of(control, caller, "").sees_nodes();
+    let books = control.catalog.books();
     let volume = books.volumes.get(id).and_then(|found| view(&books, caller, sees_nodes, found));
     volume.ok_or_else(|| ApiError::not_found("volume", id))
 }
@@ -60,13 +60,13 @@ async fn read(service: &Service, caller: &Caller, id: &str) -> Answer<Volume> {
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes", params(Part),
     responses((status = 200, description = "Volumes.", body = Page<Volume>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Part>,
 ) -> Answer<axum::Json<Page<Volume>>> {
-    service.settled().await;
-    let sees_nodes = Audience::of(&service, &caller, "").sees_nodes();
-    let books = service.catalog.books();
+    control.settled().await;
+    let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
+    let books = control.catalog.books();
     let seen = |volume| view(&books, &caller, sees_nodes, volume);
     part_of(&books.volumes, &asked, seen).map(axum::Json)
 }
@@ -76,11 +76,11 @@ async fn list(
     params(("id" = String, Path, description = "The volume.")),
     responses((status = 200, description = "The volume.", body = Volume)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Volume>> {
-    read(&service, &caller, &id).await.map(axum::Json)
+    read(&control, &caller, &id).await.map(axum::Json)
 }
 
 /// Define a volume, or say where it lives now
@@ -94,7 +94,7 @@ async fn get(
         (status = 201, description = "Defined.", body = Volume),
     ))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
     Json(new): Json<NewVolume>,
@@ -103,24 +103,24 @@ async fn put(
     if let Some(owner) = &new.owner {
         check_name("owner", owner)?;
     }
-    service.settled().await;
+    control.settled().await;
     let (is_new, has_home) = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         (!books.volumes.contains_key(&id), books.nodes.contains_key(&new.home))
     };
     if !has_home {
         let value = Some(format!("{:?}", new.home.as_str()));
         return Err(ApiError::field("home", value, "a node that is registered"));
     }
-    if service.volume_moves.is_under_way(&id) {
+    if control.volume_moves.is_under_way(&id) {
         let why = format!("volume {id} is on its way to another node");
         let remedy = format!("wait, or call it off: berth volumes move {id} --cancel");
         return Err(ApiError::conflict("volume_moving", why).remedy(remedy));
     }
     let NewVolume { owner, home } = new;
     let volume = berth_engine::Volume { id: id.clone(), owner, home, attached_to: None };
-    service.administer(&caller, "volume.put", id.as_str(), Op::PutVolume(volume)).await?;
-    Ok(stored(is_new, read(&service, &caller, &id).await?))
+    control.administer(&caller, "volume.put", id.as_str(), Op::PutVolume(volume)).await?;
+    Ok(stored(is_new, read(&control, &caller, &id).await?))
 }
 
 /// Remove a volume
@@ -130,12 +130,12 @@ async fn put(
     params(("id" = String, Path, description = "The volume.")),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    read(&service, &caller, &id).await?;
+    read(&control, &caller, &id).await?;
     let op = Op::RemoveVolume(Text::from(id.as_str()));
-    service.administer(&caller, "volume.remove", id.as_str(), op).await?;
+    control.administer(&caller, "volume.remove", id.as_str(), op).await?;
     Ok(StatusCode::NO_CONTENT)
 }

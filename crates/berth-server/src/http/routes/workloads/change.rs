@@ -13,12 +13,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check, find, hidden, key_of, read, tagged};
-use crate::access::Caller;
 use crate::http::extract::{IfMatch, Json, Path};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::service::{Service, unexpected};
-use crate::workloads::{Definition, WorkloadKey};
+use crate::problem::{Answer, ApiError};
+use berth_control::caller::Caller;
+use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::{ControlPlane, unexpected};
 
 /// How often a change is tried anew when others change the same workload meanwhile.
 const TRIES: u32 = 10;
@@ -44,7 +44,7 @@ pub(super) enum Changed {
 
 /// Changes a workload from what it is to what `next` makes of it.
 pub(super) async fn change(
-    service: &Service,
+    control: &ControlPlane,
     caller: &Caller,
     key: &WorkloadKey,
     if_match: &IfMatch,
@@ -52,8 +52,8 @@ pub(super) async fn change(
 ) -> Answer<Changed> {
     let wanted = if_match.number()?;
     for _ in 0..TRIES {
-        service.settled().await;
-        let known = service.catalog.books().workloads.get(key).cloned();
+        control.settled().await;
+        let known = control.catalog.books().workloads.get(key).cloned();
         let current = known.as_ref().map(|known| known.version);
         if wanted.is_some_and(|wanted| current != Some(wanted)) {
             return Err(ApiError::stale(current.map(|current| current.to_string())));
@@ -68,7 +68,7 @@ pub(super) async fn change(
         let expect = current.map_or(Expect::Absent, Expect::Revision);
         let op = Op::PutWorkload { workload: next.row(), expect };
         let subject = format!("{}/{}", key.0, key.1);
-        match service.call(caller, "workload.put", subject, None, op).await? {
+        match control.call(caller, "workload.put", subject, None, op).await? {
             LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 let is_new = current.is_none();
                 return Ok(if is_new { Changed::Stored } else { Changed::Edited });
@@ -80,7 +80,7 @@ pub(super) async fn change(
                 // Another server changed it, and we have not heard of it yet.
                 tokio::time::sleep(std::time::Duration::from_millis(60)).await;
             }
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected(&other).into()),
         }
     }
     Err(ApiError::unavailable("contention", "others change this workload again and again"))
@@ -98,21 +98,21 @@ pub(super) async fn change(
     request_body = ScaleWorkload,
     responses((status = 200, description = "Changed, or as it was.", body = Workload)))]
 async fn scale(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(asked): Json<ScaleWorkload>,
 ) -> Answer<Response> {
-    find(&service, &caller, &owner, &name).await?;
+    find(&control, &caller, &owner, &name).await?;
     check::replicas(asked.replicas)?;
-    change(&service, &caller, &key_of(&owner, &name), &if_match, |now| {
+    change(&control, &caller, &key_of(&owner, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         check::single_writer(&name, Some(asked.replicas), now.is_single_writer())?;
         Ok(now.changed(|next| next.replicas = Some(asked.replicas)))
     })
     .await?;
-    Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))
+    Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
 }
 
 /// Undo, pause, resume or restart a roll-out
@@ -127,19 +127,19 @@ async fn scale(
     request_body = ChangeRollout,
     responses((status = 200, description = "Changed, or as it was.", body = Workload)))]
 async fn rollout(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(asked): Json<ChangeRollout>,
 ) -> Answer<Response> {
-    find(&service, &caller, &owner, &name).await?;
+    find(&control, &caller, &owner, &name).await?;
     if let Some(revision) = asked.to_revision.filter(|_| asked.action != RolloutAction::Undo) {
         let accepted = "nothing, unless action is undo";
         return Err(ApiError::field("to_revision", Some(revision.to_string()), accepted));
     }
     let tried = std::sync::Mutex::new(false);
-    change(&service, &caller, &key_of(&owner, &name), &if_match, |now| {
+    change(&control, &caller, &key_of(&owner, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         let mut kept = true;
         let next = now.changed(|next| match asked.action {
@@ -159,7 +159,7 @@ async fn rollout(
         if once && tried { Err(ApiError::stale(Some(now.version.to_string()))) } else { Ok(next) }
     })
     .await?;
-    Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))
+    Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
 }
 
 fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
@@ -187,11 +187,11 @@ fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
     ),
     responses((status = 200, description = "Earlier revisions.", body = Page<PastRevision>)))]
 async fn revisions(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<PastRevision>>> {
-    let found = find(&service, &caller, &owner, &name).await?;
+    let found = find(&control, &caller, &owner, &name).await?;
     let items = found.body.history.iter().rev().cloned().collect();
     Ok(axum::Json(Page { items, next: None }))
 }
@@ -205,7 +205,7 @@ async fn revisions(
     request_body = NewWorkload,
     responses((status = 204, description = "It could be stored.")))]
 async fn check_new(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
     Json(new): Json<NewWorkload>,
@@ -213,6 +213,6 @@ async fn check_new(
     if !caller.sees(&owner) {
         return Err(hidden(&name));
     }
-    check::new(&service, &owner, &name, &new).await?;
+    check::new(&control, &owner, &name, &new).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -2,18 +2,18 @@
 
 use berth_api::NewWorkload;
 
-use crate::access::is_name;
-use crate::http::problem::{Answer, ApiError};
-use crate::http::volumes_of;
-use crate::placement::request_of;
-use crate::service::Service;
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::attachments::volumes_of;
+use berth_control::caller::is_name;
+use berth_control::placement::request_of;
 
 /// Most replicas of one workload.
 pub(super) const MOST: u32 = 100_000;
 
 /// Refuses a workload whose members could never be placed.
 pub(super) async fn new(
-    service: &Service,
+    control: &ControlPlane,
     owner: &str,
     name: &str,
     new: &NewWorkload,
@@ -39,15 +39,15 @@ pub(super) async fn new(
     rules.and(new.rolling.validate()).map_err(|error| ApiError::invalid(error.to_string()))?;
     let mut request = request_of(owner, &new.template);
     request.workload = Some(name.to_owned());
-    let policy = service.catalog.policy();
-    crate::elastic::classify(policy.as_deref(), &mut request, "template.elastic")?;
+    let policy = control.catalog.policy();
+    berth_control::elastic::classify(policy.as_deref(), &mut request, "template.elastic")?;
     request.validate().map_err(|invalid| ApiError::invalid(format!("template: {invalid}")))?;
     let mut volumes = request.volumes;
     for set in &new.template.attachments {
-        volumes.extend(volumes_of(service, owner, set).await?);
+        volumes.extend(volumes_of(control, owner, set).await?);
     }
     single_writer(name, new.replicas, !volumes.is_empty())?;
-    one_home(service, owner, &volumes)
+    one_home(control, owner, &volumes)
 }
 
 /// Refuses more replicas than there may be.
@@ -72,8 +72,8 @@ pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool
 }
 
 /// Refuses volumes that live on different nodes: no instance could be beside all of them.
-fn one_home(service: &Service, owner: &str, volumes: &[String]) -> Answer<()> {
-    let books = service.catalog.books();
+fn one_home(control: &ControlPlane, owner: &str, volumes: &[String]) -> Answer<()> {
+    let books = control.catalog.books();
     // Others' volumes are as if they were not there.
     let known = volumes.iter().filter_map(|id| books.volumes.get(id));
     let mut known = known.filter(|volume| volume.is_for(owner));

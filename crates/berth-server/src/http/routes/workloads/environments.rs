@@ -11,14 +11,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::view;
-use crate::access::Caller;
 use crate::http::extract::{Path, Query};
 use crate::http::list::{limit, part};
-use crate::http::problem::{Answer, ApiError};
 use crate::http::routes::Routes;
-use crate::placement::{Audience, owner_for};
-use crate::service::Service;
-use crate::workloads::{Definition, status};
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::placement::{Audience, owner_for};
+use berth_control::workloads::{Definition, status};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
@@ -50,9 +50,9 @@ struct Whose {
 /// Workloads by tenant and environment.
 type Grouped = BTreeMap<(String, String), Vec<Arc<Definition>>>;
 
-fn grouped(service: &Service, is_wanted: impl Fn(&Definition) -> bool) -> Grouped {
+fn grouped(control: &ControlPlane, is_wanted: impl Fn(&Definition) -> bool) -> Grouped {
     let mut envs = Grouped::new();
-    for found in service.catalog.books().workloads.values().filter(|found| is_wanted(found)) {
+    for found in control.catalog.books().workloads.values().filter(|found| is_wanted(found)) {
         if let Some(env) = found.env() {
             let key = (found.owner().to_owned(), env.to_owned());
             envs.entry(key).or_default().push(Arc::clone(found));
@@ -61,11 +61,16 @@ fn grouped(service: &Service, is_wanted: impl Fn(&Definition) -> bool) -> Groupe
     envs
 }
 
-fn env(service: &Service, caller: &Caller, key: &(String, String), of: &[Arc<Definition>]) -> Env {
+fn env(
+    control: &ControlPlane,
+    caller: &Caller,
+    key: &(String, String),
+    of: &[Arc<Definition>],
+) -> Env {
     let (owner, name) = key;
-    let audience = Audience::of(service, caller, owner);
-    let workloads = of.iter().map(|found| view::of(service, found, &audience)).collect();
-    let version = service.catalog.books().secrets.get(name.as_str()).map(ToString::to_string);
+    let audience = Audience::of(control, caller, owner);
+    let workloads = of.iter().map(|found| view::of(control, found, &audience)).collect();
+    let version = control.catalog.books().secrets.get(name.as_str()).map(ToString::to_string);
     status::env(owner, name, version, workloads)
 }
 
@@ -75,21 +80,21 @@ fn env(service: &Service, caller: &Caller, key: &(String, String), of: &[Arc<Def
 #[utoipa::path(get, path = "/v1/environments", tag = "workloads", params(Wanted),
     responses((status = 200, description = "Environments.", body = Page<Env>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Env>>> {
     let most = limit(asked.limit)?;
     let owner = asked.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
     let after = asked.cursor.as_deref().map(read_cursor).transpose()?;
-    service.settled().await;
-    let envs = grouped(&service, |found| {
+    control.settled().await;
+    let envs = grouped(&control, |found| {
         caller.sees(found.owner()) && owner.as_ref().is_none_or(|owner| *owner == found.owner())
     });
     let rest = envs.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| key > after));
     let named = rest.map(|(key, of)| (serde_json::to_string(&key).unwrap_or_default(), (key, of)));
     let page = part(named, most);
-    let items = page.items.iter().map(|(key, of)| env(&service, &caller, key, of)).collect();
+    let items = page.items.iter().map(|(key, of)| env(&control, &caller, key, of)).collect();
     Ok(axum::Json(Page { items, next: page.next }))
 }
 
@@ -105,18 +110,18 @@ fn read_cursor(text: &str) -> Answer<(String, String)> {
     params(("env" = String, Path, description = "The environment."), Whose),
     responses((status = 200, description = "The environment.", body = Env)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(name): Path<String>,
     Query(whose): Query<Whose>,
 ) -> Answer<axum::Json<Env>> {
     let owner = owner_for(&caller, whose.owner.as_deref())?;
-    service.settled().await;
+    control.settled().await;
     let is_wanted =
         |found: &Definition| found.owner() == owner && found.env() == Some(name.as_str());
-    let (key, of) = grouped(&service, is_wanted)
+    let (key, of) = grouped(&control, is_wanted)
         .into_iter()
         .next()
         .ok_or_else(|| ApiError::not_found("environment", &name))?;
-    Ok(axum::Json(env(&service, &caller, &key, &of)))
+    Ok(axum::Json(env(&control, &caller, &key, &of)))
 }

@@ -10,14 +10,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::find;
-use crate::access::Caller;
-use crate::catalog::{Books, ClaimEntry};
 use crate::http::extract::Path;
-use crate::http::problem::Answer;
 use crate::http::routes::Routes;
-use crate::placement::Audience;
-use crate::service::{Service, moment};
-use crate::workloads::{Definition, claims};
+use crate::problem::Answer;
+use berth_control::caller::Caller;
+use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::placement::Audience;
+use berth_control::workloads::{Definition, claims};
+use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(members))
@@ -33,13 +33,13 @@ pub(super) fn routes() -> Routes {
     ),
     responses((status = 200, description = "Members.", body = Page<Member>)))]
 async fn members(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<Member>>> {
-    let found = find(&service, &caller, &owner, &name).await?;
-    let sees_nodes = Audience::of(&service, &caller, &owner).sees_nodes();
-    let books = service.catalog.books();
+    let found = find(&control, &caller, &owner, &name).await?;
+    let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
+    let books = control.catalog.books();
     let mut members: Vec<(i64, Member)> = claims(&books, &found)
         .filter_map(|claim| Some((claim.fence, member(&books, &found, claim, sees_nodes)?)))
         .collect();

@@ -19,13 +19,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::access::Caller;
 use crate::http::extract::{IfMatch, Json, Path, Query};
 use crate::http::list::{limit, part};
-use crate::http::problem::{Answer, ApiError};
-use crate::placement::{Audience, owner_for};
-use crate::service::Service;
-use crate::workloads::{Definition, WorkloadKey};
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::placement::{Audience, owner_for};
+use berth_control::workloads::{Definition, WorkloadKey};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -46,7 +46,7 @@ fn hidden(name: &str) -> ApiError {
 
 /// A workload that the caller may see.
 async fn find(
-    service: &Service,
+    control: &ControlPlane,
     caller: &Caller,
     owner: &str,
     name: &str,
@@ -54,15 +54,20 @@ async fn find(
     if !caller.sees(owner) {
         return Err(hidden(name));
     }
-    service.settled().await;
-    let found = service.catalog.books().workloads.get(&key_of(owner, name)).cloned();
+    control.settled().await;
+    let found = control.catalog.books().workloads.get(&key_of(owner, name)).cloned();
     found.ok_or_else(|| hidden(name))
 }
 
 /// A workload as it is now, as the caller may see it.
-async fn read(service: &Service, caller: &Caller, owner: &str, name: &str) -> Answer<Workload> {
-    let found = find(service, caller, owner, name).await?;
-    Ok(view::of(service, &found, &Audience::of(service, caller, owner)))
+async fn read(
+    control: &ControlPlane,
+    caller: &Caller,
+    owner: &str,
+    name: &str,
+) -> Answer<Workload> {
+    let found = find(control, caller, owner, name).await?;
+    Ok(view::of(control, &found, &Audience::of(control, caller, owner)))
 }
 
 /// A workload and its version.
@@ -93,14 +98,14 @@ struct Wanted {
 #[utoipa::path(get, path = "/v1/workloads", tag = "workloads", params(Wanted),
     responses((status = 200, description = "Workloads.", body = Page<Workload>)))]
 async fn list(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Query(asked): Query<Wanted>,
 ) -> Answer<axum::Json<Page<Workload>>> {
     let most = limit(asked.limit)?;
     let owner = asked.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
     let after = asked.cursor.as_deref().map(read_cursor).transpose()?;
-    service.settled().await;
+    control.settled().await;
     let is_wanted = |found: &Definition| {
         caller.sees(found.owner())
             && owner.as_ref().is_none_or(|owner| *owner == found.owner())
@@ -108,14 +113,14 @@ async fn list(
             && after.as_ref().is_none_or(|after| found.key > *after)
     };
     let found: Vec<Arc<Definition>> = {
-        let books = service.catalog.books();
+        let books = control.catalog.books();
         let all = books.workloads.values().filter(|found| is_wanted(found));
         all.take(most + 1).cloned().collect()
     };
     let page = part(found.into_iter().map(|found| (cursor(&found), found)), most);
     let items = page.items.iter().map(|found| {
-        let audience = Audience::of(&service, &caller, found.owner());
-        view::of(&service, found, &audience)
+        let audience = Audience::of(&control, &caller, found.owner());
+        view::of(&control, found, &audience)
     });
     Ok(axum::Json(Page { items: items.collect(), next: page.next }))
 }
@@ -139,11 +144,11 @@ fn read_cursor(text: &str) -> Answer<WorkloadKey> {
     ),
     responses((status = 200, description = "The workload; its version is its ETag.", body = Workload)))]
 async fn get(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
 ) -> Answer<Response> {
-    Ok(tagged(StatusCode::OK, &read(&service, &caller, &owner, &name).await?))
+    Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
 }
 
 /// Store a workload
@@ -162,7 +167,7 @@ async fn get(
         (status = 201, description = "Stored.", body = Workload),
     ))]
 async fn put(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
     if_match: IfMatch,
@@ -171,9 +176,9 @@ async fn put(
     if !caller.sees(&owner) {
         return Err(hidden(&name));
     }
-    check::new(&service, &owner, &name, &new).await?;
+    check::new(&control, &owner, &name, &new).await?;
     let key = key_of(&owner, &name);
-    let changed = change::change(&service, &caller, &key, &if_match, |now| {
+    let changed = change::change(&control, &caller, &key, &if_match, |now| {
         if now.is_some_and(|now| now.body.deleting) {
             let why = format!("workload {name} is being removed; wait until it is gone");
             return Err(ApiError::conflict("deleting", why).retry_after(1));
@@ -184,7 +189,7 @@ async fn put(
         change::Changed::Stored => StatusCode::CREATED,
         change::Changed::Edited | change::Changed::Unchanged => StatusCode::OK,
     };
-    Ok(tagged(status, &read(&service, &caller, &owner, &name).await?))
+    Ok(tagged(status, &read(&control, &caller, &owner, &name).await?))
 }
 
 /// Remove a workload
@@ -200,22 +205,22 @@ async fn put(
         (status = 202, description = "Its members are being let go.", body = Workload),
     ))]
 async fn remove(
-    State(service): State<Arc<Service>>,
+    State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
 ) -> Answer<Response> {
-    find(&service, &caller, &owner, &name).await?;
+    find(&control, &caller, &owner, &name).await?;
     let key = key_of(&owner, &name);
     let any = IfMatch::default();
-    change::change(&service, &caller, &key, &any, |now| {
+    change::change(&control, &caller, &key, &any, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         Ok(now.changed(|next| next.body.deleting = true))
     })
     .await?;
-    if service.forget_workload(&key).await? {
+    if control.forget_workload(&key).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    match read(&service, &caller, &owner, &name).await {
+    match read(&control, &caller, &owner, &name).await {
         Ok(left) => Ok(tagged(StatusCode::ACCEPTED, &left)),
         // Gone meanwhile.
         Err(_) => Ok(StatusCode::NO_CONTENT.into_response()),

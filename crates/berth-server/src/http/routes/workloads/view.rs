@@ -2,20 +2,20 @@
 
 use berth_api::{Degraded, Workload};
 
-use crate::placement::Audience;
-use crate::service::Service;
-use crate::workloads::{Definition, Hosts, status};
+use berth_control::ControlPlane;
+use berth_control::placement::Audience;
+use berth_control::workloads::{Definition, Hosts, status};
 
 /// How far a workload is, for whoever asks.
-pub(super) fn of(service: &Service, found: &Definition, audience: &Audience) -> Workload {
+pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
     let deaths = {
-        let books = service.catalog.books();
-        Hosts::new(&books, service.outside()).collect(found, &mut members);
+        let books = control.catalog.books();
+        Hosts::new(&books, control.outside()).collect(found, &mut members);
         books.deaths.get(&found.key).copied()
     };
-    let degraded = service.degraded.get(&found.key).map(|it| seen_by(&it, audience));
-    let now = service.now();
+    let degraded = control.degraded.get(&found.key).map(|it| seen_by(&it.value, audience));
+    let now = control.now();
     status::view(found, status::Seen { members: &members, degraded, deaths, now })
 }
 

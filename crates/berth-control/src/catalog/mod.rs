@@ -1,0 +1,228 @@
+//! What is where, for readers: lists, pages, agents' assignments, the change of each.
+//!
+//! A copy of the ledger in memory beside the planner's, kept by a thread of its own, so that a long
+//! list never holds up a decision. It decides nothing: what it shows may be a moment old, and
+//! whoever acts on it is guarded by the ledger.
+
+mod books;
+mod locality;
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use arc_swap::ArcSwapOption;
+use berth_engine::{NodeId, Policy};
+use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::{oneshot, watch};
+
+pub use books::{Books, ClaimEntry, MemberEntry, NodeEntry};
+
+use crate::documents::DocumentChange;
+use crate::workloads::WorkloadKey;
+pub use locality::LocalityKey;
+
+/// What the catalogue is told, in the order in which it happened.
+pub enum Note {
+    /// Everything is told anew.
+    Begin,
+    /// One thing of a snapshot.
+    Load(SnapshotItem),
+    /// The snapshot is complete.
+    Loaded,
+    /// What happened.
+    Events(Micros, Vec<EventBody>),
+    /// When agents were last heard, by whichever server.
+    Heard(Vec<(NodeId, i64)>),
+    /// The log has been read to its end.
+    Passed,
+    /// Answered when everything before it is in the catalogue.
+    Barrier(oneshot::Sender<()>),
+}
+
+/// The copy for readers.
+pub struct Catalog {
+    books: RwLock<Books>,
+    /// One for each node that somebody watches.
+    watched: Mutex<FxHashMap<NodeId, watch::Sender<u64>>>,
+    /// Rises with everything that may make room.
+    room: watch::Sender<u64>,
+    /// The policy in force, beside the books: every answer to a tenant asks for it.
+    policy: ArcSwapOption<Policy>,
+    documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
+    /// Workloads to be looked at, since something of theirs changed.
+    dirty: Mutex<FxHashSet<WorkloadKey>>,
+    /// Told whenever there are any.
+    pub work: tokio::sync::Notify,
+}
+
+impl Catalog {
+    /// An empty catalogue, where to tell it what happens, and what documents changed.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start() -> std::io::Result<(
+        Arc<Self>,
+        Sender<Note>,
+        tokio::sync::mpsc::UnboundedReceiver<DocumentChange>,
+    )> {
+        let (documents, changed) = tokio::sync::mpsc::unbounded_channel();
+        let catalog = Arc::new(Self {
+            books: RwLock::default(),
+            watched: Mutex::default(),
+            room: watch::Sender::new(0),
+            policy: ArcSwapOption::empty(),
+            documents,
+            dirty: Mutex::default(),
+            work: tokio::sync::Notify::new(),
+        });
+        let (sender, receiver) = mpsc::channel();
+        let kept = Arc::clone(&catalog);
+        std::thread::Builder::new()
+            .name("catalog".to_owned())
+            .spawn(move || kept.keep(&receiver))?;
+        Ok((catalog, sender, changed))
+    }
+
+    /// What is where. Hold it briefly: the catalogue does not change meanwhile.
+    pub fn books(&self) -> RwLockReadGuard<'_, Books> {
+        self.books.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The policy in force, once one was stored.
+    #[must_use]
+    pub fn policy(&self) -> Option<Arc<Policy>> {
+        self.policy.load_full()
+    }
+
+    /// Told whenever something may have made room: a release, a node.
+    #[must_use]
+    pub fn room(&self) -> watch::Receiver<u64> {
+        self.room.subscribe()
+    }
+
+    /// Told whenever what should be on a node changes.
+    #[must_use]
+    pub fn watch(&self, node: &NodeId) -> watch::Receiver<u64> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|_, sender| sender.receiver_count() > 0);
+        watched.entry(node.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
+    }
+
+    /// Notes that a node's agent was heard.
+    pub fn heard(&self, node: &NodeId, at: i64) {
+        self.books.write().unwrap_or_else(PoisonError::into_inner).heard(node, at);
+    }
+
+    fn keep(&self, notes: &Receiver<Note>) {
+        // A ledger that is read anew replaces what is known only when all of it was read.
+        let mut fresh: Option<Books> = None;
+        let mut is_reload = false;
+        while let Ok(first) = notes.recv() {
+            let mut barriers = Vec::new();
+            let mut touched = books::Touched::default();
+            let mut room = false;
+            {
+                let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
+                // A bounded number under one lock, so that readers get their turn.
+                for note in std::iter::once(first).chain(notes.try_iter().take(64)) {
+                    match note {
+                        Note::Begin => fresh = Some(Books::default()),
+                        Note::Load(item) => {
+                            if let Some(fresh) = &mut fresh {
+                                fresh.load(item);
+                            }
+                        }
+                        Note::Loaded => {
+                            if let Some(fresh) = fresh.take() {
+                                books.replace(fresh);
+                            }
+                            // The caches are loaded by themselves when the server starts.
+                            if std::mem::replace(&mut is_reload, true) {
+                                let _ = self.documents.send(DocumentChange::Reloaded);
+                            }
+                            touched.workloads.extend(books.workloads.keys().cloned());
+                            room = true;
+                        }
+                        Note::Events(at, events) => {
+                            for event in events {
+                                room |= makes_room(&event);
+                                self.tell_documents(&event);
+                                books.apply(at, event, &mut touched);
+                            }
+                        }
+                        Note::Heard(heard) => {
+                            for (node, at) in heard {
+                                books.heard(&node, at);
+                            }
+                        }
+                        Note::Passed => books.passed(),
+                        Note::Barrier(reached) => barriers.push(reached),
+                    }
+                }
+                room |= touched.made_room;
+                if room {
+                    self.policy.store(books.policy.clone());
+                }
+            }
+            self.tell(&touched.nodes, room);
+            self.touch(touched.workloads);
+            for reached in barriers {
+                // Whoever waited may have gone.
+                let _ = reached.send(());
+            }
+        }
+    }
+
+    /// Has workloads looked at.
+    pub fn touch(&self, workloads: impl IntoIterator<Item = WorkloadKey>) {
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        dirty.extend(workloads);
+        if !dirty.is_empty() {
+            self.work.notify_one();
+        }
+    }
+
+    /// Workloads to be looked at; each is told of once.
+    #[must_use]
+    pub fn take_dirty(&self) -> FxHashSet<WorkloadKey> {
+        std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tell_documents(&self, event: &EventBody) {
+        if let EventBody::DocumentChanged { document, id, .. } = event {
+            let _ = self
+                .documents
+                .send(DocumentChange::Changed(Text::clone(document), Text::clone(id)));
+        }
+    }
+
+    fn tell(&self, touched: &[NodeId], room: bool) {
+        if room {
+            self.room.send_modify(|version| *version += 1);
+        }
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if watched.is_empty() {
+            return;
+        }
+        for sender in touched.iter().filter_map(|node| watched.get(node)) {
+            sender.send_modify(|version| *version += 1);
+        }
+    }
+}
+
+fn makes_room(event: &EventBody) -> bool {
+    matches!(
+        event,
+        EventBody::Released { .. }
+            | EventBody::Resized { .. }
+            | EventBody::NodeChanged { .. }
+            | EventBody::NodeState { .. }
+            | EventBody::PoolChanged { .. }
+            | EventBody::QuotaChanged { .. }
+            | EventBody::VolumeChanged { .. }
+            | EventBody::GroupChanged { .. }
+            | EventBody::SecretsChanged { .. }
+            | EventBody::PolicyChanged { .. }
+    )
+}

@@ -1,0 +1,200 @@
+//! Asking for a permit, and how the answer is told.
+
+use berth_api::{AskPermit, Headroom, Permit};
+use berth_engine::elastic::{ElasticSettings, Grants, NodeElastic, Size, WatermarkRule, Wish};
+use berth_engine::{Elastic, InstanceId, NodeId};
+use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitAsk, Text};
+
+use crate::catalog::ClaimEntry;
+use crate::control_plane::ControlPlane;
+use crate::control_plane::unexpected;
+use crate::error::{ControlError, ControlResult};
+
+/// On whose word a permit is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct AskedBy {
+    /// The tenant, if one asks.
+    pub owner: Option<Text>,
+    /// The node, if its agent asks: it knows nothing of instances elsewhere.
+    pub node: Option<NodeId>,
+    /// Whether node names may be told.
+    pub sees_nodes: bool,
+    /// The compute unit that the agent goes by, if it brings its own.
+    pub unit: Option<Size>,
+    /// Whether the agent takes any size: it is not held to multiples of the unit.
+    pub any_size: bool,
+    /// Whether an instance that moves must not change its size at all.
+    pub rigid_while_moving: bool,
+}
+
+/// What holds for an instance, as far as this server knows it.
+struct Ground {
+    unit: Size,
+    grants: Grants,
+    watermark: WatermarkRule,
+    elastic: Option<Elastic>,
+}
+
+/// Asks how large an instance may be. The answer is durable.
+///
+/// # Errors
+/// When it means nothing, or nobody knows what became of it.
+pub async fn ask(
+    control: &ControlPlane,
+    by: AskedBy,
+    instance: InstanceId,
+    asked: &AskPermit,
+) -> ControlResult<Permit> {
+    let wish = wish(asked)?;
+    let ground = ground(control, instance);
+    let op = Op::Permit(PermitAsk {
+        instance,
+        owner: by.owner,
+        node: by.node,
+        fence: asked.fence,
+        wish,
+        unit: by.unit.unwrap_or(ground.unit),
+        grants: ground.grants,
+        whole_units: !by.any_size,
+        rigid_while_moving: by.rigid_while_moving,
+        watermark: ground.watermark,
+    });
+    match control.submit(op).await? {
+        Told::Permit(answer) => {
+            let answer = (*answer)?;
+            if answer.found_larger {
+                let granted = answer.permit.granted;
+                tracing::warn!(%instance, %granted, "an agent holds more than was recorded");
+            }
+            control.heard_permits.note(instance, answer.fence, answer.permit);
+            control.metrics.permit(&answer);
+            Ok(view(control, instance, &answer, ground.elastic.as_ref(), (by.sees_nodes, true)))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// How large an instance may be, as it was last answered. What is signed is not for tenants: it is
+/// their agent's, and names the node.
+///
+/// # Errors
+/// When there is no such instance, or it is not elastic.
+pub fn read(
+    control: &ControlPlane,
+    claim: &ClaimEntry,
+    (sees_nodes, signs): (bool, bool),
+) -> Option<Permit> {
+    let answer = PermitAnswer {
+        node: claim.node.clone(),
+        owner: Text::from(claim.request.owner.as_str()),
+        fence: claim.fence,
+        // As all servers know it: a number must not seem to go back from one to the next.
+        permit: claim.permit?,
+        charged: claim.amounts,
+        repeated: false,
+        found_larger: false,
+        moving_to: control.migrations.target_of(claim.key.instance),
+    };
+    let elastic = claim.request.elastic.as_ref();
+    Some(view(control, claim.key.instance, &answer, elastic, (sees_nodes, signs)))
+}
+
+/// The largest number that a request may have: every reader of JSON can hold it.
+const MOST_SEQ: u64 = (1 << 53) - 1;
+
+fn wish(asked: &AskPermit) -> ControlResult<Wish> {
+    if let Some(seq) = asked.seq.filter(|seq| !(1..=MOST_SEQ).contains(seq)) {
+        let accepted = format!("1 to {MOST_SEQ}");
+        return Err(ControlError::field("seq", Some(seq.to_string()), &accepted));
+    }
+    Ok(Wish {
+        seq: asked.seq,
+        size: asked.resources,
+        last_permit: asked.last_permit,
+        heard: asked.heard,
+        headroom: asked.headroom.unwrap_or_default(),
+        load_milli: asked.load.map(load_milli).transpose()?,
+    })
+}
+
+/// A load in thousandths: of what it decides, the order is all that matters.
+#[allow(clippy::float_arithmetic, reason = "agents say it with decimals; it ends here")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in range")]
+fn load_milli(load: f64) -> ControlResult<u32> {
+    if !(0.0..=1_000_000.0).contains(&load) {
+        return Err(ControlError::field("load", Some(load.to_string()), "0 to 1000000"));
+    }
+    Ok((load * 1000.0) as u32)
+}
+
+/// What grants to an instance are multiples of, as far as this server knows.
+pub fn unit_of(control: &ControlPlane, instance: InstanceId) -> Size {
+    ground(control, instance).unit
+}
+
+fn ground(control: &ControlPlane, instance: InstanceId) -> Ground {
+    let policy = control.catalog.policy();
+    let fallback = ElasticSettings::default();
+    let settings = policy.as_ref().map_or(&fallback, |policy| policy.elastic());
+    let (elastic, node) = {
+        let books = control.catalog.books();
+        let claim = books.claims.get(&ClaimKey::primary(instance));
+        let node = claim.and_then(|claim| books.nodes.get(&claim.node));
+        let on = node.map(|node| settings.on(&node.facts));
+        (claim.and_then(|claim| claim.request.elastic.clone()), on)
+    };
+    // An instance that this server has not heard of yet goes by what holds for all.
+    let node = node.unwrap_or(NodeElastic {
+        compute_unit: settings.compute_unit,
+        watermark: settings.watermark,
+        system: None,
+    });
+    let unit =
+        elastic.as_ref().map_or(node.compute_unit, |elastic| settings.unit_for(elastic, &node));
+    Ground { unit, grants: settings.grants, watermark: node.watermark, elastic }
+}
+
+fn view(
+    control: &ControlPlane,
+    instance: InstanceId,
+    answer: &PermitAnswer,
+    elastic: Option<&Elastic>,
+    (sees_nodes, signs): (bool, bool),
+) -> Permit {
+    let permit = &answer.permit;
+    let (min, max) = match elastic {
+        Some(elastic) => elastic.bounds(permit.granted),
+        None => (permit.granted, permit.granted),
+    };
+    let is_headroom = !permit.headroom.is_zero();
+    Permit {
+        instance,
+        node: sees_nodes.then(|| answer.node.clone()),
+        fence: answer.fence,
+        seq: permit.seq,
+        permit: permit.granted,
+        wanted: permit.wanted,
+        capacity_pressure: permit.pressure,
+        limited_by: permit.limited_by,
+        buffer: permit.buffer.less(permit.headroom),
+        uncertain: permit.uncertain,
+        compute_unit: permit.unit,
+        min,
+        max,
+        charged: Size::of(&answer.charged),
+        repeated: answer.repeated,
+        found_larger: answer.found_larger,
+        frozen: answer.moving_to.is_some(),
+        headroom: (is_headroom && signs).then(|| headroom(control, instance, answer)),
+    }
+}
+
+fn headroom(control: &ControlPlane, instance: InstanceId, answer: &PermitAnswer) -> Headroom {
+    let up_to = answer.permit.granted.plus(answer.permit.headroom);
+    let statement = format!(
+        "berth-headroom-v1 {instance} {} {} {} {} {}",
+        answer.node, answer.fence, answer.permit.seq, up_to.cpu_milli, up_to.memory_mib
+    );
+    let (signature, key) = control.signer.sign(&statement);
+    Headroom { up_to, statement, signature, key }
+}

@@ -1,0 +1,21 @@
+//! Elastic instances on a server: what the policy says of each, and permits asked for and signed.
+//!
+//! The arithmetic is the engine's and the decision the ledger's; here is only what holds for an
+//! instance at the moment of its request, and how it is told.
+
+mod account;
+mod ask;
+mod bounds;
+mod classify;
+mod heard;
+mod reserve;
+mod signing;
+
+pub use account::account;
+pub use ask::unit_of;
+pub use ask::{AskedBy, ask, read};
+pub use bounds::set_bounds;
+pub use classify::classify;
+pub use heard::HeardPermits;
+pub(crate) use reserve::{keep_reserves, reserved_by};
+pub use signing::Signer;

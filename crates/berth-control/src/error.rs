@@ -1,0 +1,417 @@
+//! What goes wrong in the control plane, as its callers need to know it: what kind of failure it is,
+//! a stable code, what happened and what would help.
+//!
+//! Nothing here knows how an answer travels. The HTTP server makes problem documents of these errors;
+//! a waiting request stores one with its ticket.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use berth_api::{FieldError, Problem};
+use berth_engine::Refusal;
+use berth_engine::elastic::InvalidWish;
+use berth_ledger::{Guard, LedgerError, RefusedBy, Rejected};
+use thiserror::Error;
+
+/// What kind of failure an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request makes no sense, whatever the state of the fleet.
+    Invalid,
+    /// The request is well formed but contradicts an earlier one.
+    Unprocessable,
+    /// There is nothing of that name, or nothing that the caller may see.
+    NotFound,
+    /// The present state forbids it.
+    Conflict,
+    /// The object changed since the caller read it.
+    Stale,
+    /// The caller's position in the event log is no longer kept.
+    CursorExpired,
+    /// A limit on how much may be asked for is reached.
+    LimitReached,
+    /// It cannot be answered now; a later try may succeed.
+    Unavailable,
+    /// A fault of the server or its database.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The status that a problem document of this kind carries, also when it is stored with a ticket.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Invalid => 400,
+            Self::NotFound => 404,
+            Self::Conflict => 409,
+            Self::CursorExpired => 410,
+            Self::Stale => 412,
+            Self::Unprocessable => 422,
+            Self::LimitReached => 429,
+            Self::Internal => 500,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
+/// Why something could not be done.
+#[derive(Debug)]
+pub struct ControlError(Box<Details>);
+
+#[derive(Debug)]
+struct Details {
+    kind: ErrorKind,
+    code: Cow<'static, str>,
+    title: Cow<'static, str>,
+    detail: String,
+    remedy: Option<String>,
+    fields: Vec<FieldError>,
+    refusals: Vec<Refusal>,
+    retry: Option<bool>,
+    retry_after_s: Option<u32>,
+}
+
+/// The result of an operation of the control plane.
+pub type ControlResult<T> = Result<T, ControlError>;
+
+impl ControlError {
+    /// An error of a kind, with a stable code, the meaning of that code, and what happened.
+    #[must_use]
+    pub fn new(
+        kind: ErrorKind,
+        code: impl Into<Cow<'static, str>>,
+        title: impl Into<Cow<'static, str>>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self(Box::new(Details {
+            kind,
+            code: code.into(),
+            title: title.into(),
+            detail: detail.into(),
+            remedy: None,
+            fields: Vec::new(),
+            refusals: Vec::new(),
+            retry: None,
+            retry_after_s: None,
+        }))
+    }
+
+    /// A request that cannot be understood.
+    #[must_use]
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, "invalid_request", "the request is not valid", detail)
+    }
+
+    /// A field that cannot be accepted.
+    #[must_use]
+    pub fn field(field: &str, value: Option<String>, accepted: &str) -> Self {
+        let detail = match &value {
+            Some(value) => format!("{field} is {value}; accepted is {accepted}"),
+            None => format!("{field} is missing; accepted is {accepted}"),
+        };
+        let (field, accepted) = (field.to_owned(), accepted.to_owned());
+        Self::invalid(detail).with_field(FieldError { field, value, accepted })
+    }
+
+    /// A size that an instance cannot have.
+    #[must_use]
+    pub fn invalid_size(invalid: &InvalidWish) -> Self {
+        let (field, value, accepted) = match invalid {
+            InvalidWish::OutsideBounds { field, value, min, max } => {
+                (format!("resources.{field}"), *value, format!("{min} to {max}, its bounds"))
+            }
+            InvalidWish::NotWholeUnits { field, value, has, unit } => (
+                format!("resources.{field}"),
+                *value,
+                format!(
+                    "a multiple of {unit}, the compute unit last told, its bounds, or {has}, what it has"
+                ),
+            ),
+            InvalidWish::ZeroUnit { field } => {
+                (format!("compute_unit.{field}"), 0, "1 or more".to_owned())
+            }
+        };
+        Self::field(&field, Some(value.to_string()), &accepted)
+    }
+
+    /// Nothing of that name, or nothing that this caller may see.
+    #[must_use]
+    pub fn not_found(what: &str, name: &str) -> Self {
+        let detail = format!("there is no {what} {name:?}");
+        Self::new(ErrorKind::NotFound, "not_found", "there is no such thing", detail)
+    }
+
+    /// A change that the present state forbids.
+    #[must_use]
+    pub fn conflict(code: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Conflict, code, "the present state forbids it", detail)
+    }
+
+    /// The object changed since the caller read it.
+    #[must_use]
+    pub fn stale(current: Option<String>) -> Self {
+        let detail = match current {
+            Some(current) => format!("it is now version {current}; read it again"),
+            None => "it is not there; read it again".to_owned(),
+        };
+        Self::new(ErrorKind::Stale, "stale", "it changed since it was read", detail)
+    }
+
+    /// The server is not in a position to answer.
+    #[must_use]
+    pub fn unavailable(code: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
+        let title = "the server cannot answer now";
+        Self::new(ErrorKind::Unavailable, code, title, detail).retry_after(1)
+    }
+
+    /// The server is shutting down.
+    #[must_use]
+    pub fn stopping() -> Self {
+        Self::unavailable("stopping", "the server is stopping")
+    }
+
+    /// The same under another title.
+    #[must_use]
+    pub fn titled(mut self, title: &'static str) -> Self {
+        self.0.title = Cow::Borrowed(title);
+        self
+    }
+
+    /// The same with what would help.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.0.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The same with explanations of a placement.
+    #[must_use]
+    pub fn refusals(mut self, refusals: Vec<Refusal>) -> Self {
+        self.0.refusals = refusals;
+        self
+    }
+
+    /// The same, stating whether another try may succeed.
+    #[must_use]
+    pub fn retry(mut self, retry: bool) -> Self {
+        self.0.retry = Some(retry);
+        self
+    }
+
+    /// The same, stating when another try may succeed.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.0.retry_after_s = Some(seconds);
+        self.0.retry = Some(true);
+        self
+    }
+
+    /// The same with a field that cannot be accepted.
+    #[must_use]
+    pub fn with_field(mut self, field: FieldError) -> Self {
+        self.0.fields.push(field);
+        self
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Its stable code.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        &self.0.code
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// Whether another try may succeed, where that is known.
+    #[must_use]
+    pub fn may_retry(&self) -> bool {
+        self.0.retry == Some(true)
+    }
+
+    /// After how many seconds another try may succeed, where that is known.
+    #[must_use]
+    pub fn retry_after_s(&self) -> Option<u32> {
+        self.0.retry_after_s
+    }
+
+    /// Whether it is the caller who must change something.
+    #[must_use]
+    pub fn is_callers(&self) -> bool {
+        !matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Internal)
+    }
+
+    /// The error as a problem document.
+    #[must_use]
+    pub fn into_problem(self) -> Problem {
+        let details = *self.0;
+        Problem {
+            kind: format!("/problems/{}", details.code),
+            title: details.title.into_owned(),
+            status: details.kind.status(),
+            code: details.code.into_owned(),
+            detail: details.detail,
+            remedy: details.remedy,
+            fields: details.fields,
+            refusals: details.refusals,
+            retry: details.retry,
+            trace: None,
+        }
+    }
+}
+
+/// The control plane cannot start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The ledger cannot be opened or read.
+    #[error("the ledger cannot be used")]
+    Ledger(#[from] LedgerError),
+    /// A thread cannot be started.
+    #[error("a thread cannot be started")]
+    Thread(#[from] std::io::Error),
+    /// A stored document that the control plane needs cannot be used.
+    #[error("what is stored cannot be used: {0}")]
+    Stored(String),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.detail)
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+impl From<LedgerError> for ControlError {
+    fn from(error: LedgerError) -> Self {
+        let detail = error.to_string();
+        match error {
+            LedgerError::Unreachable(_) => Self::unavailable("ledger_unreachable", detail),
+            LedgerError::StorageFull(_) => Self::unavailable("storage_full", detail),
+            LedgerError::Contention { .. } => Self::unavailable("contention", detail),
+            LedgerError::Closed => Self::unavailable("stopping", detail),
+            LedgerError::CursorTooOld { .. } => {
+                Self::new(ErrorKind::CursorExpired, "cursor_too_old", "the log was cut", detail)
+            }
+            LedgerError::CursorInFuture { .. } | LedgerError::InvalidCursor { .. } => {
+                Self::invalid(detail)
+            }
+            LedgerError::Corrupt(_)
+            | LedgerError::Database(_)
+            | LedgerError::NewerSchema { .. }
+            | LedgerError::InvalidUrl { .. }
+            | LedgerError::InvalidUrlSetting { .. } => {
+                tracing::error!(%detail, "ledger operation failed");
+                let title = "the ledger failed; the server's log says more";
+                Self::new(ErrorKind::Internal, "ledger_failed", title, detail)
+            }
+        }
+    }
+}
+
+impl From<Rejected> for ControlError {
+    fn from(rejected: Rejected) -> Self {
+        let code = rejected.code();
+        match rejected {
+            // Another tenant's claim is as if it were not there.
+            Rejected::NoClaim(key) | Rejected::NotOwner { key, .. } => {
+                Self::not_found("claim", &key.instance.to_string())
+            }
+            Rejected::StaleFence { presented, current, .. } if presented > current => {
+                let detail = format!("fence {presented} is not this claim's, which is {current}");
+                Self::conflict(code, detail).remedy("read the claim: its fence and its role")
+            }
+            Rejected::StaleFence { presented, current, .. } => Self::conflict(
+                code,
+                format!("fence {presented} is no longer valid, a later holder has {current}"),
+            )
+            .remedy("stop what runs under the old fence and read the claim again"),
+            Rejected::LeaseExpired { expired_at, now, .. } => {
+                let late_s = (now.0 - expired_at.0) / 1_000_000;
+                Self::conflict(code, format!("its lease ended {late_s} s ago"))
+                    .remedy("place the instance again, with a longer lease_s or earlier renewals")
+            }
+            Rejected::WrongState { found, wanted, .. } => {
+                Self::conflict(code, format!("it is {}; this step needs {wanted}", found.name()))
+            }
+            Rejected::NotElastic(key) => {
+                let detail =
+                    format!("instance {} is not elastic: it stays as large as it is", key.instance);
+                Self::conflict(code, detail).remedy("place it with `elastic`: its min and its max")
+            }
+            Rejected::Moving(key) => {
+                let detail =
+                    format!("instance {} is being moved and stays as large as it is", key.instance);
+                Self::conflict(code, detail).remedy("ask again when the migration is over")
+            }
+            Rejected::Wish(invalid) => Self::invalid_size(&invalid),
+            Rejected::Guard(guard) => Self::conflict(code, describe_guard(&guard)),
+            Rejected::Refused(by) => Self::from(&by),
+        }
+    }
+}
+
+impl From<&RefusedBy> for ControlError {
+    /// A limit of the ledger that another node would not change.
+    fn from(by: &RefusedBy) -> Self {
+        let code = by.code();
+        match by {
+            RefusedBy::Quota { owner, resource, used, wanted, limit } => Self::conflict(
+                code,
+                format!("{owner} uses {used} of {limit} {resource} and asks for {wanted} more"),
+            )
+            .remedy("release instances, or have an operator raise the quota")
+            .retry(true),
+            RefusedBy::PoolExhausted { pool, .. } => {
+                Self::conflict(code, format!("pool {pool} has no free value"))
+                    .remedy("release instances that hold its values, or widen its range")
+                    .retry(true)
+            }
+            RefusedBy::UnknownPool(pool) => {
+                Self::field("pools", Some(format!("{pool:?}")), "pools that exist")
+            }
+            RefusedBy::RequestIdReused { request_id } => Self::new(
+                ErrorKind::Unprocessable,
+                code,
+                "the request id was used for something else",
+                format!("request id {request_id:?} was used with another body"),
+            )
+            .remedy("send the first body again to get the first answer, or use a new id"),
+            RefusedBy::Malformed(why) => Self::invalid(why.clone()),
+        }
+    }
+}
+
+/// What stood against a step, in one sentence.
+#[must_use]
+pub fn describe_guard(guard: &Guard) -> String {
+    match guard {
+        Guard::UnknownNode(node) => format!("there is no node {node}"),
+        Guard::Changed { now, .. } => format!("node {} changed meanwhile", now.node),
+        Guard::RulesChanged { now, .. } => {
+            format!("an instance with rules of its own came to node {} meanwhile", now.node)
+        }
+        Guard::NotSchedulable(now) => {
+            format!("node {} is {} and takes no instances", now.node, now.state.name())
+        }
+        Guard::Room { now, lack } => format!("node {}: {}", now.node, lack.evidence),
+        Guard::Class { node, lack } => format!("node {node}: {}", lack.evidence),
+        Guard::UnknownGroup(group) => format!("there is no group {group}"),
+        Guard::Group { group, members, limit, .. } => {
+            format!("group {group} has {members} of at most {limit} members there")
+        }
+        Guard::UnknownVolume(volume) => format!("there is no volume {volume}"),
+        Guard::VolumeHome { volume, home } => format!("volume {volume} lives on node {home}"),
+        Guard::VolumeInUse { volume, .. } => format!("volume {volume} is in use"),
+        Guard::AlreadyPlaced { key, .. } => format!("instance {} is already placed", key.instance),
+        Guard::SlotTaken { slot, .. } => format!("slot {} is taken", slot.slot),
+    }
+}

@@ -1,0 +1,571 @@
+//! The fleet in memory as the ledger's log tells it: a snapshot, then every event in order.
+//!
+//! It repeats what the ledger decided and decides nothing. An event may come twice, once from the
+//! own writer and once from the log: the fence says which of two claims is the newer.
+
+use std::collections::hash_map::Entry;
+
+use berth_engine::affinity::{Rule, Topology};
+use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
+use berth_ledger::{
+    Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::slots::Seats;
+
+/// What is known of a node's row in the ledger.
+#[derive(Clone, Debug, Default)]
+struct NodeMark {
+    /// As the log tells it.
+    seen: Seen,
+    /// How often our own plans in flight will raise its rules.
+    expected: i64,
+}
+
+impl NodeMark {
+    fn expect(&mut self, by: i64) {
+        self.expected = (self.expected + by).max(0);
+    }
+}
+
+/// An engine that follows a ledger.
+pub struct FleetReplica {
+    engine: Engine,
+    nodes: FxHashMap<NodeId, NodeMark>,
+    /// The fence of every claim that is here, or was lately.
+    fences: FxHashMap<InstanceId, i64>,
+    /// Claims that are gone, with their fence, and those that were gone at the last seal: kept until
+    /// nobody can tell of their allocation any more.
+    released: Vec<(InstanceId, i64)>,
+    sealed: Vec<(InstanceId, i64)>,
+    /// Claims of our own plans that the ledger has not granted yet.
+    planned: FxHashSet<InstanceId>,
+    /// Requests as parsed before, by their stored text: a million claims share a few.
+    specs: FxHashMap<Spec, InstanceRequest>,
+    /// Seats of workloads that are taken.
+    pub seats: Seats,
+    /// The current version of each environment's secrets.
+    secrets: FxHashMap<Text, Text>,
+    /// The last event that was taken in.
+    pub cursor: i64,
+}
+
+/// Parsed requests that are kept.
+const SPECS: usize = 4096;
+
+/// Tells the place where an instance was from the place where it goes.
+const SOURCE: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
+
+/// The engine's id for a claim. A migration target is a second claim of the same instance, and the
+/// engine knows one claim per id.
+#[must_use]
+pub(crate) fn engine_id(key: ClaimKey) -> InstanceId {
+    match key.role {
+        Role::Primary => key.instance,
+        Role::MigrationTarget => InstanceId::from_u128(!key.instance.0.as_u128()),
+        Role::MigrationSource => InstanceId::from_u128(!key.instance.0.as_u128() ^ SOURCE),
+    }
+}
+
+impl FleetReplica {
+    /// An empty replica.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            engine: Engine::new(policy),
+            nodes: FxHashMap::default(),
+            fences: FxHashMap::default(),
+            released: Vec::new(),
+            sealed: Vec::new(),
+            planned: FxHashSet::default(),
+            specs: FxHashMap::default(),
+            seats: Seats::default(),
+            secrets: FxHashMap::default(),
+            cursor: 0,
+        }
+    }
+
+    /// The engine, to plan with.
+    pub const fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// What a plan on this node rests on.
+    #[must_use]
+    pub fn seen(&self, node: &NodeId) -> Seen {
+        let Some(mark) = self.nodes.get(node) else { return Seen::default() };
+        Seen { rules_gen: mark.seen.rules_gen + mark.expected, ..mark.seen.clone() }
+    }
+
+    /// The other nodes that an instance's hard rules about racks and zones are about, if it goes
+    /// to this node, each with the highest fence that is known there.
+    #[must_use]
+    pub fn neighbours(&self, request: &InstanceRequest, node: &NodeId) -> Vec<(NodeId, i64)> {
+        let hard = request.affinity.iter().filter(|rule| rule.is_hard());
+        let widest = hard.map(Rule::scope).max_by_key(|scope| match scope {
+            Topology::Node => 0,
+            Topology::Rack => 1,
+            Topology::Zone => 2,
+        });
+        let Some(scope) = widest else { return Vec::new() };
+        let others = self.engine.fleet().neighbours(node, scope);
+        others
+            .into_iter()
+            .map(|other| {
+                let fence = self.nodes.get(&other).map_or(0, |mark| mark.seen.fence);
+                (other, fence)
+            })
+            .collect()
+    }
+
+    /// Takes in one thing of a snapshot.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn load(&mut self, item: SnapshotItem) -> Result<(), LedgerError> {
+        match item {
+            SnapshotItem::Policy(_, _, body) => {
+                let policy = Policy::from_json(&body);
+                self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
+            }
+            SnapshotItem::Secrets(env, version) => self.set_secrets(&env, Some(version)),
+            SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
+            SnapshotItem::Node(facts, seen) => {
+                self.put_node(&facts, seen.constraint_gen)?;
+                self.nodes.insert(facts.id, NodeMark { seen, expected: 0 });
+            }
+            SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
+            SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
+            SnapshotItem::Workload(workload) => self.seats.define(&workload),
+            SnapshotItem::Pool(_) | SnapshotItem::Quota(..) => {}
+        }
+        Ok(())
+    }
+
+    fn load_claim(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        let id = engine_id(claim.key);
+        self.fences.insert(id, claim.fence);
+        if let Some(slot) = claim.ties.as_deref().and_then(|ties| ties.slot.as_ref()) {
+            let key = (slot.owner.clone(), slot.workload.clone());
+            self.seats.take(id, key, slot.seat());
+        }
+        let name = claim.name.as_deref();
+        self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))
+    }
+
+    /// Puts an instance on a node in memory.
+    fn place(
+        &mut self,
+        id: InstanceId,
+        name: Option<&str>,
+        spec: &Spec,
+        node: &NodeId,
+        amounts: Option<berth_engine::Amounts>,
+    ) -> Result<(), LedgerError> {
+        if self.specs.len() >= SPECS && !self.specs.contains_key(spec) {
+            self.specs.clear();
+        }
+        let request = match self.specs.entry(spec.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                unknown.insert(spec.request().map_err(|error| corrupt(&error))?)
+            }
+        };
+        request.id = id;
+        request.name = name.map(str::to_owned);
+        if let Some(amounts) = amounts {
+            request.resources = amounts;
+        }
+        self.engine.fleet_mut().claim(request, node).map_err(|error| corrupt(&error))
+    }
+
+    fn put_node(
+        &mut self,
+        facts: &berth_engine::NodeFacts,
+        constraint_gen: i64,
+    ) -> Result<(), LedgerError> {
+        self.engine.fleet_mut().add_node(facts).map_err(|error| corrupt(&error))?;
+        let mark = self.nodes.entry(facts.id.clone()).or_default();
+        mark.seen.constraint_gen = constraint_gen;
+        mark.seen.zone = facts.zone.as_deref().map(Text::from);
+        mark.seen.rack = facts.rack.as_deref().map(Text::from);
+        Ok(())
+    }
+
+    /// Takes in what happened. What was taken in before changes nothing.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn apply(&mut self, body: &EventBody) -> Result<(), LedgerError> {
+        match body {
+            EventBody::Allocated(allocated) => self.allocated(allocated)?,
+            EventBody::Released { instance_id, role, fence, .. } => {
+                self.released(ClaimKey { instance: *instance_id, role: *role }, *fence);
+            }
+            EventBody::Resized { instance_id, role, resources, .. } => {
+                self.resized(ClaimKey { instance: *instance_id, role: *role }, *resources);
+            }
+            EventBody::Permit { instance_id, fence, resources, .. } => {
+                let key = ClaimKey::primary(*instance_id);
+                // One that moved since is as large as the claim that it has now.
+                if self.fences.get(&engine_id(key)) == Some(fence) {
+                    self.resized(key, *resources);
+                }
+            }
+            EventBody::Bounds { instance_id, resources, .. } => {
+                self.resized(ClaimKey::primary(*instance_id), *resources);
+            }
+            EventBody::NodeChanged { constraint_gen, facts } => {
+                self.put_node(facts, *constraint_gen)?;
+            }
+            EventBody::NodeState { node_id, state, constraint_gen } => {
+                self.engine.fleet_mut().set_state(node_id, *state);
+                if let Some(mark) = self.nodes.get_mut(node_id) {
+                    mark.seen.constraint_gen = *constraint_gen;
+                }
+            }
+            EventBody::NodeRemoved { node_id } => {
+                self.engine.fleet_mut().remove_node(node_id);
+                self.nodes.remove(node_id);
+            }
+            EventBody::GroupChanged { group } => self.engine.fleet_mut().put_group(group.clone()),
+            EventBody::GroupRemoved { group_id } => {
+                self.engine.fleet_mut().remove_group(group_id);
+            }
+            EventBody::VolumeChanged { volume } => {
+                self.engine.fleet_mut().put_volume(volume.clone());
+            }
+            EventBody::VolumeRemoved { volume_id } => {
+                self.engine.fleet_mut().remove_volume(volume_id);
+            }
+            EventBody::SecretsChanged { env, version } => {
+                self.set_secrets(env, version.clone());
+            }
+            EventBody::PolicyChanged { body, .. } => {
+                let policy = Policy::from_json(body);
+                self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
+            }
+            EventBody::WorkloadChanged { owner, name, workload, .. } => match workload {
+                Some(workload) => self.seats.define(workload),
+                None => self.seats.undefine(owner, name),
+            },
+            EventBody::State { .. }
+            | EventBody::LeaseExpired { .. }
+            | EventBody::PoolChanged { .. }
+            | EventBody::QuotaChanged { .. }
+            | EventBody::SchedulingFailed { .. }
+            | EventBody::SchedulingRecovered { .. }
+            | EventBody::DocumentChanged { .. }
+            | EventBody::Drift { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn allocated(&mut self, allocated: &Allocated) -> Result<(), LedgerError> {
+        let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
+        let id = engine_id(key);
+        if self.fences.get(&id).is_some_and(|known| *known >= allocated.fence) {
+            return Ok(());
+        }
+        self.fences.insert(id, allocated.fence);
+        let was_planned = self.planned.remove(&id);
+        if let Some(mark) = self.nodes.get_mut(&allocated.node_id) {
+            mark.seen.fence = mark.seen.fence.max(allocated.fence);
+        }
+        for (node, rules_gen) in &allocated.rules {
+            if let Some(mark) = self.nodes.get_mut(node) {
+                mark.seen.rules_gen = mark.seen.rules_gen.max(*rules_gen);
+                mark.expect(-i64::from(was_planned));
+            }
+        }
+        self.sit(id, allocated);
+        if let Some(at) = self.engine.fleet().node_of(id) {
+            if *at == allocated.node_id {
+                return Ok(());
+            }
+            self.engine.fleet_mut().release(id);
+        }
+        let Some(spec) = &allocated.spec else {
+            return Err(LedgerError::Corrupt("an allocation without its request".to_owned()));
+        };
+        let name = allocated.name.as_deref();
+        self.place(id, name, spec, &allocated.node_id, Some(allocated.resources))
+    }
+
+    fn released(&mut self, key: ClaimKey, fence: i64) {
+        let id = engine_id(key);
+        if self.fences.get(&id).is_some_and(|known| *known > fence) {
+            return;
+        }
+        // The fence stays until the log has passed: an older allocation may yet be read.
+        self.fences.insert(id, fence);
+        self.released.push((id, fence));
+        self.seats.free(id);
+        self.engine.fleet_mut().release(id);
+    }
+
+    /// The seat of a claim that was granted is taken.
+    fn sit(&mut self, id: InstanceId, allocated: &Allocated) {
+        let Some(seat) = allocated.seat else { return };
+        let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
+        let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
+        let Some(request) = request.cloned().or_else(parsed) else { return };
+        if let Some(workload) = &request.workload {
+            let key = (Text::from(request.owner.as_str()), Text::from(workload.as_str()));
+            self.seats.take(id, key, seat);
+        }
+    }
+
+    fn set_secrets(&mut self, env: &Text, version: Option<Text>) {
+        self.engine.fleet_mut().set_secrets(env, version.is_some());
+        match version {
+            Some(version) => drop(self.secrets.insert(env.clone(), version)),
+            None => drop(self.secrets.remove(env)),
+        }
+    }
+
+    /// The current version of an environment's secrets.
+    #[must_use]
+    pub fn secrets_of(&self, env: &str) -> Option<Text> {
+        self.secrets.get(env).cloned()
+    }
+
+    /// Sets apart the claims that are gone by now, unless others are set apart already. Returns
+    /// whether there are any.
+    pub fn seal(&mut self) -> bool {
+        if self.sealed.is_empty() {
+            self.sealed = std::mem::take(&mut self.released);
+        }
+        !self.sealed.is_empty()
+    }
+
+    /// Forgets the claims that were set apart. Nobody may tell of their allocation after this: they
+    /// would be taken for new.
+    pub fn forget_sealed(&mut self) {
+        for (id, fence) in std::mem::take(&mut self.sealed) {
+            // One that came back since has a higher fence, and is here.
+            if self.fences.get(&id) == Some(&fence) {
+                self.fences.remove(&id);
+            }
+        }
+    }
+
+    /// Takes over what another replica of the same ledger knew of claims that are not here: they are
+    /// gone, and somebody may yet tell of their allocation.
+    pub fn remember(&mut self, other: &Self) {
+        for (&id, &fence) in &other.fences {
+            if let Entry::Vacant(gone) = self.fences.entry(id) {
+                gone.insert(fence);
+                self.released.push((id, fence));
+            }
+        }
+    }
+
+    /// Claims whose fence is remembered: those that are here, and those that went lately.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.fences.len()
+    }
+
+    /// Claims of our own plans that the ledger has not granted yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.planned.len()
+    }
+
+    /// What is used on some nodes, and whether plans of our own in flight are among it; absent where
+    /// a node is not known.
+    #[must_use]
+    pub fn use_of(&self, nodes: &[NodeId]) -> Vec<(Option<berth_engine::Used>, bool)> {
+        let fleet = self.engine.fleet();
+        let planned: FxHashSet<&NodeId> =
+            self.planned.iter().filter_map(|id| fleet.node_of(*id)).collect();
+        nodes.iter().map(|node| (fleet.used(node), planned.contains(node))).collect()
+    }
+
+    fn resized(&mut self, key: ClaimKey, resources: berth_engine::Amounts) {
+        // The engine forgets what it need not know, so the request comes from what is stored.
+        self.engine.fleet_mut().resize(engine_id(key), resources);
+    }
+
+    /// Notes that an instance was claimed by a plan of our own, before the ledger has said so.
+    pub fn plan(&mut self, request: &InstanceRequest, node: &NodeId) -> bool {
+        let claimed = self.engine.fleet_mut().claim(request, node).is_ok();
+        if claimed {
+            self.planned.insert(request.id);
+        }
+        claimed
+    }
+
+    /// Whether an instance is where a plan of our own put it, and the ledger has not said so yet.
+    #[must_use]
+    pub fn is_planned(&self, id: InstanceId) -> bool {
+        self.planned.contains(&id)
+    }
+
+    /// Takes in a claim as the ledger has it, of an instance that was taken off its node in memory.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn relearn(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        let is_newer = |known: &i64| *known > claim.fence;
+        if self.fences.get(&engine_id(claim.key)).is_some_and(is_newer) {
+            return Ok(());
+        }
+        self.load_claim(claim)
+    }
+
+    /// Expects that a claim with a hard rule raises the rules of these nodes; or, with -1, that it
+    /// does not after all.
+    pub fn expect_rules<'a>(&mut self, nodes: impl Iterator<Item = &'a NodeId>, by: i64) {
+        for node in nodes {
+            if let Some(mark) = self.nodes.get_mut(node) {
+                mark.expect(by);
+            }
+        }
+    }
+
+    /// Takes back a plan that the ledger did not grant. What the log has told of meanwhile stays.
+    pub fn take_back(&mut self, id: InstanceId) {
+        if self.planned.remove(&id) {
+            self.seats.free(id);
+            self.engine.fleet_mut().release(id);
+        }
+    }
+
+    /// Claims what the log will tell of later, as a plan of our own that is under way. Returns the
+    /// id to take it back by; absent when the instance is there already.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn foresee(&mut self, plan: &Allocated) -> Result<Option<InstanceId>, LedgerError> {
+        let id = engine_id(ClaimKey { instance: plan.instance_id, role: plan.role });
+        let is_new = self.engine.fleet().node_of(id).is_none();
+        let Some(spec) = plan.spec.as_ref().filter(|_| is_new) else { return Ok(None) };
+        if !self.nodes.contains_key(&plan.node_id) {
+            return Ok(None);
+        }
+        self.place(id, plan.name.as_deref(), spec, &plan.node_id, Some(plan.resources))?;
+        self.planned.insert(id);
+        Ok(Some(id))
+    }
+
+    /// Notes that every node was heard.
+    pub fn hear_all(&mut self, at: berth_engine::Timestamp) {
+        for node in self.nodes.keys() {
+            self.engine.fleet_mut().heartbeat(node, at);
+        }
+    }
+
+    /// Takes in a claim as the ledger has it, unless something newer is known.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn learn(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+        let id = engine_id(claim.key);
+        if self.fences.get(&id).is_some_and(|known| *known >= claim.fence) {
+            return Ok(());
+        }
+        self.planned.remove(&id);
+        self.engine.fleet_mut().release(id);
+        self.load_claim(claim)
+    }
+}
+
+fn corrupt(error: &dyn std::fmt::Display) -> LedgerError {
+    LedgerError::Corrupt(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_engine::{Amounts, NodeFacts};
+    use berth_ledger::ClaimState;
+
+    use super::*;
+
+    fn replica() -> FleetReplica {
+        let mut replica = FleetReplica::new(Policy::builtin("balanced").unwrap());
+        let facts = Box::new(NodeFacts::new("n", Amounts::new(8000, 16_384)));
+        replica.apply(&EventBody::NodeChanged { constraint_gen: 1, facts }).unwrap();
+        replica
+    }
+
+    fn id() -> InstanceId {
+        InstanceId::from_u128(1)
+    }
+
+    fn allocated(fence: i64) -> EventBody {
+        let request = InstanceRequest::new(id(), "acme", Amounts::new(1000, 1024));
+        let json = serde_json::json!({
+            "kind": "instance.allocated",
+            "instance_id": id(),
+            "role": "primary",
+            "node_id": "n",
+            "fence": fence,
+            "state": ClaimState::Held.name(),
+            "resources": request.resources,
+            "spec_hash": "",
+            "spec_no": 0,
+        });
+        let mut event: EventBody = serde_json::from_value(json).unwrap();
+        if let EventBody::Allocated(allocated) = &mut event {
+            allocated.spec = Some(Spec::of(&request));
+        }
+        event
+    }
+
+    fn released(fence: i64) -> EventBody {
+        EventBody::Released {
+            instance_id: id(),
+            role: Role::Primary,
+            node_id: NodeId::new("n"),
+            owner: Text::from("acme"),
+            fence,
+            reason: Text::from("test"),
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_gone_is_remembered_until_it_was_sealed_and_forgotten() {
+        let mut replica = replica();
+        assert!(!replica.seal());
+        for event in [allocated(5), released(5), allocated(5)] {
+            replica.apply(&event).unwrap();
+        }
+        assert_eq!(replica.engine.fleet().node_of(id()), None, "an old allocation came back");
+        replica.forget_sealed();
+        assert_eq!(replica.remembered(), 1, "what was not sealed is not forgotten");
+        assert!(replica.seal());
+        replica.apply(&allocated(5)).unwrap();
+        assert_eq!(replica.engine.fleet().node_of(id()), None);
+        replica.forget_sealed();
+        assert_eq!(replica.remembered(), 0);
+        assert!(!replica.seal());
+    }
+
+    #[test]
+    fn a_claim_that_came_back_is_not_forgotten() {
+        let mut replica = replica();
+        for event in [allocated(5), released(5)] {
+            replica.apply(&event).unwrap();
+        }
+        assert!(replica.seal());
+        replica.apply(&allocated(6)).unwrap();
+        replica.forget_sealed();
+        assert_eq!(replica.remembered(), 1);
+        replica.apply(&released(5)).unwrap();
+        assert!(replica.engine.fleet().node_of(id()).is_some(), "an old release took it away");
+    }
+
+    #[test]
+    fn a_mirror_made_anew_knows_what_the_old_one_knew_of_claims_that_are_gone() {
+        let (mut old, mut fresh) = (replica(), replica());
+        old.apply(&allocated(5)).unwrap();
+        fresh.remember(&old);
+        fresh.apply(&allocated(5)).unwrap();
+        assert_eq!(fresh.engine.fleet().node_of(id()), None);
+        fresh.apply(&allocated(6)).unwrap();
+        assert!(fresh.engine.fleet().node_of(id()).is_some());
+    }
+}

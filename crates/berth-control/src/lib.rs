@@ -1,0 +1,56 @@
+//! The control plane of Berth: everything between the ledger and whoever calls.
+//!
+//! A placement goes from [`placement`] (whose it is, which ids its instances get) to [`placer`]
+//! (planned on the fleet replica, claimed in the ledger, planned again after a conflict) and back.
+//! Readers ask the [`catalog`], streams the [`feed`], and reconcilers keep workloads, drains, moves
+//! and permits going.
+//!
+//! This crate must never know HTTP, pages or configuration files: the server, the Kubernetes
+//! scheduler and the simulator all drive the same control plane.
+
+pub mod attachments;
+pub mod caller;
+pub mod catalog;
+pub mod clock;
+pub mod control_plane;
+pub mod debug;
+pub mod documents;
+pub mod drain;
+pub mod elastic;
+pub mod error;
+pub mod evacuation;
+pub mod exposition;
+pub mod feed;
+mod fleet_replica;
+mod maintenance;
+pub mod metrics;
+pub mod migrations;
+mod nodes;
+pub mod placement;
+mod placer;
+pub mod policy_effects;
+pub mod queue;
+pub mod rebalance;
+pub mod relief;
+mod replay;
+mod settings;
+mod slots;
+mod start;
+pub mod volume_moves;
+pub mod workloads;
+
+pub use caller::{Caller, Scope};
+pub use control_plane::{ControlPlane, unexpected};
+pub use error::{ControlError, ControlResult, ErrorKind, StartError, describe_guard};
+pub use fleet_replica::FleetReplica;
+pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
+pub use placer::{
+    Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
+    PlacerOptions, WantedSeat,
+};
+pub use replay::replay;
+pub use settings::Settings;
+pub use start::ControlOptions;
+
+/// The target of spans that are traces: one for every request.
+pub const REQUESTS: &str = "berth::request";

@@ -1,0 +1,204 @@
+//! What the control plane counts, for Prometheus.
+//!
+//! Labels come from closed sets (codes, states, loops), so that no caller can make the set of series
+//! grow. What the ledger, the catalogue and the queue know is read when it is asked for, by
+//! `exposition`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use rustc_hash::FxHashMap;
+
+use berth_ledger::PermitAnswer;
+
+use crate::clock::now;
+use crate::placer::PlaceAnswer;
+
+/// Seconds, from a tenth of a millisecond to half a minute.
+const BUCKETS: [f64; 14] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Stage {
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ended {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Code {
+    code: String,
+}
+
+/// Loops whose health is told.
+pub const LOOPS: [&str; 12] = [
+    "heartbeats",
+    "liveness",
+    "queue",
+    "workloads",
+    "drains",
+    "volume_moves",
+    "migrations",
+    "relief",
+    "reserves",
+    "evacuation",
+    "housekeeping",
+    "planner",
+];
+
+/// What the server counts.
+pub struct Metrics {
+    registry: Registry,
+    placements: Family<Ended, Counter>,
+    instances: Counter,
+    refusals: Family<Code, Counter>,
+    conflicts: Family<Code, Counter>,
+    permits: Family<Ended, Counter>,
+    migrations: Family<Ended, Counter>,
+    stages: Family<Stage, Histogram>,
+    /// When each loop last did its round, in whole seconds.
+    rounds: FxHashMap<&'static str, AtomicU64>,
+}
+
+/// A histogram of durations, from a tenth of a millisecond to half a minute.
+#[must_use]
+pub fn seconds_histogram() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("berth");
+        let placements = Family::<Ended, Counter>::default();
+        registry.register("placements", "Placement requests by how they ended", placements.clone());
+        let instances = Counter::default();
+        registry.register(
+            "instances_placed",
+            "Instances that were given a node",
+            instances.clone(),
+        );
+        let refusals = Family::<Code, Counter>::default();
+        registry.register("refusals", "Refused placements by reason code", refusals.clone());
+        let conflicts = Family::<Code, Counter>::default();
+        let help = "Plans that others made void, by reason code";
+        registry.register("conflicts", help, conflicts.clone());
+        let permits = Family::<Ended, Counter>::default();
+        let help = "Requests for permits by how they ended: granted, held_back, repeated";
+        registry.register("permits", help, permits.clone());
+        let migrations = Family::<Ended, Counter>::default();
+        let help = "Migrations by the states that this server took them to";
+        registry.register("migrations", help, migrations.clone());
+        let stages = Family::<Stage, Histogram>::new_with_constructor(seconds_histogram);
+        registry.register_with_unit(
+            "decision",
+            "How long decisions took, by stage: queued, planned, committed, whole",
+            Unit::Seconds,
+            stages.clone(),
+        );
+        let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
+        Self {
+            registry,
+            placements,
+            instances,
+            refusals,
+            conflicts,
+            permits,
+            migrations,
+            stages,
+            rounds,
+        }
+    }
+
+    /// Counts a request for a permit.
+    pub fn permit(&self, answer: &PermitAnswer) {
+        let permit = &answer.permit;
+        let outcome = match () {
+            () if answer.repeated => "repeated",
+            () if permit.granted == permit.wanted => "granted",
+            () if permit.limited_by.is_some() => "held_back",
+            () => "granted",
+        };
+        self.permits.get_or_create(&Ended { outcome }).inc();
+    }
+
+    /// Counts a step of a migration.
+    pub fn migration(&self, outcome: &'static str) {
+        self.migrations.get_or_create(&Ended { outcome }).inc();
+    }
+
+    /// A loop did its round.
+    pub fn loop_ran(&self, name: &'static str) {
+        let at = u64::try_from(now().as_second()).unwrap_or(0);
+        if let Some(round) = self.rounds.get(name) {
+            round.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// A placement was decided.
+    pub fn placed(&self, answer: &PlaceAnswer, took: Duration) {
+        let (outcome, code) = match answer {
+            PlaceAnswer::Granted(granted) => {
+                self.instances.inc_by(u64::try_from(granted.grant.claims.len()).unwrap_or(0));
+                ("granted", None)
+            }
+            PlaceAnswer::NoRoom(refusals) => {
+                let code = refusals.first().map_or("no_room", |refusal| refusal.code.as_ref());
+                ("refused", Some(code))
+            }
+            PlaceAnswer::Refused(by) => ("refused", Some(by.code())),
+            PlaceAnswer::Contended(_) => ("contended", None),
+            PlaceAnswer::Invalid(_) => ("invalid", None),
+            PlaceAnswer::Unknown(_) => ("unknown", None),
+        };
+        self.placements.get_or_create(&Ended { outcome }).inc();
+        if let Some(code) = code {
+            self.refusals.get_or_create(&Code { code: code.to_owned() }).inc();
+        }
+        self.stage("whole", took);
+    }
+
+    /// Others made a plan void.
+    pub fn conflict(&self, code: &'static str) {
+        self.conflicts.get_or_create(&Code { code: code.to_owned() }).inc();
+    }
+
+    /// Part of a decision took so long.
+    pub fn stage(&self, stage: &'static str, took: Duration) {
+        self.stages.get_or_create(&Stage { stage }).observe(took.as_secs_f64());
+    }
+
+    /// When each loop last did its round, in whole seconds; zero before the first.
+    #[must_use]
+    pub fn rounds(&self) -> BTreeMap<&'static str, u64> {
+        self.rounds.iter().map(|(name, at)| (*name, at.load(Ordering::Relaxed))).collect()
+    }
+
+    /// What was counted, in Prometheus' text format, without the line that ends it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        let end = text.trim_end().strip_suffix("# EOF").map_or(text.len(), str::len);
+        text.truncate(end);
+        text
+    }
+}

@@ -1,0 +1,169 @@
+//! What a caller is told of its placement.
+
+use std::sync::Arc;
+
+use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSeat};
+use berth_engine::workload::deletion_cost;
+use berth_engine::{Explanation, NodeId, Policy, Refusal};
+use berth_ledger::{GrantedClaim, Seat};
+
+use super::Prepared;
+use crate::caller::Caller;
+use crate::catalog::Catalog;
+use crate::clock::moment;
+use crate::control_plane::ControlPlane;
+use crate::error::{ControlError, ControlResult, describe_guard};
+use crate::placer::{Granted, PlaceAnswer};
+
+/// Seconds after which a refused request may be worth another try.
+const RETRY_AFTER_S: u32 = 5;
+
+/// For whom an answer is written.
+pub struct Audience {
+    tenant: Option<String>,
+    policy: Option<Arc<Policy>>,
+    catalog: Arc<Catalog>,
+}
+
+impl Audience {
+    /// The audience that a caller is.
+    #[must_use]
+    pub fn of(control: &ControlPlane, caller: &Caller, owner: &str) -> Self {
+        let tenant = caller.is_tenant().then(|| owner.to_owned());
+        let policy = tenant.as_ref().and_then(|_| control.catalog.policy());
+        Self { tenant, policy, catalog: Arc::clone(&control.catalog) }
+    }
+
+    /// The tenant itself.
+    #[must_use]
+    pub fn tenant(control: &ControlPlane, owner: &str) -> Self {
+        let policy = control.catalog.policy();
+        let catalog = Arc::clone(&control.catalog);
+        Self { tenant: Some(owner.to_owned()), policy, catalog }
+    }
+
+    /// Whether the names of nodes may be shown.
+    #[must_use]
+    pub fn sees_nodes(&self) -> bool {
+        let shown =
+            || self.policy.as_ref().is_some_and(|policy| policy.explain().tenants_see_nodes);
+        self.tenant.is_none() || shown()
+    }
+
+    /// Refusals as they may be seen.
+    #[must_use]
+    pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
+        let Some(tenant) = &self.tenant else { return refusals };
+        // Without a policy nobody has said what a tenant may see.
+        let Some(policy) = &self.policy else { return Vec::new() };
+        let audience = berth_engine::Audience::Tenant(tenant);
+        refusals.iter().map(|refusal| refusal.seen_by(audience, policy)).collect()
+    }
+
+    fn explanation(&self, explanation: &Explanation) -> Option<Explanation> {
+        let Some(tenant) = &self.tenant else { return Some(explanation.clone()) };
+        let audience = berth_engine::Audience::Tenant(tenant);
+        self.policy.as_ref().map(|policy| explanation.seen_by(audience, policy))
+    }
+}
+
+/// The claim path's answer, as the caller is told.
+pub(super) fn answer(
+    prepared: &Prepared,
+    answer: PlaceAnswer,
+    audience: &Audience,
+) -> ControlResult<Placed> {
+    match answer {
+        PlaceAnswer::Granted(granted) => Ok(placed(prepared, granted, audience)),
+        PlaceAnswer::NoRoom(refusals) => Err(no_room(audience.refusals(refusals))),
+        PlaceAnswer::Refused(by) => Err(ControlError::from(&by)),
+        PlaceAnswer::Contended(conflict) => {
+            let why = describe_guard(&conflict.guard);
+            let detail = format!("others were faster every time; the last time, {why}");
+            Err(ControlError::conflict("contended", detail).retry_after(1))
+        }
+        PlaceAnswer::Invalid(invalid) => Err(invalid_request(&invalid)),
+        PlaceAnswer::Unknown(error) => Err(ControlError::from(error)),
+    }
+}
+
+fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
+    use berth_engine::InvalidRequest;
+    match invalid {
+        InvalidRequest::AlreadyPlaced { id, .. } => ControlError::conflict(
+            "already_placed",
+            format!("instance {id} is already placed; release it first or use a new id"),
+        ),
+        InvalidRequest::UnknownGroup { .. } => {
+            ControlError::conflict("unknown_group", invalid.to_string())
+        }
+        InvalidRequest::UnknownVolume { .. } => {
+            ControlError::conflict("unknown_volume", invalid.to_string())
+        }
+        _ => ControlError::invalid(invalid.to_string()),
+    }
+}
+
+fn no_room(refusals: Vec<Refusal>) -> ControlError {
+    let Some(first) = refusals.first() else {
+        return ControlError::conflict("no_room", "there is no room yet")
+            .retry_after(RETRY_AFTER_S);
+    };
+    let may_help = refusals.iter().any(|refusal| refusal.waiting_may_help);
+    let error = ControlError::conflict(first.code.to_string(), first.headline())
+        .remedy(first.remedy.as_ref());
+    let error = if may_help { error.retry_after(RETRY_AFTER_S) } else { error.retry(false) };
+    error.titled("no node can take it").refusals(refusals)
+}
+
+fn placed(prepared: &Prepared, granted: Granted, audience: &Audience) -> Placed {
+    let request = &prepared.request;
+    let instances = granted.grant.claims.iter();
+    let instances = instances.map(|claim| instance(prepared, claim, audience)).collect();
+    let explanation = granted.explanation.and_then(|explanation| {
+        let mut seen = audience.explanation(&explanation)?;
+        if request.explain != ExplainLevel::Full {
+            seen.table.clear();
+        }
+        Some(Box::new(seen))
+    });
+    Placed {
+        request_id: prepared.place_id().to_owned(),
+        owner: prepared.owner.clone(),
+        decision: (!request.dry_run).then(|| decision_id(&granted.grant.decision)),
+        dry_run: request.dry_run,
+        instances,
+        refusals: audience.refusals(granted.left_out),
+        explanation,
+    }
+}
+
+fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> PlacedInstance {
+    let asked = prepared.instances().iter().find(|instance| instance.id == claim.instance);
+    let is_real = !prepared.request.dry_run;
+    let values = claim.values.iter();
+    let values =
+        values.map(|held| HeldValue { pool: held.pool.to_string(), value: held.value.clone() });
+    PlacedInstance {
+        instance: claim.instance,
+        name: asked.and_then(|instance| instance.name.clone()),
+        node: audience.sees_nodes().then(|| claim.node.clone()),
+        fence: is_real.then_some(claim.fence),
+        lease_until: claim.lease_until.filter(|_| is_real).map(moment),
+        values: values.filter(|_| is_real).collect(),
+        seat: claim.seat.map(|it| seat(it, &claim.node, audience)),
+    }
+}
+
+/// A seat, and what follows of the kind of node it is on.
+fn seat(given: Seat, node: &NodeId, audience: &Audience) -> PlacedSeat {
+    let books = audience.catalog.books();
+    let on = books.nodes.get(node).map(|node| node.facts.capacity_type);
+    let Seat { revision, slot } = given;
+    PlacedSeat { revision, slot, on, deletion_cost: on.map(deletion_cost) }
+}
+
+/// A decision's id as the API writes it: it is part of a path, and so has no slashes.
+pub fn decision_id(stored: &str) -> String {
+    stored.replace('/', ".")
+}

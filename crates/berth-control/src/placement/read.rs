@@ -1,0 +1,254 @@
+//! Reading a placement request: whose it is, which ids its instances get, what is out of bounds.
+
+use std::sync::Arc;
+
+use berth_api::{InstanceSpec, Mode, PlaceRequest};
+use berth_engine::{BatchMode, InstanceId, InstanceRequest};
+use berth_ledger::Text;
+use uuid::Uuid;
+
+use crate::caller::{Caller, is_name};
+use crate::control_plane::ControlPlane;
+use crate::error::{ControlError, ControlResult};
+use crate::placer;
+
+/// Most instances in one request.
+const MOST: usize = 1000;
+
+/// How long a claim may stay unbound unless its request says otherwise.
+pub(crate) const DEFAULT_LEASE_S: u32 = 120;
+
+/// A request that was read and found in order.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The request with everything filled in that the server chooses.
+    pub request: PlaceRequest,
+    /// The tenant.
+    pub owner: String,
+    instances: Vec<Arc<InstanceRequest>>,
+}
+
+impl Prepared {
+    /// Whether it may wait.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.request.mode == Mode::Wait
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn place_id(&self) -> &str {
+        self.request.request_id.as_deref().unwrap_or_default()
+    }
+
+    /// The instances.
+    #[must_use]
+    pub fn instances(&self) -> &[Arc<InstanceRequest>] {
+        &self.instances
+    }
+
+    /// The same for the claim path.
+    #[must_use]
+    pub fn place_request(&self) -> placer::PlaceRequest {
+        let request = &self.request;
+        let at_least = usize::try_from(request.at_least.unwrap_or(1)).unwrap_or(usize::MAX);
+        placer::PlaceRequest {
+            request_id: Text::from(self.place_id()),
+            owner: Text::from(self.owner.as_str()),
+            instances: self.instances.clone(),
+            mode: match request.mode {
+                Mode::AllOrNothing | Mode::Wait => BatchMode::AllOrNothing,
+                Mode::AtLeast => BatchMode::AtLeast(at_least),
+                Mode::BestEffort => BatchMode::BestEffort,
+            },
+            lease_s: request.lease_s.unwrap_or(DEFAULT_LEASE_S),
+            pools: request.pools.iter().map(|pool| Text::from(pool.as_str())).collect(),
+            by: None,
+            explain: request.explain != berth_api::ExplainLevel::None,
+            dry_run: request.dry_run,
+            quiet: false,
+            seats: Vec::new(),
+            release: None,
+        }
+    }
+}
+
+/// Reads a request for a caller.
+pub(super) async fn prepare(
+    control: &ControlPlane,
+    caller: &Caller,
+    mut request: PlaceRequest,
+    header_id: Option<String>,
+) -> ControlResult<Prepared> {
+    let owner = owner_for(caller, request.owner.as_deref())?;
+    check_bounds(&request)?;
+    let request_id = match (request.request_id.take(), header_id) {
+        (Some(body), Some(header)) if body != header => {
+            let value = Some(format!("{header:?}"));
+            return Err(ControlError::field("Idempotency-Key", value, "the same as request_id"));
+        }
+        (Some(id), _) | (None, Some(id)) => check_id(id)?,
+        (None, None) => Uuid::now_v7().to_string(),
+    };
+    let mut instances = Vec::new();
+    for (place, spec) in request.instances.iter().enumerate() {
+        expand(control, &owner, &request_id, place, spec, &mut instances).await?;
+    }
+    if instances.is_empty() || instances.len() > MOST {
+        let value = Some(format!("{} instances", instances.len()));
+        return Err(ControlError::field("instances", value, "1 to 1000 instances in all"));
+    }
+    if request.at_least.is_some_and(|least| least as usize > instances.len()) {
+        let value = request.at_least.map(|least| least.to_string());
+        return Err(ControlError::field(
+            "at_least",
+            value,
+            "at most as many as there are instances",
+        ));
+    }
+    (request.owner, request.request_id) = (Some(owner.clone()), Some(request_id));
+    Ok(Prepared { request, owner, instances })
+}
+
+/// Whose a request is: what it says, if the caller may; else the caller's only or first namespace.
+pub fn owner_for(caller: &Caller, stated: Option<&str>) -> ControlResult<String> {
+    match (stated, caller.namespaces()) {
+        (Some(owner), _) if !is_name(owner) => {
+            let value = Some(format!("{owner:?}"));
+            Err(ControlError::field("owner", value, "1 to 200 characters, none of them control"))
+        }
+        (Some(owner), _) if caller.sees(owner) => Ok(owner.to_owned()),
+        // What a tenant may not see is as if it were not there.
+        (Some(owner), _) => Err(ControlError::not_found("namespace", owner)),
+        (None, Some([first, ..])) => Ok(first.clone()),
+        (None, _) => Err(ControlError::field("owner", None, "the tenant that it is for")),
+    }
+}
+
+fn check_id(id: String) -> ControlResult<String> {
+    if is_name(&id) {
+        return Ok(id);
+    }
+    let value = Some(format!("{id:?}"));
+    Err(ControlError::field("request_id", value, "1 to 200 characters, none of them control"))
+}
+
+fn check_bounds(request: &PlaceRequest) -> ControlResult<()> {
+    let wrong = |field: &str, value: Option<u32>, accepted: &str| {
+        Err(ControlError::field(field, value.map(|value| value.to_string()), accepted))
+    };
+    if request.lease_s.is_some_and(|lease| !(1..=86_400).contains(&lease)) {
+        return wrong("lease_s", request.lease_s, "1 to 86400 seconds");
+    }
+    if request.wait_s.is_some_and(|wait| !(1..=604_800).contains(&wait)) {
+        return wrong("wait_s", request.wait_s, "1 to 604800 seconds");
+    }
+    match (request.mode, request.at_least, request.wait_s) {
+        (Mode::AtLeast, None | Some(0), _) => {
+            wrong("at_least", request.at_least, "1 or more, since mode is at_least")
+        }
+        (mode, Some(_), _) if mode != Mode::AtLeast => {
+            wrong("at_least", request.at_least, "nothing, unless mode is at_least")
+        }
+        (mode, _, Some(_)) if mode != Mode::Wait => {
+            wrong("wait_s", request.wait_s, "nothing, unless mode is wait")
+        }
+        _ => match request.pools.iter().find(|pool| !is_name(pool)) {
+            Some(pool) => {
+                Err(ControlError::field("pools", Some(format!("{pool:?}")), "names of pools"))
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+/// Makes the instances of one spec.
+async fn expand(
+    control: &ControlPlane,
+    owner: &str,
+    request_id: &str,
+    place: usize,
+    spec: &InstanceSpec,
+    instances: &mut Vec<Arc<InstanceRequest>>,
+) -> ControlResult<()> {
+    let at = |field: &str| format!("instances[{place}].{field}");
+    let count = spec.count.unwrap_or(1);
+    if count == 0 || count as usize > MOST {
+        return Err(ControlError::field(&at("count"), Some(count.to_string()), "1 to 1000"));
+    }
+    if spec.id.is_some() && count > 1 {
+        let value = Some(count.to_string());
+        return Err(ControlError::field(&at("count"), value, "1, since an id is given"));
+    }
+    let mut request = request_of(owner, spec);
+    let policy = control.catalog.policy();
+    crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
+    for set in &spec.attachments {
+        request.volumes.extend(crate::attachments::volumes_of(control, owner, set).await?);
+    }
+    // Sets may share volumes with each other and with what is named beside them.
+    let mut known = std::collections::BTreeSet::new();
+    request.volumes.retain(|volume| known.insert(volume.clone()));
+    if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
+        let why = format!("volume {volume} is on its way to another node");
+        return Err(ControlError::conflict("volume_moving", why).retry_after(5));
+    }
+    for number in 0..count {
+        let mut instance = request.clone();
+        instance.id = spec.id.unwrap_or_else(|| derived_id(owner, request_id, place, number));
+        if let (Some(name), true) = (&spec.name, count > 1) {
+            instance.name = Some(format!("{name}-{}", number + 1));
+        }
+        instances.push(Arc::new(instance));
+    }
+    Ok(())
+}
+
+/// What one instance of a spec asks for, but for its id and its sets of volumes.
+pub fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
+    InstanceRequest {
+        id: InstanceId::default(),
+        name: spec.name.clone(),
+        owner: owner.to_owned(),
+        env: spec.env.clone(),
+        workload: spec.workload.clone(),
+        resources: spec.resources.amounts(),
+        extra: spec.extra.clone(),
+        elastic: spec.elastic.clone(),
+        tags: spec.tags.clone(),
+        traits: spec.traits.clone(),
+        networks: spec.networks.clone(),
+        platform: spec.platform.clone().unwrap_or_default(),
+        ratios: spec.ratios,
+        capacity_type: spec.capacity_type,
+        volumes: spec.volumes.clone(),
+        needs_secrets: spec.needs_secrets,
+        cpu_capped: spec.cpu_capped,
+        exclude_virtual: spec.exclude_virtual,
+        image: spec.image.clone(),
+        image_mib: spec.image_mib.unwrap_or(0),
+        groups: spec.groups.clone(),
+        affinity: spec.affinity.clone(),
+        locality: spec.locality.clone().unwrap_or_default(),
+        priority: spec.priority.unwrap_or(0),
+        excluded_nodes: Vec::new(),
+    }
+}
+
+/// The id of an instance that was given none: the same for the same request, so that a retry means
+/// the same instances. It begins with the time of the request id where that is a UUID of version 7,
+/// so that the ids of one moment lie together in the ledger's index.
+fn derived_id(owner: &str, request_id: &str, place: usize, number: u32) -> InstanceId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(owner.as_bytes()).update(&[0]).update(request_id.as_bytes()).update(&[0]);
+    hasher.update(&u64::try_from(place).unwrap_or(u64::MAX).to_le_bytes());
+    hasher.update(&number.to_le_bytes());
+    let mut bytes = [0_u8; 16];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    if let Ok(id) = Uuid::parse_str(request_id)
+        && id.get_version_num() == 7
+    {
+        bytes[..6].copy_from_slice(&id.as_bytes()[..6]);
+    }
+    InstanceId::from_u128(Uuid::new_v8(bytes).as_u128())
+}

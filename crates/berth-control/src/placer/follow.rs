@@ -1,0 +1,169 @@
+//! Taking in what others committed.
+//!
+//! A server alone on its ledger has nothing to follow: what it committed itself it knows. Once
+//! another writer's events were seen, every event is taken in, the own ones too, since only their
+//! order says which of two is the newer.
+//!
+//! When a connection was lost, a commit may have happened that nobody was told of, neither the
+//! planner nor whoever asked for it. Then the fleet is loaded anew.
+
+use berth_engine::{Policy, Timestamp};
+use berth_ledger::{Event, Ledger, LedgerError, Mark, SnapshotItem, Text};
+
+use super::planner::Planner;
+use super::{Listener, Message};
+use crate::catalog::Note;
+use crate::fleet_replica::FleetReplica;
+
+/// Loads the fleet as the ledger has it, and tells whoever listens the same.
+pub(super) fn load(
+    ledger: &Ledger,
+    policy: Policy,
+    listener: &Listener,
+) -> Result<FleetReplica, LedgerError> {
+    let mut replica = FleetReplica::new(policy);
+    listener.tell(|| Note::Begin);
+    replica.cursor = ledger.snapshot(|item: SnapshotItem| {
+        if listener.is_there() {
+            listener.tell(|| Note::Load(item.clone()));
+        }
+        replica.load(item)
+    })?;
+    listener.tell(|| Note::Loaded);
+    Ok(replica)
+}
+
+/// Events read at once.
+const PAGE: usize = 5000;
+
+/// Looks for events between two looks at heartbeats.
+const HEARTBEATS_EVERY: u64 = 40;
+
+/// Claims that are gone and set apart to be forgotten.
+pub(super) struct Passing {
+    /// When they were set apart.
+    mark: Mark,
+    /// Whether the message was sent after which they are forgotten.
+    sent: bool,
+}
+
+impl Planner {
+    /// Looks for others' events; errors wait for the next time.
+    pub(super) fn follow(&mut self) {
+        let lost = self.ledger.stats().retries.lost;
+        if lost == self.lost {
+            if self.follow_to_end().1 {
+                self.let_pass();
+            }
+        } else if self.start_anew() {
+            self.lost = lost;
+        }
+        self.follows += 1;
+        if let Some(metrics) = &self.metrics {
+            metrics.loop_ran("planner");
+        }
+        if self.follows.is_multiple_of(HEARTBEATS_EVERY) {
+            self.hear();
+        }
+    }
+
+    /// Takes in which nodes were heard, by whichever server: heartbeats are too many for the log.
+    fn hear(&mut self) {
+        let Ok(heard) = self.ledger.heartbeats_since(self.heard_until) else { return };
+        for (node, at) in &heard {
+            // Heard in the same second again, at worst.
+            self.heard_until = self.heard_until.max(*at);
+            self.replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
+        }
+        self.listener.tell(|| Note::Heard(heard));
+    }
+
+    /// Takes in all events there are. Returns whether others' were among them.
+    pub(super) fn follow_now(&mut self) -> bool {
+        self.follow_to_end().0
+    }
+
+    /// The same, and whether the end of the log was reached.
+    fn follow_to_end(&mut self) -> (bool, bool) {
+        let mut learnt = false;
+        loop {
+            match self.page() {
+                Ok(Some(others)) => learnt |= others,
+                Ok(None) => return (learnt, true),
+                Err(LedgerError::CursorTooOld { .. } | LedgerError::CursorInFuture { .. }) => {
+                    self.start_anew();
+                    return (true, false);
+                }
+                Err(_) => return (learnt, false),
+            }
+        }
+    }
+
+    /// Lets claims that are gone be forgotten once nobody can tell of their allocation any more:
+    /// neither the log, which was just read to its end, nor our own writers.
+    ///
+    /// What is gone now is set apart. By the next time the log has passed it. The writers have told
+    /// of all they had committed by then once the ledger says so; what they told waits in the inbox
+    /// before the message that is sent now.
+    fn let_pass(&mut self) {
+        match &mut self.passing {
+            None => {
+                if self.replica.seal() {
+                    self.seals += 1;
+                    self.passing = Some(Passing { mark: self.ledger.mark(), sent: false });
+                }
+            }
+            Some(passing) if !passing.sent && self.ledger.has_told(&passing.mark) => {
+                passing.sent = true;
+                // The planner is the one who listens.
+                let _ = self.inbox.send(Message::Passed(self.seals));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The message of [`Planner::let_pass`] has come through.
+    pub(super) fn passed(&mut self, seal: u64) {
+        // Of a replica that was made anew since, other claims may be set apart.
+        if seal == self.seals && self.passing.take().is_some_and(|passing| passing.sent) {
+            self.replica.forget_sealed();
+            self.listener.tell(|| Note::Passed);
+        }
+    }
+
+    /// One page of events; absent at the end of the log.
+    fn page(&mut self) -> Result<Option<bool>, LedgerError> {
+        let segments = self.ledger.segments_after(self.replica.cursor, PAGE)?;
+        let Some(last) = segments.last() else { return Ok(None) };
+        let end = last.first + last.count - 1;
+        let is_own = |origin: &Text| self.ledger.origins().contains(origin);
+        let others = segments.iter().any(|segment| !is_own(&segment.origin));
+        self.has_company |= others;
+        if self.has_company {
+            for segment in &segments {
+                let corrupt = |error: serde_json::Error| LedgerError::Corrupt(error.to_string());
+                let mut events: Vec<Event> = segment.events().map_err(corrupt)?;
+                events.retain(|event| event.seq > self.replica.cursor);
+                for event in &events {
+                    self.replica.apply(&event.body)?;
+                }
+                let bodies = || events.into_iter().map(|event| event.body).collect();
+                self.listener.tell(|| Note::Events(segment.at, bodies()));
+            }
+        }
+        self.replica.cursor = end;
+        Ok(Some(others))
+    }
+
+    /// The log does not reach back to where we were, or does not tell what we missed: load
+    /// everything anew. Returns whether it could be read.
+    fn start_anew(&mut self) -> bool {
+        let policy = self.replica.engine().policy().clone();
+        let Ok(mut fresh) = load(&self.ledger, policy, &self.listener) else { return false };
+        fresh.remember(&self.replica);
+        self.replica = fresh;
+        // What was set apart is not set apart in this one.
+        self.passing = None;
+        true
+    }
+}

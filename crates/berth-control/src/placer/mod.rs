@@ -1,0 +1,315 @@
+//! The claim path: one planner thread owns the fleet in memory and plans requests in the order in
+//! which they come, on the fleet as the ledger told it plus its own plans in flight. The ledger
+//! grants or finds a conflict; a conflict is planned again, on fresh knowledge, a bounded number of
+//! times.
+//!
+//! The planner never waits for the database: plans go out in groups, answers come in as messages.
+
+mod follow;
+mod moving;
+mod planner;
+mod seating;
+
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use berth_engine::{
+    BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
+};
+use berth_ledger::{
+    Answer, Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy,
+    Seat, Text, Verdict,
+};
+
+use crate::catalog::Note;
+use crate::error::StartError;
+use crate::fleet_replica::FleetReplica;
+use crate::metrics::Metrics;
+use planner::Planner;
+
+pub use moving::{MoveAnswer, MoveRequest};
+
+/// Where the planner gets the time from.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Instances to be placed together.
+#[derive(Clone, Debug, Default)]
+pub struct PlaceRequest {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The tenant.
+    pub owner: Text,
+    /// The instances.
+    pub instances: Vec<Arc<InstanceRequest>>,
+    /// How many must be placed.
+    pub mode: BatchMode,
+    /// How long the claims may stay unbound.
+    pub lease_s: u32,
+    /// Pools that each instance takes a value from.
+    pub pools: Vec<Text>,
+    /// Who asks, for the audit log; absent: nobody who need be named.
+    pub by: Option<Actor>,
+    /// Whether to say why, when it is granted. A refusal always says why.
+    pub explain: bool,
+    /// Decide, and claim nothing.
+    pub dry_run: bool,
+    /// If there is no room, say only that: it was explained and recorded before.
+    pub quiet: bool,
+    /// Seats that the instances must have, one for each; empty: an instance of a workload gets the
+    /// lowest that is free.
+    pub seats: Vec<WantedSeat>,
+    /// The release that the instances will run.
+    pub release: Option<Text>,
+}
+
+/// A seat that an instance must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedSeat {
+    /// Which.
+    pub seat: Seat,
+    /// The claim that has it now and hands it over.
+    pub takes_over: Option<ClaimKey>,
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// Who.
+    pub name: Text,
+    /// From where.
+    pub origin: Text,
+}
+
+/// A request that was granted, or in a dry run would be.
+#[derive(Debug)]
+pub struct Granted {
+    /// The claims; in a dry run without fences and leases.
+    pub grant: Grant,
+    /// Why others of the batch have no place, one for each class.
+    pub left_out: Vec<Refusal>,
+    /// Why the first instance is where it is, if asked for.
+    pub explanation: Option<Box<Explanation>>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum PlaceAnswer {
+    /// Claimed, or in a dry run found a place.
+    Granted(Granted),
+    /// No node can take it, or too few instances can be placed; the refusals say why.
+    NoRoom(Vec<Refusal>),
+    /// The ledger refused it for a reason that another node would not change.
+    Refused(RefusedBy),
+    /// Others were faster every time.
+    Contended(Box<Conflict>),
+    /// The request means nothing.
+    Invalid(InvalidRequest),
+    /// The ledger does not know: retry with the same request id.
+    Unknown(LedgerError),
+}
+
+/// A request and who waits for its answer.
+pub struct PlaceJob {
+    /// What to place.
+    pub request: PlaceRequest,
+    /// Called when the answer is durable. It must be quick.
+    pub reply: Box<dyn FnOnce(PlaceAnswer) + Send>,
+}
+
+/// How a placer works.
+#[derive(Clone)]
+pub struct PlacerOptions {
+    /// How the ledger is used.
+    pub ledger: Options,
+    /// The policy until the ledger names one.
+    pub policy: Policy,
+    /// How often other servers' events are looked for.
+    pub follow_every: Duration,
+    /// Where the planner gets the time from.
+    pub clock: Clock,
+    /// Who is told of everything that the planner takes in.
+    pub notes: Option<Sender<Note>>,
+    /// What is counted; absent: nothing.
+    pub metrics: Option<Arc<Metrics>>,
+}
+
+impl PlacerOptions {
+    /// Options with a policy and this machine's clock.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            ledger: Options::default(),
+            policy,
+            follow_every: Duration::from_millis(50),
+            clock: Arc::new(system_time),
+            notes: None,
+            metrics: None,
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the server is where time comes in")]
+fn system_time() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
+}
+
+/// A moment, to measure from; it decides nothing.
+#[allow(clippy::disallowed_methods, reason = "measures how long decisions take")]
+fn tick() -> Instant {
+    Instant::now()
+}
+
+/// What the planner is told.
+enum Message {
+    /// Requests to place, and since when.
+    Place(PlaceJob, Instant),
+    /// The ledger's answer to a plan of several tries.
+    Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
+    /// An instance to move.
+    Move(Box<moving::Moving>),
+    /// The ledger's answer to a move.
+    MoveAnswered(Box<moving::Moving>, Result<Answer, LedgerError>),
+    /// What was committed here.
+    Committed(Committed),
+    /// Looks at or changes the replica between two plans.
+    Inspect(Box<dyn FnOnce(&mut FleetReplica) + Send>),
+    /// Answered when everything before it was taken in.
+    Barrier(tokio::sync::oneshot::Sender<()>),
+    /// Time to look for others' events.
+    Follow,
+    /// All that was told before this seal has been taken in.
+    Passed(u64),
+    /// No more.
+    Stop,
+}
+
+/// The claim path of one server.
+pub struct Placer {
+    ledger: Ledger,
+    inbox: Sender<Message>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Placer {
+    /// Opens the ledger, loads the fleet and starts to plan.
+    ///
+    /// # Errors
+    /// When the ledger cannot be opened or read.
+    pub fn start(backend: Backend, options: &PlacerOptions) -> Result<Self, StartError> {
+        let (inbox, outbox) = mpsc::channel();
+        let committed = Mutex::new(inbox.clone());
+        let observer = move |happened| {
+            let inbox = committed.lock().unwrap_or_else(PoisonError::into_inner);
+            // The planner may have stopped first.
+            let _ = inbox.send(Message::Committed(happened));
+        };
+        let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
+        let listener = Listener(options.notes.clone());
+        let replica = follow::load(&ledger, options.policy.clone(), &listener)?;
+        let clock = Arc::clone(&options.clock);
+        let metrics = options.metrics.clone();
+        let planner =
+            Planner::new(replica, ledger.clone(), inbox.clone(), clock, listener, metrics);
+        let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
+        let (ticks, every) = (inbox.clone(), options.follow_every);
+        let following = spawn("follower").spawn(move || {
+            // Ends when the planner is gone and nobody listens.
+            while ticks.send(Message::Follow).is_ok() {
+                std::thread::sleep(every);
+            }
+        })?;
+        drop(following);
+        Ok(Self { ledger, inbox, threads: Mutex::new(vec![planning]) })
+    }
+
+    /// Hands a request over; the answer comes when it is durable.
+    pub fn submit(&self, job: PlaceJob) {
+        let message = Message::Place(job, tick());
+        if let Err(mpsc::SendError(Message::Place(job, _))) = self.inbox.send(message) {
+            (job.reply)(PlaceAnswer::Unknown(LedgerError::Closed));
+        }
+    }
+
+    /// Places and waits for the answer.
+    #[must_use]
+    pub fn place(&self, request: PlaceRequest) -> PlaceAnswer {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        self.submit(PlaceJob { request, reply });
+        receiver.recv().unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed))
+    }
+
+    /// The ledger behind it.
+    #[must_use]
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Looks at the fleet as the planner knows it.
+    pub fn inspect<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut FleetReplica) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let look = Box::new(move |replica: &mut FleetReplica| drop(sender.send(look(replica))));
+        self.inbox.send(Message::Inspect(look)).ok()?;
+        receiver.recv().ok()
+    }
+}
+
+impl Placer {
+    /// Changes the replica between two plans, and does not wait for it.
+    pub fn tell(&self, look: impl FnOnce(&mut FleetReplica) + Send + 'static) {
+        // A planner that stopped has no more use for it.
+        let _ = self.inbox.send(Message::Inspect(Box::new(look)));
+    }
+
+    /// Looks at the fleet as the planner knows it, without holding up a thread meanwhile.
+    pub async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut FleetReplica) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.tell(move |replica| drop(sender.send(look(replica))));
+        receiver.await.ok()
+    }
+
+    /// Waits until everything committed here so far was taken in, by whoever is told of it too.
+    pub async fn settled(&self) {
+        let (reached, waits) = tokio::sync::oneshot::channel();
+        if self.inbox.send(Message::Barrier(reached)).is_ok() {
+            // A planner that stops meanwhile takes in nothing more.
+            let _ = waits.await;
+        }
+    }
+}
+
+/// Who is told of everything that the planner takes in.
+struct Listener(Option<Sender<Note>>);
+
+impl Listener {
+    fn tell(&self, note: impl FnOnce() -> Note) {
+        if let Some(sender) = &self.0 {
+            // It lives as long as the process.
+            let _ = sender.send(note());
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Drop for Placer {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Stop);
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Moving an instance: planned as if it were not where it is, then claimed off the one node and onto
+//! the other in one commit.
+//!
+//! The planner takes the instance off its node in memory first, as the ledger does: an instance must
+//! not be in its own way, neither by its room nor by the rules of its groups.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use berth_engine::{InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Refusal};
+use berth_ledger::{
+    Answer, By, ClaimKey, Guard, Job, LedgerError, Move, Op, PlannedClaim, Rejected, Standing, Text,
+};
+
+use super::planner::{Planner, TRIES};
+use super::{Actor, Message, Placer};
+
+/// An instance that is to go to another node.
+#[derive(Clone, Debug)]
+pub struct MoveRequest {
+    /// A retry under the same id gets the first answer.
+    pub request_id: Text,
+    /// The instance: its id, its name, and what it is charged now.
+    pub instance: Arc<InstanceRequest>,
+    /// The fence of the claim that is to move.
+    pub fence: i64,
+    /// Who moves it, for the audit log.
+    pub by: Actor,
+}
+
+/// What became of a move.
+#[derive(Debug)]
+pub enum MoveAnswer {
+    /// It is on another node, and starts there.
+    Moved(Standing),
+    /// No other node can take it.
+    NoRoom(Box<Refusal>),
+    /// The claim is not what it was: gone, moved by another, or told to stop.
+    Rejected(Rejected),
+    /// Others were faster every time.
+    Contended(Box<Guard>),
+    /// It cannot be planned at all.
+    Invalid(InvalidRequest),
+    /// The ledger does not know: look again.
+    Unknown(LedgerError),
+}
+
+/// A move under way, and who waits for its end.
+pub(super) struct Moving {
+    request: MoveRequest,
+    reply: Box<dyn FnOnce(MoveAnswer) + Send>,
+    tries: u32,
+    /// The last event that was known when it was planned.
+    planned_at: i64,
+    /// Where it was planned to go.
+    to: NodeId,
+    /// Nodes whose rules the plan is expected to raise.
+    raised: Vec<NodeId>,
+    /// Nodes that denied it though the replica was up to date.
+    denied: Vec<NodeId>,
+}
+
+impl Moving {
+    fn id(&self) -> InstanceId {
+        self.request.instance.id
+    }
+
+    fn key(&self) -> ClaimKey {
+        ClaimKey::primary(self.id())
+    }
+}
+
+impl Placer {
+    /// Moves an instance to the best other node; the answer comes when it is durable.
+    pub async fn relocate(&self, request: MoveRequest) -> MoveAnswer {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        let moving = Moving {
+            request,
+            reply,
+            tries: 0,
+            planned_at: 0,
+            to: NodeId::new(""),
+            raised: Vec::new(),
+            denied: Vec::new(),
+        };
+        let message = Message::Move(Box::new(moving));
+        if let Err(mpsc::SendError(Message::Move(moving))) = self.inbox.send(message) {
+            (moving.reply)(MoveAnswer::Unknown(LedgerError::Closed));
+        }
+        receiver.await.unwrap_or(MoveAnswer::Unknown(LedgerError::Closed))
+    }
+}
+
+impl Planner {
+    /// Plans a move, and sends the plan or the refusal on its way.
+    pub(super) fn plan_move(&mut self, mut moving: Moving) {
+        moving.tries += 1;
+        moving.planned_at = self.replica.cursor;
+        let id = moving.id();
+        let Some(from) = self.replica.engine().fleet().node_of(id).cloned() else {
+            let rejected = Rejected::NoClaim(moving.key());
+            (moving.reply)(MoveAnswer::Rejected(rejected));
+            return;
+        };
+        if self.replica.is_planned(id) {
+            let guard = Guard::AlreadyPlaced { key: moving.key(), node: from };
+            (moving.reply)(MoveAnswer::Contended(Box::new(guard)));
+            return;
+        }
+        let mut asked = InstanceRequest::clone(&moving.request.instance);
+        asked.excluded_nodes.push(from.clone());
+        asked.excluded_nodes.extend(moving.denied.iter().cloned());
+        let now = (self.clock)();
+        self.replica.engine().fleet_mut().release(id);
+        match self.replica.engine().place(&asked, now) {
+            Ok(placement) => {
+                self.replica.plan(&moving.request.instance, &placement.node);
+                moving.to = placement.node;
+                self.send_move(moving, placement.score);
+            }
+            Err(error) => {
+                // It was there a moment ago, so it can be there again.
+                let put_back = self.replica.engine().fleet_mut();
+                let _ = put_back.claim(&moving.request.instance, &from);
+                match error {
+                    PlaceError::Refused(refusal) => self.refuse_move(moving, refusal),
+                    PlaceError::Invalid(invalid) => (moving.reply)(MoveAnswer::Invalid(invalid)),
+                }
+            }
+        }
+    }
+
+    fn send_move(&mut self, mut moving: Moving, score: i64) {
+        let instance = Arc::clone(&moving.request.instance);
+        let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
+        let secrets_version = env.and_then(|env| self.replica.secrets_of(env));
+        let claim = self.claim(&instance, moving.to.clone());
+        let to = PlannedClaim { score, secrets_version, ..claim };
+        moving.raised = super::planner::raised_by(std::slice::from_ref(&to));
+        self.replica.expect_rules(moving.raised.iter(), 1);
+        let request = &moving.request;
+        let (request_id, fence) = (Text::clone(&request.request_id), Some(request.fence));
+        let subject = format!("{} to {}", instance.id, moving.to);
+        let op = Op::By(Box::new(By {
+            actor: Text::clone(&request.by.name),
+            origin: Text::clone(&request.by.origin),
+            action: Text::from("move"),
+            subject: Text::from(subject),
+            request_id: Some(Text::clone(&request_id)),
+            op: Op::Move(Box::new(Move { request_id, fence, to, restart: true })),
+        }));
+        let inbox = self.inbox.clone();
+        let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
+            // A planner that stopped has dropped whoever waited.
+            let _ = inbox.send(Message::MoveAnswered(Box::new(moving), answer));
+        });
+        self.outgoing.push(Job { op, reply });
+    }
+
+    /// The ledger's answer. What was committed here has been taken in before it.
+    pub(super) fn move_answered(
+        &mut self,
+        mut moving: Moving,
+        answer: Result<Answer, LedgerError>,
+    ) {
+        let id = moving.id();
+        let told = !self.replica.is_planned(id) && matches!(answer, Ok(Answer::Claim(Ok(_))));
+        if !told {
+            // Not granted, or granted at an earlier time.
+            self.replica.expect_rules(moving.raised.iter(), -1);
+            self.replica.take_back(id);
+            self.look_up(id);
+        }
+        moving.raised.clear();
+        match answer {
+            Ok(Answer::Claim(Ok(standing))) => (moving.reply)(MoveAnswer::Moved(standing)),
+            Ok(Answer::Claim(Err(Rejected::Guard(guard)))) => self.conflicted(moving, guard),
+            Ok(Answer::Claim(Err(rejected))) => (moving.reply)(MoveAnswer::Rejected(rejected)),
+            Ok(other) => {
+                let error = LedgerError::Corrupt(format!("{other:?}"));
+                (moving.reply)(MoveAnswer::Unknown(error));
+            }
+            Err(error) => (moving.reply)(MoveAnswer::Unknown(error)),
+        }
+    }
+
+    /// An instance that was taken off its node in memory is where the ledger has it.
+    fn look_up(&mut self, id: InstanceId) {
+        if self.replica.engine().fleet().node_of(id).is_some() {
+            return;
+        }
+        if let Ok(Some(claim)) = self.ledger.claim(ClaimKey::primary(id)) {
+            // What the ledger just read can be read.
+            let _ = self.replica.relearn(&claim);
+        }
+    }
+
+    fn conflicted(&mut self, mut moving: Moving, guard: Box<Guard>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.conflict(guard.code());
+        }
+        if moving.tries >= TRIES {
+            (moving.reply)(MoveAnswer::Contended(guard));
+            return;
+        }
+        // As for any plan: a node that denies a plan made on all there is to know is not asked again.
+        self.follow_now();
+        if self.replica.cursor == moving.planned_at {
+            moving.denied.push(moving.to.clone());
+        }
+        self.plan_move(moving);
+    }
+
+    fn refuse_move(&mut self, mut moving: Moving, refusal: Box<Refusal>) {
+        // Others may have made room since, or leases have ended: look once before saying no.
+        let learnt = moving.tries == 1 && self.follow_now();
+        if learnt {
+            self.plan_move(moving);
+        } else if moving.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
+            moving.tries = moving.tries.max(2);
+            self.follow_now();
+            self.plan_move(moving);
+        } else {
+            (moving.reply)(MoveAnswer::NoRoom(refusal));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Requests that wait for room: durable, fair, granted by whichever server finds room first.
+//!
+//! A ticket is a document of the ledger. Any server may try any ticket at any time: the request id
+//! makes a second grant the first one again, and a ticket's revision lets only one server close it.
+
+mod grant;
+mod order;
+mod ticket;
+
+use std::sync::Arc;
+
+use berth_api::{Ticket, TicketState};
+use tokio::sync::watch;
+
+pub use grant::keep_granting;
+pub use ticket::{Stored, TicketError};
+
+use crate::documents::{CacheableDocument, DocumentCache, DocumentIndex, Versioned};
+use crate::settings::Settings;
+
+/// The kind of document that a ticket is stored as.
+pub const KIND: &str = "ticket";
+
+impl CacheableDocument for Stored {
+    const KIND: &'static str = KIND;
+
+    fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
+        serde_json::from_str(body).map(Some)
+    }
+}
+
+/// Who is to be told that tickets come and are closed.
+#[derive(Default)]
+pub struct TicketWatchers {
+    /// Rises with every ticket that comes.
+    arrivals: watch::Sender<u64>,
+    /// Rises with every ticket that is closed.
+    closings: watch::Sender<u64>,
+}
+
+impl DocumentIndex<Stored> for TicketWatchers {
+    fn insert(&mut self, _: &str, stored: &Stored, _: Option<&Stored>) {
+        let watchers = if stored.is_open() { &self.arrivals } else { &self.closings };
+        watchers.send_modify(|version| *version += 1);
+    }
+
+    fn remove(&mut self, _: &str, _: &Stored) {}
+}
+
+/// All tickets, by id.
+#[derive(Default)]
+pub struct Queue {
+    /// The tickets.
+    pub tickets: Arc<DocumentCache<Stored, TicketWatchers>>,
+}
+
+impl Queue {
+    /// Told whenever a ticket is closed.
+    #[must_use]
+    pub fn closings(&self) -> watch::Receiver<u64> {
+        self.tickets.read().index.closings.subscribe()
+    }
+
+    /// Told whenever a ticket comes.
+    pub(super) fn arrivals(&self) -> watch::Receiver<u64> {
+        self.tickets.read().index.arrivals.subscribe()
+    }
+
+    fn open(&self) -> Vec<Arc<Versioned<Stored>>> {
+        let tickets = self.tickets.read();
+        tickets.documents.values().filter(|known| known.value.is_open()).cloned().collect()
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let tickets = self.tickets.read();
+        tickets.documents.values().filter(|known| known.value.is_open()).count()
+    }
+
+    /// Since when the one that waits longest does, in whole seconds.
+    #[must_use]
+    pub fn oldest(&self) -> Option<i64> {
+        self.open().iter().map(|known| known.value.ticket.since.as_second()).min()
+    }
+
+    /// What those that wait ask for in all.
+    #[must_use]
+    pub fn wanted(&self) -> berth_engine::Used {
+        let mut wanted = berth_engine::Used::default();
+        for known in self.open() {
+            for spec in &known.value.ticket.request.instances {
+                for _ in 0..spec.count.unwrap_or(1) {
+                    wanted.charge(&spec.resources.amounts(), false, 1);
+                }
+            }
+        }
+        wanted
+    }
+
+    /// One ticket, with its place in the queue.
+    #[must_use]
+    pub fn get(&self, id: &str, settings: &Settings, now: jiff::Timestamp) -> Option<Ticket> {
+        let tickets = &self.tickets.read().documents;
+        let mut ticket = tickets.get(id)?.value.ticket.clone();
+        if ticket.state == TicketState::Waiting {
+            let order = order::order(tickets.values().map(|known| &known.value), settings, now);
+            let place = order.iter().position(|waiting| waiting == id);
+            ticket.position = place.map(|place| u64::try_from(place + 1).unwrap_or(u64::MAX));
+        }
+        Some(ticket)
+    }
+
+    /// The ticket of a request, if it has one: a retry gets it again.
+    #[must_use]
+    pub fn of_request(&self, owner: &str, request_id: &str) -> Option<String> {
+        let tickets = &self.tickets.read().documents;
+        let mut same = tickets.values().filter(|known| {
+            let ticket = &known.value.ticket;
+            ticket.owner == owner && ticket.request.request_id.as_deref() == Some(request_id)
+        });
+        same.next().map(|known| known.value.ticket.id.clone())
+    }
+
+    /// Tickets in the order in which they are tried, then those that are closed, newest first.
+    #[must_use]
+    pub fn list(&self, settings: &Settings, now: jiff::Timestamp) -> Vec<Ticket> {
+        let tickets = &self.tickets.read().documents;
+        let order = order::order(tickets.values().map(|known| &known.value), settings, now);
+        let mut list: Vec<Ticket> = Vec::with_capacity(tickets.len());
+        for (place, id) in (1..).zip(&order) {
+            if let Some(known) = tickets.get(id) {
+                list.push(Ticket { position: Some(place), ..known.value.ticket.clone() });
+            }
+        }
+        let closed = tickets.values().rev().filter(|known| !known.value.is_open());
+        list.extend(closed.map(|known| known.value.ticket.clone()));
+        list
+    }
+}

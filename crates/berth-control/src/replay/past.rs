@@ -1,0 +1,281 @@
+//! The fleet as it was around a decision, rebuilt from the log.
+
+use std::collections::VecDeque;
+
+use berth_engine::{InstanceId, Policy, Timestamp};
+use berth_ledger::{
+    Allocated, Decision, DecisionOutcome, Event, EventBody, Ledger, LedgerError, Micros, Segment,
+    Text,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::Value;
+
+use super::derive::Question;
+use crate::fleet_replica::FleetReplica;
+
+/// Segments read at once.
+const PAGE: usize = 1000;
+
+/// Commits before the recorded one at which the question is put, if none after it will do: the
+/// planner reads how long the log is before it has taken in the last of its own commits.
+pub(super) const BEFORE: usize = 64;
+
+/// Most commits at which the question is put.
+const TRIES: usize = 512;
+
+/// Most commits between the recorded one and the decision's own.
+const WINDOW: usize = 20_000;
+
+/// Signs of life are not in the log. A node that falls silent is marked as lost, which is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hearing {
+    /// All nodes were heard at the time of the decision.
+    All,
+    /// Nodes were heard when the log says so: there are no agents.
+    AsLogged,
+}
+
+/// One commit.
+struct Commit {
+    /// The number of its last event.
+    end: i64,
+    at: Micros,
+    origin: Text,
+    events: Vec<Event>,
+}
+
+impl Commit {
+    fn of(segment: &Segment) -> Result<Self, LedgerError> {
+        let events = segment.events();
+        let events = events.map_err(|error| LedgerError::Corrupt(error.to_string()))?;
+        let origin = Text::clone(&segment.origin);
+        Ok(Self { end: segment.first + segment.count - 1, at: segment.at, origin, events })
+    }
+
+    fn allocations(&self) -> impl Iterator<Item = &Allocated> {
+        self.events.iter().filter_map(|event| match &event.body {
+            EventBody::Allocated(allocated) => Some(&**allocated),
+            _ => None,
+        })
+    }
+}
+
+/// The fleet some time before a decision, and what happened from then until the decision.
+pub(super) struct Past {
+    replica: FleetReplica,
+    /// The last event that is in the replica.
+    version: i64,
+    commits: VecDeque<Commit>,
+    /// Plans in the decision's own commit that were made before it.
+    beside: Vec<Allocated>,
+    /// The writer that the decision came from.
+    origin: Text,
+    names: FxHashMap<InstanceId, String>,
+    hearing: Hearing,
+    policy: Policy,
+}
+
+/// What came of putting a question again.
+#[derive(Default)]
+pub(super) struct Found {
+    /// The event up to which the fleet was rebuilt, and the answer, if it is the recorded one.
+    pub(super) identical: Option<(i64, Value)>,
+    /// The same of the commit next to the decision's own, whatever came out.
+    pub(super) nearest: Option<(i64, Value)>,
+    /// Whether others than the decision's own writer committed around it.
+    pub(super) had_company: bool,
+}
+
+impl Past {
+    /// Reads the log up to a decision; absent when the log does not tell of what was granted.
+    pub(super) fn read(
+        ledger: &Ledger,
+        decision: &Decision,
+        policy: Policy,
+        hearing: Hearing,
+        before: usize,
+    ) -> Result<Option<Self>, LedgerError> {
+        let chain = decision.id.split('/').next().unwrap_or("");
+        let mut past = Self {
+            replica: FleetReplica::new(policy.clone()),
+            version: 0,
+            commits: VecDeque::new(),
+            beside: Vec::new(),
+            origin: Text::from(chain),
+            names: FxHashMap::default(),
+            hearing,
+            policy,
+        };
+        let granted = granted(decision);
+        let known = decision.record.basis.fleet_version;
+        let mut cursor = 0;
+        let mut own = None;
+        'log: loop {
+            let page = ledger.segments_after(cursor, PAGE)?;
+            let Some(last) = page.last() else { break };
+            cursor = last.first + last.count - 1;
+            for segment in &page {
+                let commit = Commit::of(segment)?;
+                let is_own = commit.at == decision.at && commit.origin == past.origin;
+                if is_own && (granted.is_empty() || commit.grants(&granted)) {
+                    own = Some(commit);
+                    break 'log;
+                }
+                // What was not granted may have no commit of its own.
+                let is_later = commit.at > decision.at && commit.end > known;
+                if is_later && (granted.is_empty() || past.commits.len() > WINDOW) {
+                    break 'log;
+                }
+                past.take(commit, known, before)?;
+            }
+        }
+        match own {
+            Some(own) => past.end(ledger, decision, &granted, own)?,
+            None if granted.is_empty() => {}
+            None => return Ok(None),
+        }
+        while past.commits.len() > TRIES {
+            past.step()?;
+        }
+        past.hear(decision.record.basis.now);
+        Ok(Some(past))
+    }
+
+    /// Takes one commit in: those long before the decision into the replica, others are kept.
+    fn take(&mut self, commit: Commit, known: i64, before: usize) -> Result<(), LedgerError> {
+        let is_known = commit.end <= known;
+        self.commits.push_back(commit);
+        if is_known && self.commits.len() > before {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest of the kept commits into the replica.
+    fn step(&mut self) -> Result<bool, LedgerError> {
+        let Some(commit) = self.commits.pop_front() else { return Ok(false) };
+        let mut nodes_changed = false;
+        for event in &commit.events {
+            nodes_changed |= matches!(&event.body, EventBody::NodeChanged { .. });
+            self.replica.apply(&event.body)?;
+        }
+        self.version = commit.end;
+        Ok(nodes_changed)
+    }
+
+    /// Notes what of the decision's own commit was planned before it.
+    fn end(
+        &mut self,
+        ledger: &Ledger,
+        decision: &Decision,
+        granted: &FxHashSet<InstanceId>,
+        own: Commit,
+    ) -> Result<(), LedgerError> {
+        for allocated in own.allocations().filter(|at| granted.contains(&at.instance_id)) {
+            let name = allocated.name.as_deref().map(str::to_owned);
+            self.names.extend(name.map(|name| (allocated.instance_id, name)));
+        }
+        let is_mine = |allocated: &&Allocated| granted.contains(&allocated.instance_id);
+        let first = own.allocations().position(|at| is_mine(&at));
+        if let Some(first) = first {
+            self.beside = own.allocations().take(first).cloned().collect();
+            return Ok(());
+        }
+        // Of a refusal, the order of the receipt tells.
+        let earlier = earlier(ledger, decision)?;
+        let before = own.allocations().filter(|at| earlier.contains(&at.instance_id));
+        self.beside = before.cloned().collect();
+        Ok(())
+    }
+
+    /// Names of the decision's instances, which its record does not have.
+    pub(super) const fn names(&self) -> &FxHashMap<InstanceId, String> {
+        &self.names
+    }
+
+    fn hear(&mut self, now: i64) {
+        if self.hearing == Hearing::All {
+            self.replica.hear_all(Timestamp(now));
+        }
+    }
+
+    /// Puts a question at every commit until the recorded answer comes.
+    pub(super) fn find(mut self, question: &Question) -> Result<Found, LedgerError> {
+        let others = |commit: &Commit| commit.origin != self.origin;
+        let had_company = self.commits.iter().any(others);
+        let mut found = Found { had_company, ..Found::default() };
+        loop {
+            self.replica.engine().set_policy(self.policy.clone());
+            let own = self.in_flight(|origin| origin == &self.origin);
+            let all = self.in_flight(|_| true);
+            let mut sets = vec![own];
+            // Another lane of the same server has another name.
+            if all.len() != sets[0].len() {
+                sets.push(all);
+            }
+            if !sets[0].is_empty() {
+                sets.push(Vec::new());
+            }
+            for plans in &sets {
+                for answer in self.ask(plans, question)? {
+                    if question.is_answered_by(&answer) {
+                        found.identical = Some((self.version, answer));
+                        return Ok(found);
+                    }
+                    found.nearest = Some((self.version, answer));
+                }
+            }
+            if self.commits.is_empty() {
+                return Ok(found);
+            }
+            if self.step()? {
+                self.hear(question.now.0);
+            }
+        }
+    }
+
+    /// Plans that were under way after the last commit in the replica.
+    fn in_flight(&self, from: impl Fn(&Text) -> bool) -> Vec<Allocated> {
+        let later = self.commits.iter().filter(|commit| from(&commit.origin));
+        let plans = later.flat_map(Commit::allocations).chain(&self.beside);
+        // What was moved or found was never planned: the replica learns of it by its commit.
+        plans.filter(|at| at.moved_from.is_none() && !at.adopted).cloned().collect()
+    }
+
+    fn ask(&mut self, plans: &[Allocated], question: &Question) -> Result<Vec<Value>, LedgerError> {
+        let mut foreseen = Vec::new();
+        for plan in plans {
+            foreseen.extend(self.replica.foresee(plan)?);
+        }
+        let answers = question.put_to(self.replica.engine());
+        for id in foreseen.into_iter().rev() {
+            self.replica.take_back(id);
+        }
+        Ok(answers)
+    }
+}
+
+impl Commit {
+    /// Whether it allocates one of these.
+    fn grants(&self, instances: &FxHashSet<InstanceId>) -> bool {
+        self.allocations().any(|allocated| instances.contains(&allocated.instance_id))
+    }
+}
+
+/// The instances that a decision placed.
+fn granted(decision: &Decision) -> FxHashSet<InstanceId> {
+    match &decision.record.outcome {
+        DecisionOutcome::Granted(placed) => placed.iter().map(|at| at.instance).collect(),
+        DecisionOutcome::Refused { .. } => FxHashSet::default(),
+    }
+}
+
+/// Instances that were granted in the same transaction as a decision, and before it.
+fn earlier(ledger: &Ledger, decision: &Decision) -> Result<FxHashSet<InstanceId>, LedgerError> {
+    let (receipt, place) = decision.id.rsplit_once('/').unwrap_or((&decision.id, "0"));
+    let place: usize = place.parse().unwrap_or(0);
+    let before = Some((decision.at.0, decision.id.clone()));
+    let decisions = ledger.decisions(before, place)?;
+    let same = |other: &&Decision| other.id.rsplit_once('/').is_some_and(|(of, _)| of == receipt);
+    Ok(decisions.iter().filter(same).flat_map(granted).collect())
+}

@@ -1,0 +1,175 @@
+//! Placing members: through the one claim path, in a given seat.
+
+use std::sync::Arc;
+
+use berth_engine::{CapacityType, InstanceId, InstanceRequest, Refusal};
+use berth_ledger::{LedgerError, Text};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::definition::Definition;
+use super::turn::Creation;
+use crate::attachments::volumes_of;
+use crate::control_plane::ControlPlane;
+use crate::elastic::classify;
+use crate::error::{ControlError, describe_guard};
+use crate::placement::request_of;
+use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, WantedSeat};
+
+/// How long a member may stay unbound before its place is given up.
+const LEASE_S: u32 = 300;
+
+/// Why a member could not be placed.
+#[derive(Clone, Debug)]
+pub(super) struct Why {
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) refusal: Option<Box<Refusal>>,
+}
+
+/// What became of a member that was to be placed.
+#[derive(Clone, Debug)]
+pub(super) enum Made {
+    /// It has a place.
+    Placed,
+    /// Somebody else has the seat, or was faster: look again.
+    Again,
+    /// There is no room for it; why, if that was asked for.
+    Refused(Option<Why>),
+    /// The ledger does not know.
+    Unknown,
+}
+
+/// What the members of one revision ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    request: InstanceRequest,
+    pools: Vec<Text>,
+    release: Option<Text>,
+}
+
+/// What members of a revision ask for, with all sets of volumes looked up.
+///
+/// # Errors
+/// When the revision is not kept, or a set of volumes is not there.
+pub(super) async fn recipe(
+    control: &ControlPlane,
+    definition: &Definition,
+    revision: i64,
+) -> Result<Recipe, Why> {
+    let body = &definition.body;
+    let past = body.history.iter().find(|past| past.revision == revision);
+    let (template, pools, release) = match past.filter(|_| revision != body.revision) {
+        Some(past) => (&past.template, &past.pools, &past.release),
+        None if revision == body.revision => (&body.template, &body.pools, &body.release),
+        None => {
+            let code = "no_earlier_revision".to_owned();
+            let message = format!("revision {revision} is not kept any more; resume the roll-out");
+            return Err(Why { code, message, refusal: None });
+        }
+    };
+    let mut request = request_of(definition.owner(), template);
+    request.workload = Some(definition.name().to_owned());
+    let policy = control.catalog.policy();
+    classify(policy.as_deref(), &mut request, "template.elastic").map_err(why)?;
+    for set in &template.attachments {
+        let found = volumes_of(control, definition.owner(), set).await;
+        request.volumes.extend(found.map_err(why)?);
+    }
+    request.volumes.sort();
+    request.volumes.dedup();
+    if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
+        let message = format!("volume {volume} is on its way to another node");
+        return Err(Why { code: "volume_moving".to_owned(), message, refusal: None });
+    }
+    let pools = pools.iter().map(|pool| Text::from(pool.as_str())).collect();
+    Ok(Recipe { request, pools, release: release.as_deref().map(Text::from) })
+}
+
+/// What is wanted beside a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Nothing: a refusal is neither explained nor recorded.
+    Quiet,
+    /// Why, if there is no room; recorded like any refusal.
+    Record,
+    /// Only whether there is room, and why not: nothing is placed or recorded.
+    Preview,
+}
+
+/// Hands a member over to be placed.
+pub(super) fn submit(
+    control: &ControlPlane,
+    recipe: &Recipe,
+    creation: &Creation,
+    class: Option<CapacityType>,
+    ask: Ask,
+) -> oneshot::Receiver<PlaceAnswer> {
+    let mut instance = recipe.request.clone();
+    instance.id = InstanceId::from_u128(Uuid::now_v7().as_u128());
+    instance.capacity_type = class.or(instance.capacity_type);
+    let request = PlaceRequest {
+        request_id: Text::from(format!("member-{}", instance.id)),
+        owner: Text::from(instance.owner.as_str()),
+        instances: vec![Arc::new(instance)],
+        lease_s: LEASE_S,
+        pools: recipe.pools.clone(),
+        quiet: ask == Ask::Quiet,
+        dry_run: ask == Ask::Preview,
+        seats: vec![WantedSeat { seat: creation.seat, takes_over: creation.takes_over }],
+        release: recipe.release.clone(),
+        ..PlaceRequest::default()
+    };
+    let (sender, receiver) = oneshot::channel();
+    let reply = Box::new(move |answer| drop(sender.send(answer)));
+    control.placer.submit(PlaceJob { request, reply });
+    receiver
+}
+
+/// What an answer means for the member.
+pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
+    match answer.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed)) {
+        PlaceAnswer::Granted(_) => Made::Placed,
+        PlaceAnswer::Contended(conflict) => {
+            tracing::debug!(guard = describe_guard(&conflict.guard), "a member was not placed yet");
+            Made::Again
+        }
+        PlaceAnswer::NoRoom(refusals) => Made::Refused(refusals.into_iter().next().map(explained)),
+        PlaceAnswer::Refused(by) => {
+            // The answer to a caller is named after its request; here there is none.
+            let code = by.code().to_owned();
+            Made::Refused(Some(Why { code, ..why(ControlError::from(&by)) }))
+        }
+        PlaceAnswer::Invalid(invalid) => {
+            let code = match &invalid {
+                berth_engine::InvalidRequest::UnknownGroup { .. } => "unknown_group",
+                berth_engine::InvalidRequest::UnknownVolume { .. } => "unknown_volume",
+                _ => "invalid_request",
+            };
+            let (code, message) = (code.to_owned(), invalid.to_string());
+            Made::Refused(Some(Why { code, message, refusal: None }))
+        }
+        PlaceAnswer::Unknown(error) => {
+            tracing::warn!(%error, "a member could not be placed");
+            Made::Unknown
+        }
+    }
+}
+
+fn explained(refusal: Refusal) -> Why {
+    let (code, message) = (refusal.code.to_string(), refusal.headline());
+    Why { code, message, refusal: Some(Box::new(refusal)) }
+}
+
+fn why(error: ControlError) -> Why {
+    let problem = error.into_problem();
+    Why { code: problem.code, message: problem.detail, refusal: None }
+}
+
+/// The other kind of capacity.
+pub(super) const fn other(class: CapacityType) -> CapacityType {
+    match class {
+        CapacityType::OnDemand => CapacityType::Spot,
+        CapacityType::Spot => CapacityType::OnDemand,
+    }
+}
