@@ -38,7 +38,7 @@ async fn an_agent_that_was_killed_finds_its_process_again_and_starts_no_second()
     let before = processes_in(stage.folder.path());
     agent.kill();
     let _agent = plan.start();
-    until("the second agent spoke", async || stage.log().matches("is registered").count() == 2)
+    until("the second agent spoke", async || stage.log().matches("node registered").count() == 2)
         .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(is_alive(pid));
@@ -114,7 +114,7 @@ async fn a_stopped_agent_leaves_its_instances_running_unless_told_otherwise() {
     agent.terminate();
     assert!(is_alive(pid));
     let agent = plan.with(&["--stop-instances"]).start();
-    until("the second agent spoke", async || stage.log().matches("is registered").count() == 2)
+    until("the second agent spoke", async || stage.log().matches("node registered").count() == 2)
         .await;
     agent.terminate();
     assert!(!is_alive(pid));

@@ -203,7 +203,7 @@ impl SetArgs {
 
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let path = self.key.path();
-        let found = match session.client.get_tagged::<Workload>(&path, &[]).await {
+        let found = match session.client.get_with_etag::<Workload>(&path, &[]).await {
             Ok(found) => Some(found),
             Err(error) => {
                 let failure = Failure::from(error);
