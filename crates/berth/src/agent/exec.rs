@@ -139,20 +139,13 @@ impl Exec {
 
     fn spawn(&self, launch: &Launch) -> io::Result<Child> {
         let folder = self.folder_of(launch.instance);
-        let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
-        Command::new("/bin/sh")
+        let mut command = Command::new("/bin/sh");
+        command
             .arg("-c")
             .arg(launch.receive.as_ref().unwrap_or(&self.command))
             .envs(&launch.environment)
-            .env(FOLDER_VARIABLE, &folder)
-            // The instance must not see the agent's token.
-            .env_remove("BERTH_TOKEN")
-            .current_dir(&folder)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
+            .env(FOLDER_VARIABLE, &folder);
+        spawn_detached(command, &folder)
     }
 
     /// Removes the oldest folders of ended instances.
@@ -308,6 +301,20 @@ impl Driver for Exec {
 /// The entry in the environment of an instance that a migration brought: it has no folder of this agent.
 fn instance_mark(instance: InstanceId) -> String {
     format!("BERTH_INSTANCE={instance}")
+}
+
+/// Starts a command in its own process group, with its output in a file of the folder.
+pub(super) fn spawn_detached(mut command: Command, folder: &Path) -> io::Result<Child> {
+    let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
+    command
+        // It must not see the agent's token.
+        .env_remove("BERTH_TOKEN")
+        .current_dir(folder)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
 }
 
 /// Reads the record in a folder; none if there is none or it cannot be read.

@@ -6,18 +6,17 @@
 //! not be running when it ends.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use berth_api::MigrationTask;
 use berth_client::escape;
 use serde::{Deserialize, Serialize};
 
 use super::driver::{StopMode, task_environment};
-use super::exec::{RECORD, read_record, signal, write_record};
+use super::exec::{RECORD, read_record, signal, spawn_detached, write_record};
 use super::migration_tasks::{CommandRunner, CommandState, action_name};
 use super::procfs::{self, Process};
 
@@ -109,23 +108,15 @@ impl CommandRunner for MigrationCommands {
         fs::create_dir_all(&folder)?;
         let record = Record { task: task.clone(), process: None };
         write_record(&folder, &record)?;
-        let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
-        let child = Command::new("/bin/sh")
+        let mut shell = Command::new("/bin/sh");
+        shell
             .args(["-c", RECORDING, "sh", command])
             .envs(environment)
             .envs(task_environment(task))
             .env("BERTH_ACTION", action_name(task.action))
             .env("BERTH_PROGRESS", folder.join("progress"))
-            .env(FOLDER_VARIABLE, &folder)
-            // The command must not see the agent's token.
-            .env_remove("BERTH_TOKEN")
-            .current_dir(&folder)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .inspect_err(|_| self.forget(task))?;
+            .env(FOLDER_VARIABLE, &folder);
+        let child = spawn_detached(shell, &folder).inspect_err(|_| self.forget(task))?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         self.children.insert(folder.clone(), child);
         // If this write fails, the process is found by its environment.

@@ -10,11 +10,11 @@ use berth_api::{
     ApplyRebalance, Migration, MigrationState, NotBegun, PlanRebalance, Rebalance,
     RebalanceApplied, RebalanceStep, units,
 };
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::resource::POLL_INTERVAL;
 use crate::cmdutil::{
-    Cell, CmdResult, Exit, Failure, Output, RawJson, Session, Table, Tone, confirm, decode,
+    Cell, CmdResult, Exit, Failure, Output, RawJson, Session, Table, Tone, args, confirm, decode,
     or_dash, plural,
 };
 
@@ -38,24 +38,6 @@ pub(crate) enum Rebalances {
     Apply(ApplyArgs),
 }
 
-/// The purpose of the moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Goal {
-    /// Empty whole nodes.
-    Consolidate,
-    /// Even out the usage of nodes.
-    Spread,
-}
-
-impl From<Goal> for RebalanceGoal {
-    fn from(goal: Goal) -> Self {
-        match goal {
-            Goal::Consolidate => Self::Consolidate,
-            Goal::Spread => Self::Spread,
-        }
-    }
-}
-
 #[derive(Args, Debug)]
 #[group(skip)]
 struct PlanOptions {
@@ -75,10 +57,14 @@ struct PlanOptions {
     all: bool,
 }
 
+fn goal() -> impl Fn(&str) -> Result<RebalanceGoal, String> + Clone {
+    args::api_value("consolidate or spread")
+}
+
 impl PlanOptions {
-    fn request(&self, goal: Goal) -> PlanRebalance {
+    fn request(&self, goal: RebalanceGoal) -> PlanRebalance {
         PlanRebalance {
-            goal: goal.into(),
+            goal,
             budget: self.budget,
             min_gain_ppm: self.min_gain_ppm,
             onto_empty: self.onto_empty,
@@ -91,8 +77,8 @@ impl PlanOptions {
 #[group(skip)]
 pub(crate) struct PlanArgs {
     /// Goal: consolidate to empty whole nodes, spread to even out their usage.
-    #[arg(long, value_name = "GOAL")]
-    goal: Goal,
+    #[arg(long, value_name = "GOAL", value_parser = goal())]
+    goal: RebalanceGoal,
     #[command(flatten)]
     options: PlanOptions,
 }
@@ -101,8 +87,8 @@ pub(crate) struct PlanArgs {
 #[group(skip)]
 pub(crate) struct ApplyArgs {
     /// Goal: consolidate to empty whole nodes, spread to even out their usage.
-    #[arg(long, value_name = "GOAL", required_unless_present = "plan")]
-    goal: Option<Goal>,
+    #[arg(long, value_name = "GOAL", value_parser = goal(), required_unless_present = "plan")]
+    goal: Option<RebalanceGoal>,
     #[command(flatten)]
     options: PlanOptions,
     /// Plan that was saved with -o json, instead of a new one.

@@ -60,7 +60,12 @@ impl AgentArgs {
         let mut file = tempfile::NamedTempFile::new_in(folder).with_context(wrong)?;
         file.write_all(pem.as_bytes()).with_context(wrong)?;
         file.persist(&out).with_context(wrong)?;
-        println!("{} is valid for the agent of {} for {} days", out.display(), self.node, self.days);
+        println!(
+            "{} is valid for the agent of {} for {} days",
+            out.display(),
+            self.node,
+            self.days
+        );
         println!("the agent also needs --ca-cert {}", authority.ca_cert().display());
         Ok(())
     }

@@ -145,7 +145,8 @@ fn simulate_fleet(
     };
     let url = opened.local_url();
     let connect = Connect { url, token: Some(token), ca_pem, ..Connect::default() };
-    let client = Client::new(connect).context("the simulated fleet cannot connect to the server")?;
+    let client =
+        Client::new(connect).context("the simulated fleet cannot connect to the server")?;
     let options = DemoOptions { hosts, ..DemoOptions::default() };
     Ok(berth_sim::agents::run(client, options, state.control.draining.clone()))
 }

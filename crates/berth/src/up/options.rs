@@ -168,7 +168,9 @@ pub(crate) fn default_data_dir() -> anyhow::Result<PathBuf> {
     }
     let home = || Some(variable("HOME")?.join(".local").join("share"));
     let folder = variable("XDG_DATA_HOME").or_else(home).ok_or_else(|| {
-        anyhow::anyhow!("no data directory: neither XDG_DATA_HOME nor HOME is set; set one with --data-dir")
+        anyhow::anyhow!(
+            "no data directory: neither XDG_DATA_HOME nor HOME is set; set one with --data-dir"
+        )
     })?;
     Ok(folder.join("berth"))
 }

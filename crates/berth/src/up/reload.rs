@@ -130,9 +130,7 @@ impl Reloader {
         match self.flags.load() {
             Ok(loaded) => self.apply(loaded, started, asked),
             Err(error) => {
-                tracing::error!(
-                    "invalid configuration; keeping the old one: {error:#}"
-                );
+                tracing::error!("invalid configuration; keeping the old one: {error:#}");
             }
         }
     }

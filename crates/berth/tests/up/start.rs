@@ -78,7 +78,11 @@ fn what_stands_in_the_way_is_said_in_one_sentence() {
             1,
             "postgres://x@127.0.0.1:1/x cannot be reached",
         ),
-        (&["--database-url", newer.to_str().unwrap()], 1, "was created by a newer Berth (schema 99"),
+        (
+            &["--database-url", newer.to_str().unwrap()],
+            1,
+            "was created by a newer Berth (schema 99",
+        ),
         (&["--database-url", "mysql://x"], 1, "is not a database URL"),
         (&["--no-sign-in", "--listen", "0.0.0.0:0"], 2, "which others can reach"),
         (&["--policy", "packk"], 1, "neither a file nor a built-in policy"),

@@ -7,7 +7,6 @@ use berth_api::{
     Workload,
 };
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::diff::Change;
 use super::wait::Wait;
@@ -73,13 +72,13 @@ pub(crate) struct CapacityFlags {
     #[arg(long, value_name = "MODE", value_parser = mode)]
     capacity_mode: Option<CapacityMode>,
     /// What to do with members whose slot changed its type: replace them (rebuild) or not (lazy).
-    #[arg(long, value_name = "HOW", value_parser = named(&[("rebuild", OnChange::Rebuild), ("lazy", OnChange::Lazy)]))]
+    #[arg(long, value_name = "HOW", value_parser = args::api_value::<OnChange>("rebuild or lazy"))]
     on_change: Option<OnChange>,
     /// Keep at least one on-demand and one spot member with two or more replicas.
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     at_least_one_of_each: Option<bool>,
     /// Enable or disable the rule.
-    #[arg(long, value_name = "ON|OFF", value_parser = named(&[("on", true), ("off", false)]))]
+    #[arg(long, value_name = "ON|OFF", value_parser = on_off)]
     capacity_rule: Option<bool>,
 }
 
@@ -88,8 +87,7 @@ pub(crate) struct CapacityFlags {
 #[command(next_help_heading = "Roll-outs")]
 pub(crate) struct RollingFlags {
     /// Strategy of roll-outs: blue-green, rolling or recreate.
-    #[arg(long, value_name = "HOW", value_parser = named(&[
-        ("blue-green", Strategy::BlueGreen), ("rolling", Strategy::Rolling), ("recreate", Strategy::Recreate)]))]
+    #[arg(long, value_name = "HOW", value_parser = args::api_value::<Strategy>("blue-green, rolling or recreate"))]
     strategy: Option<Strategy>,
     /// With rolling: most members above the number of replicas: 2 or 25%.
     #[arg(long, value_name = "N|SHARE", value_parser = share)]
@@ -99,15 +97,12 @@ pub(crate) struct RollingFlags {
     max_unavailable: Option<Share>,
 }
 
-/// A parser of named values.
-fn named<T: Copy + Send + Sync + 'static>(
-    names: &'static [(&'static str, T)],
-) -> impl TypedValueParser<Value = T> {
-    let parser = PossibleValuesParser::new(names.iter().map(|(name, _)| *name));
-    parser.try_map(move |text| {
-        let found = names.iter().find(|(name, _)| *name == text);
-        found.map(|(_, value)| *value).ok_or_else(|| std::io::Error::other("unknown"))
-    })
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("accepted is on or off".to_owned()),
+    }
 }
 
 fn mode(text: &str) -> Result<CapacityMode, String> {

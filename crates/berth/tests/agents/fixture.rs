@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) client: Client,
     pub(crate) admin_token: String,
     pub(crate) folder: TempDir,
@@ -25,7 +25,7 @@ pub(crate) struct Stage {
     serving: JoinHandle<()>,
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let backend = Backend::Sqlite(folder.path().join("ledger.db"));
@@ -168,7 +168,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.serving.abort();
         self.state.control.stopping.cancel();
