@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use berth_sim::elastic::{Options, Outcome, Places, Rule, play};
+use berth_sim::elastic::{Options, Outcome, Rule, TargetPolicy, simulate_day};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -96,8 +96,8 @@ struct Report {
 impl ElasticDay {
     fn run(self) -> anyhow::Result<()> {
         let places = match self.places {
-            PlaceRule::Tent => Places::Tent,
-            PlaceRule::Even => Places::Even,
+            PlaceRule::Tent => TargetPolicy::Tent,
+            PlaceRule::Even => TargetPolicy::Even,
         };
         let options = Options {
             hours: self.hours,
@@ -113,7 +113,7 @@ impl ElasticDay {
         let mut days = Vec::new();
         for rule in rules {
             let start = now();
-            let outcome = play(&options, *rule)?;
+            let outcome = simulate_day(&options, *rule)?;
             let wall_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             days.push(DayResult { outcome, wall_ms });
         }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use berth_api::engine::Policy as EnginePolicy;
 use berth_api::engine::filter::FILTERS;
-use berth_api::engine::policy::{BUILTIN_NAMES, PolicyError};
 use berth_api::engine::score::{SCORERS, Scorer};
+use berth_api::engine::{BUILTIN_POLICIES, PolicyError};
 use berth_api::{PolicyChange, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy};
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -234,12 +234,12 @@ async fn find(session: &Session, text: &str) -> CmdResult<StoredPolicy> {
     }
     match session.get(&path_of::<StoredPolicy>(text), &[]).await {
         Ok(raw) => decode(&raw),
-        Err(failure) if failure.is_not_found() && BUILTIN_NAMES.contains(&text) => {
+        Err(failure) if failure.is_not_found() && BUILTIN_POLICIES.contains(&text) => {
             unstored(&EnginePolicy::builtin(text).map_err(invalid)?)
         }
         Err(failure) if failure.is_not_found() => Err(failure.did_you_mean(
             text,
-            BUILTIN_NAMES.into_iter(),
+            BUILTIN_POLICIES.into_iter(),
             "list stored policies with: berth policies list",
         )),
         Err(failure) => Err(failure),
@@ -316,7 +316,7 @@ fn reference(out: &Output) -> CmdResult {
         let filters = FILTERS.iter().map(|filter| {
             serde_json::json!({
                 "name": filter.name, "code": filter.code, "remedy": filter.remedy,
-                "transient": filter.transient, "optional": filter.optional,
+                "transient": filter.transient, "optional": filter.is_optional(),
             })
         });
         let scorers = SCORERS
@@ -324,7 +324,7 @@ fn reference(out: &Output) -> CmdResult {
             .map(|scorer| serde_json::json!({ "name": scorer.name, "formula": scorer.formula }));
         let (filters, scorers): (Vec<_>, Vec<_>) = (filters.collect(), scorers.collect());
         return out.data(&serde_json::json!({
-            "filters": filters, "scorers": scorers, "builtin": BUILTIN_NAMES,
+            "filters": filters, "scorers": scorers, "builtin": BUILTIN_POLICIES,
         }));
     }
     out.line(paint(BOLD, "Filters, in the order in which they run"));
@@ -334,7 +334,7 @@ fn reference(out: &Output) -> CmdResult {
         columns![filter;
             "FILTER" => filter.name,
             "CODE" => filter.code,
-            "OPTIONAL" => filter.optional.then_some("yes"),
+            "OPTIONAL" => filter.is_optional().then_some("yes"),
             "TRANSIENT" => filter.transient.then_some("yes"),
             "REMEDY" => filter.remedy,
         ],
@@ -348,7 +348,7 @@ fn reference(out: &Output) -> CmdResult {
     let columns = columns![scorer: Scorer; "SCORER" => scorer.name, "VALUE" => scorer.formula];
     let table = Table::of(SCORERS, false, columns);
     out.line(table.text());
-    out.line(format!("\n{} {}", paint(BOLD, "Built-in policies:"), BUILTIN_NAMES.join(", ")));
+    out.line(format!("\n{} {}", paint(BOLD, "Built-in policies:"), BUILTIN_POLICIES.join(", ")));
     out.note(paint(WARN, "docs/policy.md explains each setting."));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Workloads as tables, in detail, and slot by slot.
 
-use berth_api::engine::workload::seat_class;
+use berth_api::engine::workload::slot_class;
 use berth_api::{
     CapacityMode, CapacityRule, ClaimState, Degraded, Member, OnChange, Rolling, Strategy,
     Workload, units,
@@ -219,7 +219,7 @@ fn empty_row(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
     let spec = &workload.spec;
     // The rule does not apply to a template that has a capacity type of its own.
     let rule = spec.capacity.filter(|_| spec.template.capacity_type.is_none());
-    let class = rule.and_then(|rule| seat_class(&rule, spec.replicas, slot));
+    let class = rule.and_then(|rule| slot_class(&rule, spec.replicas, slot));
     let mut row = vec![
         slot.to_string().into(),
         workload.revision.to_string().into(),

@@ -14,7 +14,7 @@ use crate::http::list::{Part, after, limit, part};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::drain::{self, Wish};
+use berth_control::moves::drain::{self, Wish};
 
 /// The longest time that a drain may be given: a week.
 const LONGEST_S: u32 = 604_800;
@@ -83,7 +83,7 @@ pub(super) async fn begin(
 
 /// Every move that a drain would make, with its destination or its refusal.
 async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
-    let found = berth_control::evacuation::check(control, vec![node.clone()]).await?;
+    let found = berth_control::moves::evacuation::check(control, vec![node.clone()]).await?;
     let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
     let (total, left) = (found.instances, found.instances);
     let (message, moves) = (found.message, found.moves);
