@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use berth_engine::elastic::{ElasticSettings, Permit, ReliefGuest, Size};
-use berth_engine::{InstanceId, InstanceRequest, NodeId, RebalanceGuest};
+use berth_engine::elastic::{ElasticSettings, Permit, ReliefInstance, Size};
+use berth_engine::{InstanceId, InstanceRequest, NodeId, RebalanceInstance};
 use berth_ledger::ClaimState;
 
 use super::history::MoveHistory;
@@ -107,9 +107,9 @@ impl Evacuee {
         settings: &ElasticSettings,
         movable: bool,
         now: i64,
-    ) -> ReliefGuest {
+    ) -> ReliefInstance {
         let pressure = permit.map(|it| it.charged_pressure(now, settings.pressure_half_life_s));
-        ReliefGuest {
+        ReliefInstance {
             id: self.id(),
             request: self.request_without(&[]),
             charge: Size::of(&self.claim.amounts),
@@ -123,13 +123,13 @@ impl Evacuee {
     }
 
     /// As part of a rebalance. An instance that stays is part of it too: its rules must hold.
-    pub(super) fn for_rebalance(&self, movable: bool, closed: &[NodeId]) -> RebalanceGuest {
+    pub(super) fn for_rebalance(&self, movable: bool, closed: &[NodeId]) -> RebalanceInstance {
         let permit = self.claim.permit.as_ref();
         let request = match movable {
             true => self.request_without(closed),
             false => Arc::clone(&self.claim.request),
         };
-        RebalanceGuest {
+        RebalanceInstance {
             id: self.id(),
             request,
             copy_mib: self.copy_mib(permit),

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use berth_engine::elastic::{
-    Account, ElasticSettings, Free, ReliefGuest, ReliefPlan, watermark_free,
+    Account, ElasticSettings, Free, ReliefInstance, ReliefPlan, watermark_free,
 };
 use berth_engine::{
-    Effort, Engine, EvacuationPlan, Group, Guest, InstanceId, InstanceRequest, InvalidRequest,
-    NodeFacts, NodeId, PlaceError, Policy, RebalanceGuest, RebalancePlan, RebalanceTerms, Refusal,
-    Timestamp, Used, Volume,
+    Effort, Engine, EvacuationInstance, EvacuationPlan, Group, InstanceId, InstanceRequest,
+    InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance, RebalancePlan,
+    RebalanceTerms, Refusal, Timestamp, Used, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -21,7 +21,7 @@ use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::fleet_replica::engine_id;
-use crate::workloads::WorkloadKey;
+use crate::workload::WorkloadKey;
 
 fn stopping() -> ControlError {
     ControlError::unavailable("stopping", "the server is stopping")
@@ -181,9 +181,12 @@ impl Sandbox {
     /// Plans to empty nodes together.
     pub(super) fn plan_evacuation(&mut self, nodes: &[NodeId], effort: Effort) -> EvacuationPlan {
         let claims = &self.claims;
-        let guest =
-            |id: InstanceId| claims.get(&id).map_or(Guest::Unknown, |claim| guest(claims, claim));
-        self.engine.plan_evacuation(nodes, guest, effort, self.now)
+        let instance = |id: InstanceId| {
+            claims
+                .get(&id)
+                .map_or(EvacuationInstance::Unknown, |claim| evacuation_instance(claims, claim))
+        };
+        self.engine.plan_evacuation(nodes, instance, effort, self.now)
     }
 
     /// Plans to relieve a node.
@@ -192,23 +195,23 @@ impl Sandbox {
         &mut self,
         node: &NodeId,
         account: &Account,
-        guests: &[ReliefGuest],
+        instances: &[ReliefInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
         closed: &dyn Fn(&NodeId) -> bool,
         most: usize,
         now: Timestamp,
     ) -> ReliefPlan {
-        self.engine.plan_relief(node, account, guests, below_watermark, closed, most, now)
+        self.engine.plan_relief(node, account, instances, below_watermark, closed, most, now)
     }
 
     /// Plans moves towards a goal.
     pub(super) fn plan_rebalance(
         &mut self,
         terms: RebalanceTerms,
-        guests: &[RebalanceGuest],
+        instances: &[RebalanceInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
     ) -> RebalancePlan {
-        self.engine.plan_rebalance(terms, guests, below_watermark, self.now)
+        self.engine.plan_rebalance(terms, instances, below_watermark, self.now)
     }
 
     /// Why an instance could not run on a node if all its volumes were there; absent if it could.
@@ -279,7 +282,10 @@ pub(super) fn request_as_charged(claim: &ClaimEntry) -> InstanceRequest {
 }
 
 /// What a claim needs when its node is evacuated.
-fn guest(claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>, claim: &ClaimEntry) -> Guest {
+fn evacuation_instance(
+    claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>,
+    claim: &ClaimEntry,
+) -> EvacuationInstance {
     let target = ClaimKey { instance: claim.key.instance, role: Role::MigrationTarget };
     // A target that is being released is not a destination any more.
     let held = claims.get(&engine_id(target)).is_some_and(|it| it.state == ClaimState::Binding);
@@ -288,8 +294,8 @@ fn guest(claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>, claim: &ClaimEntry) ->
         || claim.key.role == Role::MigrationSource
         || claim.state == ClaimState::Releasing
     {
-        Guest::Leaves
+        EvacuationInstance::Leaving
     } else {
-        Guest::Asks(Arc::clone(&claim.request))
+        EvacuationInstance::Requested(Arc::clone(&claim.request))
     }
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::Drains;
 use super::refusals::RefusedMove;
 use super::status::{is_draining, is_kept_by_workload};
-use crate::catalog::{Books, ClaimEntry};
+use crate::catalog::{CatalogState, ClaimEntry};
 use crate::moves::evacuee::Evacuee;
 use crate::moves::migration::Migrations;
 use crate::moves::plan::{MovePlan, MoveStep};
@@ -50,7 +50,7 @@ fn decide(refused: Option<&RefusedMove>, is_late: bool, room: u64, now: Timestam
 /// Plans the next steps of all drains. Also forgets refusals of instances that are not on a draining
 /// node any more.
 pub(super) fn plan(
-    books: &Books,
+    books: &CatalogState,
     drains: &Drains,
     migrations: &Migrations,
     room: u64,
@@ -104,7 +104,7 @@ pub(super) fn plan(
 }
 
 /// Whether a claim is moved by the drain itself.
-fn is_moved_by_drain(books: &Books, claim: &ClaimEntry) -> bool {
+fn is_moved_by_drain(books: &CatalogState, claim: &ClaimEntry) -> bool {
     claim.key.role == Role::Primary
         && claim.state != ClaimState::Releasing
         && claim.request.volumes.is_empty()

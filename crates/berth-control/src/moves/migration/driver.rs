@@ -16,6 +16,7 @@ use super::start::{fail, hold_target};
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::moves::records;
+use crate::workloads::HostContext;
 
 /// How long to wait for a change before migrations are checked anyway.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -240,7 +241,7 @@ fn is_lost(control: &ControlPlane, claim: &Claim) -> bool {
     let books = control.catalog.books();
     let Some(node) = books.nodes.get(&claim.node) else { return true };
     // Judged by its silence, whatever its state was when it fell silent.
-    control.outside().host(node) == HostState::Lost
+    HostContext::of(control).host(node) == HostState::Lost
 }
 
 /// Releases a claim of which nothing can be left. "freed" is part of request ids in the ledger.

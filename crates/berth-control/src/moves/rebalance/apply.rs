@@ -15,7 +15,7 @@ use berth_ledger::ClaimKey;
 
 use super::{check, count, nodes_being_left};
 use crate::caller::Caller;
-use crate::catalog::{Books, ClaimEntry};
+use crate::catalog::{CatalogState, ClaimEntry};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::moves::evacuee::Evacuee;
@@ -146,7 +146,7 @@ fn revalidate(
 /// Checks that a node would stay below its watermark, by the planner's rule: CPU may be at the mark,
 /// memory must be below it.
 fn check_watermark(
-    books: &Books,
+    books: &CatalogState,
     settings: &ElasticSettings,
     claim: &ClaimEntry,
     to: &NodeId,

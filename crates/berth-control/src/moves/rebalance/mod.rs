@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use berth_api::{PlanRebalance, Rebalance, RebalanceStep};
 use berth_engine::elastic::ElasticSettings;
-use berth_engine::{NodeId, RebalanceGoal, RebalanceGuest, RebalancePlan, StopReason};
+use berth_engine::{NodeId, RebalanceGoal, RebalanceInstance, RebalancePlan, StopReason};
 use berth_ledger::Role;
 
 use crate::catalog::ClaimEntry;
@@ -67,7 +67,7 @@ fn instances(
     settings: &ElasticSettings,
     all: bool,
     now: i64,
-) -> Vec<RebalanceGuest> {
+) -> Vec<RebalanceInstance> {
     let closed = nodes_being_left(migrations);
     let primary = claims.iter().filter(|claim| claim.key.role == Role::Primary);
     let instance = |claim: &Arc<ClaimEntry>| {

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use berth_api::MigrationReason;
 use berth_engine::elastic::{
-    Account, ElasticSettings, MigrationSettings, ReliefGuest, Size, watermark_free,
+    Account, ElasticSettings, MigrationSettings, ReliefInstance, Size, watermark_free,
 };
 use berth_engine::{NodeId, NodeState, Policy, Timestamp};
 use berth_ledger::{ClaimKey, Role};
 use rustc_hash::FxHashMap;
 
 use crate::caller::Caller;
-use crate::catalog::{Books, NodeEntry};
+use crate::catalog::{CatalogState, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::elastic::account;
 use crate::error::ControlError;
@@ -38,7 +38,7 @@ const ACTOR: &str = "pressure";
 struct PressuredNode {
     node: NodeId,
     account: Account,
-    instances: Vec<ReliefGuest>,
+    instances: Vec<ReliefInstance>,
     /// How many more migrations it may have.
     max_moves: usize,
 }
@@ -119,7 +119,7 @@ fn plan(
         let plan =
             sandbox.plan_relief(&one.node, &one.account, &one.instances, &free, &closed, most, now);
         if !plan.left.is_zero() {
-            let (node, left, stuck) = (&one.node, plan.left, plan.landless.len());
+            let (node, left, stuck) = (&one.node, plan.left, plan.without_target.len());
             tracing::debug!(%node, %left, stuck, "node cannot be relieved completely");
         }
         max_moves = max_moves.saturating_sub(plan.moves.len());
@@ -153,7 +153,7 @@ fn is_responsive(control: &ControlPlane, entry: &NodeEntry) -> bool {
 /// Nodes that instances should leave, with the instances that could.
 fn find_pressured(
     control: &ControlPlane,
-    books: &Books,
+    books: &CatalogState,
     settings: &ElasticSettings,
     counts: &MigrationCounts,
 ) -> Vec<PressuredNode> {
@@ -186,17 +186,17 @@ fn find_pressured(
 /// The instances of a node, as candidates for leaving it.
 fn candidates(
     control: &ControlPlane,
-    books: &Books,
+    books: &CatalogState,
     settings: &ElasticSettings,
     entry: &NodeEntry,
     now: i64,
-) -> Vec<ReliefGuest> {
+) -> Vec<ReliefInstance> {
     let claims = entry.claims.iter().filter(|key| key.role == Role::Primary);
     let claims = claims.filter_map(|key| books.claims.get(key));
     let candidate = |claim| {
         let evacuee = Evacuee::new(&control.migrations, claim);
         let (id, fence) = (evacuee.id(), claim.fence);
-        let permit = claim.permit.map(|permit| control.heard_permits.newest(id, fence, permit));
+        let permit = claim.permit.map(|permit| control.permit_cache.newest(id, fence, permit));
         // A second claim may be left over from an earlier migration.
         let has_second_claim = books.claims.contains_key(&ClaimKey::target(id))
             || books.claims.contains_key(&ClaimKey::source(id));
