@@ -49,7 +49,7 @@ fn open(url: &str, must_exist: bool) -> anyhow::Result<Ledger> {
     {
         bail!("{} does not exist; give the file of a ledger", path.display());
     }
-    let options = Options { lanes: 1, ..Options::default() };
+    let options = Options { writers: 1, ..Options::default() };
     Ledger::open(backend, options).with_context(|| format!("opening the ledger {url}"))
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::{InstanceId, NodeId, Refusal};
-use berth_ledger::{ClaimKey, LedgerError, Op, Rejected, Release, Text};
+use berth_ledger::{ClaimKey, ClaimRejection, LedgerError, Op, Release, Text};
 
 use super::evacuee::Evacuee;
 use super::migration::{self, MigrationRequest};
@@ -130,7 +130,7 @@ async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> 
             let again = "nothing: it is tried again".to_owned();
             refused(guard.code(), describe_guard(&guard), vec![again])
         }
-        MoveAnswer::Rejected(Rejected::Refused(by)) => {
+        MoveAnswer::Rejected(ClaimRejection::Refused(by)) => {
             let problem = ControlError::from(&by).into_problem();
             refused(by.code(), problem.detail, problem.remedy.into_iter().collect())
         }

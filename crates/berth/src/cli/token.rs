@@ -128,7 +128,7 @@ fn in_database(url: &str, new: &NewToken) -> Done<TokenMade> {
     }
     let (record, secret) =
         TokenRecord::make(new, now()).map_err(|error| Failure::usage(error.to_string()))?;
-    let options = Options { lanes: 1, ..Options::default() };
+    let options = Options { writers: 1, ..Options::default() };
     let ledger = Ledger::open(backend, options).map_err(|error| failed(&error))?;
     let caller = Caller::local("berth token create");
     berth_server::access::store_token(&ledger, &record, &caller).map_err(|error| failed(&error))?;

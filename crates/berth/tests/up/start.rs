@@ -79,7 +79,7 @@ fn what_stands_in_the_way_is_said_in_one_sentence() {
             "postgres://x@127.0.0.1:1/x cannot be reached",
         ),
         (&["--database-url", newer.to_str().unwrap()], 1, "was made by a newer Berth (schema 99"),
-        (&["--database-url", "mysql://x"], 1, "is not a database URL"),
+        (&["--database-url", "mysql://x"], 1, "invalid database URL"),
         (&["--no-sign-in", "--listen", "0.0.0.0:0"], 2, "which others can reach"),
         (&["--policy", "packk"], 1, "neither a file nor a built-in policy"),
         (&["--tls", "on"], 2, "--tls: tls.mode is \"on\"; accepted is one of off, self, files"),

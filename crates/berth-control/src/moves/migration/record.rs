@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::elastic::Size;
 use berth_engine::{InstanceId, NodeId};
-use berth_ledger::{Answer, By, DocumentWrite, Expect, Op, Outcome, Text, With};
+use berth_ledger::{Answer, Audited, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -156,9 +156,9 @@ pub(super) async fn commit_guarded(
             Op::PutDocument { kind, id, body, expect }
         }
     };
-    let op = Op::With(Box::new(With { op, documents }));
+    let op = Op::WithDocuments(Box::new(WithDocuments { op, documents }));
     let op = match audit {
-        Some((caller, action, subject)) => Op::By(Box::new(By {
+        Some((caller, action, subject)) => Op::Audited(Box::new(Audited {
             actor: Text::from(caller.actor()),
             origin: Text::from(caller.origin()),
             action: Text::from(action),

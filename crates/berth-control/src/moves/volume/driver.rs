@@ -222,7 +222,7 @@ impl Step<'_> {
 fn stopped_instance(claim: &Claim) -> ControlResult<StoppedInstance> {
     let request = claim.request();
     let request = request.map_err(|error| ControlError::invalid(format!("a claim: {error}")))?;
-    let values = claim.ties.as_deref().map(|ties| ties.values.as_slice()).unwrap_or_default();
+    let values = claim.holdings.as_deref().map(|held| held.values.as_slice()).unwrap_or_default();
     Ok(StoppedInstance {
         request,
         pools: values.iter().map(|held| held.pool.to_string()).collect(),

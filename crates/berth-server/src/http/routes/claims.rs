@@ -222,7 +222,7 @@ async fn get(
         return Err(hidden());
     }
     let sees_nodes = Audience::of(&control, &caller, &claim.owner).sees_nodes();
-    let values = claim.ties.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
+    let values = claim.holdings.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
     Ok(axum::Json(Claim {
         instance: claim.key.instance,
         role: role_of(claim.key.role),
@@ -258,7 +258,7 @@ async fn may_step(control: &ControlPlane, caller: &Caller, key: ClaimKey) -> Ans
     Ok(caller.is_tenant().then_some(claim.owner))
 }
 
-fn standing(standing: &berth_ledger::Standing) -> Standing {
+fn standing(standing: &berth_ledger::ClaimStatus) -> Standing {
     Standing {
         instance: standing.instance,
         role: role_of(standing.role),

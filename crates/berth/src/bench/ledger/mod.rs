@@ -88,7 +88,7 @@ impl LedgerBench {
     }
 
     fn lanes(&self) -> usize {
-        self.lanes.map_or(berth_ledger::Options::default().lanes, usize::from)
+        self.lanes.map_or(berth_ledger::Options::default().writers, usize::from)
     }
 
     fn stage(&self) -> anyhow::Result<Stage> {
@@ -130,7 +130,7 @@ impl LedgerBench {
     fn measure(&self, stage: &Stage) -> anyhow::Result<Report> {
         let mut options = PlacerOptions::new(Policy::builtin("balanced")?);
         options.clock = Arc::new(|| NOW);
-        options.ledger.lanes = self.lanes();
+        options.ledger.writers = self.lanes();
         {
             let ledger = berth_ledger::Ledger::open(stage.backend.clone(), options.ledger)?;
             self.add_nodes(&ledger)?;

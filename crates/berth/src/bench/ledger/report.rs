@@ -56,7 +56,7 @@ impl Report {
             floor_grouped_per_s: 0,
             floor_single_per_s: 0,
             conflicts: writes.operations.saturating_sub(requests),
-            retries: retries.again + retries.duplicates + retries.guards + retries.lost,
+            retries: retries.conflicts + retries.duplicates + retries.guards + retries.lost,
             transactions: writes.transactions,
             group_size: measured.claims / writes.transactions.max(1),
         }
