@@ -42,7 +42,7 @@ impl fmt::Display for PinnedReason {
                 write!(out, "it is being moved to {to} already: migration {migration}")
             }
             Self::Resting { seconds } => {
-                write!(out, "a migration of it ended of late; it is left alone for {seconds} s")
+                write!(out, "its last migration ended recently; it is left alone for {seconds} s")
             }
         }
     }

@@ -127,7 +127,7 @@ async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> 
             refused(&refusal.code, refusal.headline(), suggest_fixes(&refusal))
         }
         MoveAnswer::Contended(guard) => {
-            let again = "nothing: it is tried again".to_owned();
+            let again = "nothing: it is retried".to_owned();
             refused(guard.code(), describe_guard(&guard), vec![again])
         }
         MoveAnswer::Rejected(ClaimRejection::Refused(by)) => {

@@ -102,7 +102,7 @@ pub(super) async fn write(
             return Ok(());
         }
     }
-    Err(ControlError::unavailable("contention", "others change this drain all the time"))
+    Err(ControlError::unavailable("contention", "too many concurrent changes of this drain; retry"))
 }
 
 /// Removes the document of a drain that has ended, unless the drain was started again since.

@@ -87,11 +87,11 @@ fn move_status(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry)
         unblock: Vec::new(),
     };
     if claim.state == ClaimState::Releasing {
-        let message = "it was told to stop; the node's agent says when it is gone".to_owned();
+        let message = "it is stopping; the node's agent confirms when it is gone".to_owned();
         return DrainMove { state: MoveState::Leaving, message, ..leaving };
     }
     if claim.key.role == Role::MigrationTarget {
-        let message = "it is the second place of an instance that runs elsewhere".to_owned();
+        let message = "it is the migration target of an instance that runs elsewhere".to_owned();
         let unblock = vec![format!(
             "berth claims release {} --role migration_target --confirmed",
             claim.key.instance
@@ -158,7 +158,7 @@ fn member(
     if let Some(other) = members.find(replaces) {
         let to = Some(other.node.clone());
         let (state, message) = if other.state == ClaimState::Active {
-            (MoveState::Leaving, "its replacement runs; it goes next")
+            (MoveState::Leaving, "its replacement runs; it is stopped next")
         } else {
             (MoveState::Starting, "its replacement is placed and starts")
         };
@@ -168,7 +168,7 @@ fn member(
         return with_volumes(control, claim, leaving);
     }
     let Some(degraded) = control.degraded.get(&key) else {
-        let message = "others of its workload go first, as its max_surge and max_unavailable say";
+        let message = "it waits for other members of its workload (max_surge, max_unavailable)";
         return DrainMove { message: message.to_owned(), ..leaving };
     };
     DrainMove {

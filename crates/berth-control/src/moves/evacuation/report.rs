@@ -82,11 +82,11 @@ fn describe(outcome: MoveOutcome, id: InstanceId, tolerates_absence: bool) -> Mo
             describe_volumes(&volumes, to.as_ref(), refusal.as_deref())
         }
         MoveOutcome::Invalid(invalid) => {
-            let message = format!("it could not be asked for again: {invalid}");
+            let message = format!("its request is not valid any more: {invalid}");
             MoveReport::blocked(message, Vec::new())
         }
         MoveOutcome::RequestUnknown => {
-            MoveReport::blocked("nobody knows what it asked for".to_owned(), Vec::new())
+            MoveReport::blocked("its request is unknown".to_owned(), Vec::new())
         }
     }
 }

@@ -91,7 +91,7 @@ fn next_action(
     let fail = |why: String, target_is_empty| NextAction::Fail { why, target_is_empty };
     match record.state {
         MigrationState::Planned if age_s(record.since) > HOLD_WITHIN_S => {
-            fail("no place was held for it in time".to_owned(), true)
+            fail("its target was not held in time".to_owned(), true)
         }
         MigrationState::Planned => NextAction::HoldTarget,
         MigrationState::TargetHeld | MigrationState::Copying => {
@@ -168,7 +168,7 @@ async fn find_obstacle(
     let is_held =
         held.is_some_and(|held| held.node == record.target && held.state == ClaimState::Binding);
     if !is_held {
-        return Ok(Some(format!("its place on {} was given up", record.target)));
+        return Ok(Some(format!("its place on {} was released", record.target)));
     }
     let books = control.catalog.books();
     let claim = books.claims.get(&ClaimKey::primary(record.instance));
@@ -177,7 +177,7 @@ async fn find_obstacle(
         return Ok(Some(format!("the instance is on {} meanwhile", claim.node)));
     }
     if claim.state == ClaimState::Releasing {
-        return Ok(Some("the instance was told to stop".to_owned()));
+        return Ok(Some("the instance is stopping".to_owned()));
     }
     let target = books.nodes.get(&record.target);
     Ok(match target.map(|node| node.facts.state) {
@@ -269,7 +269,7 @@ mod tests {
         let lost = || Some("node b is lost".to_owned());
         let cases = [
             (Planned, 60, None, NextAction::HoldTarget),
-            (Planned, 61, None, fail("no place was held for it in time", true)),
+            (Planned, 61, None, fail("its target was not held in time", true)),
             (TargetHeld, 120, None, NextAction::Wait),
             (TargetHeld, 121, None, fail("its agents did not begin within 120 s", true)),
             (TargetHeld, 121, lost(), fail("node b is lost", false)),

@@ -34,7 +34,10 @@ pub async fn report(
             return Ok(view(id, &stored.value));
         }
     }
-    Err(ControlError::unavailable("contention", "others change this migration all the time"))
+    Err(ControlError::unavailable(
+        "contention",
+        "too many concurrent changes of this migration; retry",
+    ))
 }
 
 /// Applies a report to the migration that was read. Returns false if it has changed since.
@@ -67,7 +70,7 @@ async fn apply(
                 .remedy("stop what runs on the target; the source goes on"))
         }
         (MigrationStep::Failed, Planned | TargetHeld | Copying) => {
-            let why = report.reason.as_deref().unwrap_or("the agent did not say why");
+            let why = report.reason.as_deref().unwrap_or("the agent gave no reason");
             // Only the target's agent knows that nothing is left on the target.
             fail(control, id, stored, why, by_target).await
         }
@@ -159,7 +162,7 @@ pub enum ObservationEffect {
 }
 
 /// Applies what an agent observed of an instance that is being migrated. An instance that runs on the
-/// target has switched, even if nobody reported it; one that stopped on the source may have.
+/// target has switched, even if no report said so; one that stopped on the source may have.
 ///
 /// # Errors
 /// When the ledger does not know what became of it.

@@ -293,7 +293,7 @@ pub async fn cancel(
     end(control, id, &stored, MigrationState::Cancelled, &why, false, audit).await?;
     let stored = read(control, id)?;
     if stored.value.state != MigrationState::Cancelled {
-        let detail = format!("it went on meanwhile: it is {}", stored.value.state.name());
+        let detail = format!("it changed meanwhile: it is {}", stored.value.state.name());
         return Err(ControlError::conflict("contention", detail).retry_after(1));
     }
     Ok(view(id, &stored.value))

@@ -131,7 +131,7 @@ fn revalidate(
         return Err(StartFailure::Impossible(why.to_string()));
     }
     if evacuee.history.nodes_left().contains(&step.to) {
-        let why = format!("it left {} within a day; nobody is passed to and fro", step.to);
+        let why = format!("it left {} within a day, so it does not go back", step.to);
         return Err(StartFailure::Impossible(why));
     }
     if closed.contains(&step.to) {

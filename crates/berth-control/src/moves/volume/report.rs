@@ -39,7 +39,7 @@ pub async fn report(
             return Ok(view(volume, &next));
         }
     }
-    Err(ControlError::unavailable("contention", "others change this move all the time"))
+    Err(ControlError::unavailable("contention", "too many concurrent changes of this move; retry"))
 }
 
 /// The move after a report; absent when it changes nothing.
@@ -62,7 +62,7 @@ fn apply(
             return Err(ControlError::conflict("not_syncing", detail));
         }
         (VolumeMoveStep::Failed, Copying | Stopping | Syncing) if !record.synced => {
-            let why = report.reason.as_deref().unwrap_or("the agent did not say why");
+            let why = report.reason.as_deref().unwrap_or("the agent gave no reason");
             next.why = Some(why.chars().take(MAX_REASON_CHARS).collect());
             next.state = VolumeMoveState::Failed;
         }
