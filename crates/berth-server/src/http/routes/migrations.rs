@@ -19,7 +19,7 @@ use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::moves::migration::{self, Begin, Destination, view};
+use berth_control::moves::migration::{self, Destination, MigrationRequest, view};
 use berth_control::{ControlError, ControlPlane};
 
 pub(super) fn routes() -> Routes {
@@ -104,9 +104,9 @@ async fn start(
 ) -> Answer<axum::Json<Migration>> {
     control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migration::destination(&control, instance, asked.to).await? {
+    let to = match migration::find_destination(&control, instance, asked.to).await? {
         Destination::Node(to) => to,
-        Destination::Nowhere(refusal) => {
+        Destination::NoRoom(refusal) => {
             // Nodes that would pass their watermark are left out before anything else is asked.
             let detail = format!(
                 "no other node can take it and stay below its watermark: {}",
@@ -124,8 +124,14 @@ async fn start(
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
         return Ok(axum::Json(migration::preview(&control, &claim, to, cost)));
     }
-    let asked = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
-    Ok(axum::Json(migration::begin(&control, &caller, &asked).await?))
+    let asked = MigrationRequest {
+        instance,
+        to,
+        reason: MigrationReason::Asked,
+        cost,
+        decided_after: None,
+    };
+    Ok(axum::Json(migration::start(&control, &caller, &asked).await?))
 }
 
 /// Call a migration off
@@ -167,5 +173,5 @@ async fn report(
     responses((status = 200, description = "What is lacking.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
     control.settled().await;
-    axum::Json(berth_control::moves::relief::signal(&control))
+    axum::Json(berth_control::moves::relief::measure_pressure(&control))
 }

@@ -33,7 +33,7 @@ async fn begin(
     Path(id): Path<String>,
     Json(asked): Json<MoveVolume>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    Ok(axum::Json(volume::begin(&control, &caller, &id, &asked).await?))
+    Ok(axum::Json(volume::start(&control, &caller, &id, &asked).await?))
 }
 
 /// Read how far the move of a volume is
