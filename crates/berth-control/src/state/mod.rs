@@ -4,11 +4,15 @@
 //! State only: whatever acts on it is above the control plane.
 
 pub mod degradations;
+pub mod drains;
+pub mod evacuations;
 mod heartbeats;
+pub mod migrations;
 mod permit_cache;
 mod permit_signer;
 pub(crate) mod ticket_order;
 pub mod tickets;
+pub mod volume_moves;
 
 pub use degradations::Degradations;
 pub use heartbeats::Heartbeats;

@@ -10,8 +10,9 @@ use berth_engine::NodeState;
 use berth_engine::workload::HostState;
 use berth_ledger::{Claim, ClaimKey, ClaimState, Expect, Op, Release, Text};
 
+use super::MigrationRecord;
 use super::StoredMigration;
-use super::record::{CommitOutcome, MigrationRecord, commit, document};
+use super::record::{CommitOutcome, commit, document};
 use super::start::{fail, hold_target};
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;

@@ -10,7 +10,8 @@ use berth_ledger::{
 };
 use uuid::Uuid;
 
-use super::record::{CommitOutcome, MigrationRecord, commit, commit_guarded, document, view};
+use super::MigrationRecord;
+use super::record::{CommitOutcome, commit, commit_guarded, document, view};
 use super::{GUARD, KIND, StoredMigration};
 use crate::caller::Caller;
 use crate::catalog::ClaimEntry;

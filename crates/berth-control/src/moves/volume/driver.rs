@@ -9,7 +9,8 @@ use berth_engine::{InstanceRequest, NodeId, Volume};
 use berth_ledger::{Answer, Claim, ClaimKey, ClaimState, Expect, Op, Outcome, Release, Text};
 
 use super::StoredMove;
-use super::record::{StoppedInstance, VolumeMoveRecord, cache, store};
+use super::record::{cache, store};
+use super::{StoppedInstance, VolumeMoveRecord};
 use crate::caller::Caller;
 use crate::control_plane::{ControlPlane, unexpected};
 use crate::documents::Versioned;

@@ -6,7 +6,8 @@ use berth_api::{VolumeMove, VolumeMoveReport, VolumeMoveState, VolumeMoveStep};
 use berth_engine::NodeId;
 use berth_ledger::Expect;
 
-use super::record::{VolumeMoveRecord, store, view};
+use super::VolumeMoveRecord;
+use super::record::{store, view};
 use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};

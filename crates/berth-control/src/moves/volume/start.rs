@@ -6,7 +6,8 @@ use berth_api::{MoveVolume, VolumeMove, VolumeMoveState};
 use berth_engine::{NodeId, NodeState};
 use berth_ledger::{ClaimKey, Expect};
 
-use super::record::{VolumeMoveRecord, store, view};
+use super::VolumeMoveRecord;
+use super::record::{store, view};
 use crate::caller::Caller;
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;

@@ -1,0 +1,164 @@
+//! Drains as they are stored, and why instances on draining nodes could not be moved.
+//!
+//! Refusals are kept in memory only: every server tries, so every server knows why.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_engine::workload::HostState;
+use berth_engine::{InstanceId, NodeId};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::documents::{CacheableDocument, DocumentCache, Versioned};
+
+/// The kind of document that a drain is stored as; its id is the node.
+pub const KIND: &str = "drain";
+
+/// A drain as stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRecord {
+    /// When it was started.
+    pub since: Timestamp,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When the node should be empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// Whether the provider takes the node away.
+    #[serde(default)]
+    pub reclaimed: bool,
+    /// How many instances there were at the start.
+    pub total: u32,
+}
+
+impl CacheableDocument for DrainRecord {
+    const KIND: &'static str = KIND;
+
+    fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
+        serde_json::from_str(body).map(Some)
+    }
+}
+
+/// All drains, by node.
+#[derive(Default)]
+pub struct Drains {
+    /// The records.
+    pub records: Arc<DocumentCache<DrainRecord>>,
+    /// Why instances could not be moved when this server last tried.
+    pub(crate) refused: Refusals,
+}
+
+impl Drains {
+    /// A node's drain, and the revision of its document.
+    #[must_use]
+    pub fn get(&self, node: &NodeId) -> Option<Arc<Versioned<DrainRecord>>> {
+        self.records.get(node.as_str())
+    }
+
+    /// Nodes that have one.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.records.read().documents.keys().map(|node| NodeId::new(node)).collect()
+    }
+
+    /// How urgent it is to leave a draining node.
+    #[must_use]
+    pub fn urgency(&self, node: &NodeId, now: Timestamp) -> HostState {
+        match self.get(node).map(|drain| (drain.value.reclaimed, drain.value.deadline)) {
+            Some((true, _)) => HostState::Reclaimed,
+            Some((_, Some(deadline))) if deadline <= now => HostState::Overdue,
+            Some(_) | None => HostState::Draining,
+        }
+    }
+}
+
+/// Why an instance cannot leave its node now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StepRefusal {
+    /// A stable code.
+    pub(crate) code: String,
+    /// The same in one sentence.
+    pub(crate) message: String,
+    /// What would help.
+    pub(crate) unblock: Vec<String>,
+}
+
+/// Seconds after which a move is retried even if no room was made.
+const RETRY_AFTER_S: i64 = 10;
+
+/// A move that could not be made.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedMove {
+    /// The fence of the claim that was to move.
+    pub(crate) fence: i64,
+    /// Why.
+    pub(crate) refusal: StepRefusal,
+    /// When it was tried.
+    pub(crate) at: Timestamp,
+    /// How often room had been made by then.
+    pub(crate) room: u64,
+}
+
+impl RefusedMove {
+    /// Whether to try again.
+    pub(crate) fn is_due(&self, room: u64, now: Timestamp) -> bool {
+        let waited = now.as_second() - self.at.as_second();
+        (self.room != room && waited >= 1) || !(0..RETRY_AFTER_S).contains(&waited)
+    }
+}
+
+/// The last refusal of each instance that is to move.
+#[derive(Default)]
+pub(crate) struct Refusals(Mutex<BTreeMap<InstanceId, Arc<RefusedMove>>>);
+
+impl Refusals {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<InstanceId, Arc<RefusedMove>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why a claim could not be moved; absent if it was not tried or was moved.
+    pub(crate) fn get(&self, instance: InstanceId, fence: i64) -> Option<Arc<RefusedMove>> {
+        self.lock().get(&instance).filter(|refused| refused.fence == fence).cloned()
+    }
+
+    pub(crate) fn put(&self, instance: InstanceId, refused: RefusedMove) {
+        self.lock().insert(instance, Arc::new(refused));
+    }
+
+    pub(crate) fn remove(&self, instance: InstanceId) {
+        self.lock().remove(&instance);
+    }
+
+    /// Forgets all but some instances.
+    pub(crate) fn retain(&self, keep: impl Fn(InstanceId) -> bool) {
+        self.lock().retain(|instance, _| keep(*instance));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_move_is_tried_again_when_room_was_made_or_time_has_passed() {
+        let at = Timestamp::from_second(1000).unwrap();
+        let (code, message, unblock) = (String::new(), String::new(), Vec::new());
+        let refusal = StepRefusal { code, message, unblock };
+        let refused = RefusedMove { fence: 1, refusal, at, room: 7 };
+        let cases = [
+            (0, 7, false),
+            (0, 8, false),
+            (1, 8, true),
+            (9, 7, false),
+            (10, 7, true),
+            // The clock went back.
+            (-1, 7, true),
+        ];
+        for (later, room, due) in cases {
+            let now = Timestamp::from_second(1000 + later).unwrap();
+            assert_eq!(refused.is_due(room, now), due, "{later} s later, room {room}");
+        }
+    }
+}
