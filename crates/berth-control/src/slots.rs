@@ -11,7 +11,7 @@ use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::{Slot, Text, Workload};
 use rustc_hash::FxHashMap;
 
-use crate::workloads::{Definition, WorkloadKey};
+use crate::workload::{Definition, WorkloadKey};
 
 /// What a workload says of its seats.
 #[derive(Clone, Copy, Debug)]

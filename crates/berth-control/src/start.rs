@@ -12,18 +12,19 @@ use crate::clock::now;
 use crate::control_plane::ControlPlane;
 use crate::documents::{self, DocumentChange, DocumentFollower};
 use crate::drain::{self, Drains};
-use crate::elastic::{self, Signer};
+use crate::elastic;
 use crate::error::StartError;
 use crate::feed::Feed;
+use crate::liveness;
 use crate::maintenance::{MaintenanceConfig, MaintenanceWorker};
 use crate::metrics::Metrics;
 use crate::migrations::{self, Migrations};
-use crate::nodes::{Heartbeats, heartbeats, liveness};
 use crate::placer::{Placer, PlacerOptions};
-use crate::queue::{self, Queue};
+use crate::queue;
 use crate::settings::Settings;
+use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
 use crate::volume_moves::{self, VolumeMoves};
-use crate::workloads::{self, Degradations};
+use crate::workloads;
 
 /// How a control plane is started.
 pub struct ControlOptions {
@@ -85,8 +86,8 @@ impl ControlPlane {
             drains: Drains::default(),
             volume_moves: VolumeMoves::default(),
             migrations: Arc::new(Migrations::default()),
-            heard_permits: elastic::HeardPermits::default(),
-            signer: Signer::load(&ledger)?,
+            permit_cache: PermitCache::default(),
+            permit_signer: PermitSigner::load(&ledger)?,
             evacuations: crate::evacuation::Evacuations::default(),
             degraded: Degradations::default(),
             listening_since: std::sync::atomic::AtomicI64::new(now().as_second()),
@@ -101,7 +102,7 @@ impl ControlPlane {
         for follower in &followers {
             follower.refresh_all(&control.ledger)?;
         }
-        tokio::spawn(heartbeats::keep_writing(Arc::clone(&control)));
+        tokio::spawn(liveness::keep_writing_heartbeats(Arc::clone(&control)));
         tokio::spawn(liveness::keep_watching(Arc::clone(&control)));
         tokio::spawn(queue::keep_granting(Arc::clone(&control)));
         tokio::spawn(drain::keep_emptying(Arc::clone(&control)));

@@ -16,7 +16,7 @@ use super::begin::{Wish, forget, write};
 use super::progress::{is_draining, is_kept_by_workload};
 use super::refused::{RefusedMove, ways_out};
 use crate::caller::Caller;
-use crate::catalog::{Books, ClaimEntry};
+use crate::catalog::{CatalogState, ClaimEntry};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, describe_guard};
 use crate::placer::{Actor, MoveAnswer, MoveRequest};
@@ -141,7 +141,7 @@ fn due(control: &ControlPlane, room: u64) -> Due {
 }
 
 /// Whether a claim is moved here.
-fn may_move(books: &Books, claim: &ClaimEntry) -> bool {
+fn may_move(books: &CatalogState, claim: &ClaimEntry) -> bool {
     claim.key.role == Role::Primary
         && claim.state != ClaimState::Releasing
         && claim.request.volumes.is_empty()

@@ -6,7 +6,7 @@ use berth_ledger::{ClaimState, Role};
 
 use super::refused::ways_out;
 use super::{DrainRecord, Drains};
-use crate::catalog::{Books, ClaimEntry, MemberEntry, NodeEntry};
+use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
 
 /// A node that is being emptied; absent when it is not.
@@ -31,12 +31,12 @@ pub(super) fn is_draining(entry: &NodeEntry) -> bool {
 
 /// Whether the workloads' own loop moves a claim. Members that their owner creates itself are moved
 /// like any other instance, and keep their seats.
-pub(crate) fn is_kept_by_workload(books: &Books, claim: &ClaimEntry) -> bool {
+pub(crate) fn is_kept_by_workload(books: &CatalogState, claim: &ClaimEntry) -> bool {
     let definition = claim.workload().and_then(|key| books.workloads.get(&key));
     definition.is_some_and(|it| it.replicas.is_some() || it.body.deleting)
 }
 
-fn view(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Drain {
+fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Drain {
     let node = &entry.facts.id;
     let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
     let moves: Vec<DrainMove> = claims.map(|claim| standing(control, books, claim)).collect();
@@ -74,7 +74,7 @@ fn view(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Drain {
 }
 
 /// How one instance stands.
-fn standing(control: &ControlPlane, books: &Books, claim: &ClaimEntry) -> DrainMove {
+fn standing(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry) -> DrainMove {
     let leaving = DrainMove {
         instance: claim.key.instance,
         owner: claim.request.owner.clone(),
@@ -147,7 +147,7 @@ fn with_volumes(control: &ControlPlane, claim: &ClaimEntry, leaving: DrainMove) 
 /// A member of a workload: its own loop places another in its seat first.
 fn member(
     control: &ControlPlane,
-    books: &Books,
+    books: &CatalogState,
     claim: &ClaimEntry,
     leaving: DrainMove,
 ) -> DrainMove {

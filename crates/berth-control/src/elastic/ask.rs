@@ -66,7 +66,7 @@ pub async fn ask(
                 let granted = answer.permit.granted;
                 tracing::warn!(%instance, %granted, "an agent holds more than was recorded");
             }
-            control.heard_permits.note(instance, answer.fence, answer.permit);
+            control.permit_cache.note(instance, answer.fence, answer.permit);
             control.metrics.permit(&answer);
             Ok(view(control, instance, &answer, ground.elastic.as_ref(), (by.sees_nodes, true)))
         }
@@ -195,6 +195,6 @@ fn headroom(control: &ControlPlane, instance: InstanceId, answer: &PermitAnswer)
         "berth-headroom-v1 {instance} {} {} {} {} {}",
         answer.node, answer.fence, answer.permit.seq, up_to.cpu_milli, up_to.memory_mib
     );
-    let (signature, key) = control.signer.sign(&statement);
+    let (signature, key) = control.permit_signer.sign(&statement);
     Headroom { up_to, statement, signature, key }
 }

@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::fleet_replica::engine_id;
-use crate::workloads::WorkloadKey;
+use crate::workload::WorkloadKey;
 
 /// What a fleet is made of, as it was at one moment.
 #[derive(Clone)]

@@ -14,6 +14,7 @@ use super::begin::{fail, hold};
 use super::record::{MigrationRecord, Stepped, step, write};
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
+use crate::workloads::HostContext;
 
 /// How long nothing happens before migrations are looked at all the same.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -217,7 +218,7 @@ fn is_gone(control: &ControlPlane, claim: &Claim) -> bool {
     let books = control.catalog.books();
     let Some(node) = books.nodes.get(&claim.node) else { return true };
     // By its silence, whatever state it was in when it fell silent.
-    control.outside().host(node) == HostState::Lost
+    HostContext::of(control).host(node) == HostState::Lost
 }
 
 fn freed(id: &str, claim: &Claim) -> Op {

@@ -21,7 +21,7 @@ use berth_ledger::{ClaimKey, ClaimState, Ledger, LedgerError};
 use rustc_hash::FxHashMap;
 use tokio::sync::watch;
 
-use crate::catalog::Books;
+use crate::catalog::CatalogState;
 use crate::documents::{
     CacheContents, CacheableDocument, DocumentCache, DocumentFollower, DocumentIndex, Versioned,
 };
@@ -194,7 +194,7 @@ impl Migrations {
 
     /// What a node's agent has to do for migrations from or to it.
     #[must_use]
-    pub fn tasks(&self, books: &Books, node: &NodeId) -> Vec<MigrationTask> {
+    pub fn tasks(&self, books: &CatalogState, node: &NodeId) -> Vec<MigrationTask> {
         let known = self.read();
         let ids = known.index.by_node.get(node).into_iter().flatten();
         let concerned = ids.filter_map(|id| known.documents.get_key_value(id));
@@ -202,7 +202,12 @@ impl Migrations {
     }
 }
 
-fn task(books: &Books, node: &NodeId, id: &str, record: &MigrationRecord) -> Option<MigrationTask> {
+fn task(
+    books: &CatalogState,
+    node: &NodeId,
+    id: &str,
+    record: &MigrationRecord,
+) -> Option<MigrationTask> {
     let is_source = record.source == *node;
     let held = books.claims.get(&ClaimKey::target(record.instance));
     let action = match record.state {

@@ -68,7 +68,7 @@ impl Audience {
 }
 
 /// The claim path's answer, as the caller is told.
-pub(super) fn answer(
+pub(crate) fn placed_or_error(
     prepared: &Prepared,
     answer: PlaceAnswer,
     audience: &Audience,

@@ -16,7 +16,7 @@ use berth_ledger::ClaimKey;
 use super::guests::{Past, being_left, cost};
 use super::{check, many, stopping};
 use crate::caller::Caller;
-use crate::catalog::{Books, ClaimEntry};
+use crate::catalog::{CatalogState, ClaimEntry};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::migrations::{self, Begin};
@@ -188,7 +188,7 @@ fn possible(
 /// Whether a node would stay below its watermark: CPU may be at the mark, memory must be below it,
 /// as a plan judges it.
 fn stays_calm(
-    books: &Books,
+    books: &CatalogState,
     settings: &ElasticSettings,
     claim: &ClaimEntry,
     to: &NodeId,

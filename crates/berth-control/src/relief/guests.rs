@@ -7,7 +7,7 @@ use berth_engine::elastic::{ElasticSettings, MigrationSettings, ReliefGuest, Siz
 use berth_engine::{InstanceRequest, NodeId};
 use berth_ledger::{ClaimKey, ClaimState, Role};
 
-use crate::catalog::{Books, ClaimEntry, NodeEntry};
+use crate::catalog::{CatalogState, ClaimEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::migrations::MigrationRecord;
 
@@ -17,7 +17,7 @@ const LONGEST_REST_S: i64 = 86_400;
 /// The instances of a node, as candidates for leaving it.
 pub(super) fn of(
     control: &ControlPlane,
-    books: &Books,
+    books: &CatalogState,
     settings: &ElasticSettings,
     entry: &NodeEntry,
     now: i64,
@@ -30,14 +30,14 @@ pub(super) fn of(
 /// An instance as a candidate for leaving its node.
 pub(crate) fn guest(
     control: &ControlPlane,
-    books: &Books,
+    books: &CatalogState,
     settings: &ElasticSettings,
     claim: &ClaimEntry,
     now: i64,
 ) -> ReliefGuest {
     let past = control.migrations.of(claim.key.instance);
     let past: Vec<&MigrationRecord> = past.iter().map(|(_, known)| &known.value).collect();
-    let heard = |permit| control.heard_permits.newest(claim.key.instance, claim.fence, permit);
+    let heard = |permit| control.permit_cache.newest(claim.key.instance, claim.fence, permit);
     let permit = claim.permit.map(heard);
     let permit = permit.as_ref();
     let elastic = claim.request.elastic.as_ref();

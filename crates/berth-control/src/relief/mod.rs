@@ -16,7 +16,7 @@ use berth_engine::{NodeId, NodeState, Timestamp};
 use rustc_hash::FxHashMap;
 
 use crate::caller::Caller;
-use crate::catalog::{Books, NodeEntry};
+use crate::catalog::{CatalogState, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::elastic::account;
 use crate::error::ControlError;
@@ -188,7 +188,7 @@ fn answers(control: &ControlPlane, entry: &NodeEntry) -> bool {
 /// Nodes that somebody should leave, and who could.
 fn pressed(
     control: &ControlPlane,
-    books: &Books,
+    books: &CatalogState,
     policy: &berth_engine::Policy,
     busy: &FxHashMap<NodeId, usize>,
 ) -> Vec<Pressed> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_control::catalog::Catalog;
-use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{
     MaintenanceConfig, MaintenanceWorker, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
     PlacerOptions, WantedSeat,

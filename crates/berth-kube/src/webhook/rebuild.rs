@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use berth_control::workloads::WorkloadKey;
+use berth_control::workload::WorkloadKey;
 use berth_engine::workload::{
     CapacityRule, Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
     deletion_cost, reconcile, seat_class,

@@ -6,7 +6,7 @@ use berth_engine::NodeState;
 use berth_ledger::ClaimState;
 
 use super::{count, percent, plural};
-use berth_control::catalog::Books;
+use berth_control::catalog::CatalogState;
 
 /// One thing of which some is used.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ fn in_states<S: PartialEq + Copy>(
 
 impl Totals {
     /// The sums of everything in the catalogue.
-    pub(super) fn of(books: &Books) -> Self {
+    pub(super) fn of(books: &CatalogState) -> Self {
         let (mut cpu, mut memory, mut disk) = ((0, 0), (0, 0), (0, 0));
         for node in books.nodes.values() {
             let (used, limits) = (&node.room.used, &node.room.limits);

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use berth_api::wire::WirePod as Pod;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::catalog::{CatalogState, ClaimEntry};
 
 /// What a pod stands for.
 pub(super) enum Meant {
@@ -30,7 +30,7 @@ pub(super) async fn find(control: &ControlPlane, caller: &Caller, pod: &Pod) -> 
     look(&control.catalog.books(), caller, pod)
 }
 
-fn look(books: &Books, caller: &Caller, pod: &Pod) -> Meant {
+fn look(books: &CatalogState, caller: &Caller, pod: &Pod) -> Meant {
     let here = |claim: &&ClaimEntry| {
         claim.request.owner == pod.namespace && caller.node().is_none_or(|node| *node == claim.node)
     };

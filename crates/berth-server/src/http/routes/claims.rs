@@ -19,7 +19,7 @@ use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::catalog::{CatalogState, ClaimEntry};
 use berth_control::placement::Audience;
 use berth_control::{ControlPlane, clock::moment};
 
@@ -80,7 +80,7 @@ impl Wanted {
 /// Claims that a caller may see and asked for, in order, each with its cursor. With a role: only
 /// those, so that an instance that is being moved is there once.
 pub(super) fn wanted<T>(
-    books: &Books,
+    books: &CatalogState,
     caller: &Caller,
     wanted: &Wanted,
     role: Option<berth_ledger::Role>,

@@ -16,7 +16,7 @@ use crate::http::extract::{Path, Query};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry, LocalityKey};
+use berth_control::catalog::{CatalogState, ClaimEntry, LocalityKey};
 use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
@@ -75,7 +75,7 @@ impl<'a> Show<'a> {
         Self { control, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 
-    fn view(&self, books: &Books, claim: &ClaimEntry) -> Instance {
+    fn view(&self, books: &CatalogState, claim: &ClaimEntry) -> Instance {
         let facts = books.nodes.get(&claim.node).map(|node| &node.facts);
         let none = || LocalityIndex { host: String::new(), rack: None, zone: None };
         let names = facts.filter(|_| !self.is_tenant);

@@ -82,7 +82,7 @@ async fn cancel(
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     own(&control, &caller, &id)?;
-    control.queue.cancel(&control, &caller, &id).await?;
+    berth_control::queue::cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -17,7 +17,7 @@ use crate::http::routes::Routes;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::catalog::Books;
+use berth_control::catalog::CatalogState;
 use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
@@ -26,7 +26,7 @@ pub(super) fn routes() -> Routes {
 
 /// A volume as a caller may see it; absent when it may not.
 fn view(
-    books: &Books,
+    books: &CatalogState,
     caller: &Caller,
     sees_nodes: bool,
     volume: &berth_engine::Volume,

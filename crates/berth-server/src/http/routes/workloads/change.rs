@@ -17,7 +17,7 @@ use crate::http::extract::{IfMatch, Json, Path};
 use crate::http::routes::Routes;
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{ControlPlane, unexpected};
 
 /// How often a change is tried anew when others change the same workload meanwhile.

@@ -14,9 +14,10 @@ use crate::http::extract::Path;
 use crate::http::routes::Routes;
 use crate::problem::Answer;
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::catalog::{CatalogState, ClaimEntry};
 use berth_control::placement::Audience;
-use berth_control::workloads::{Definition, claims};
+use berth_control::workload::Definition;
+use berth_control::workloads::claims;
 use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
@@ -55,7 +56,7 @@ async fn members(
 }
 
 fn member(
-    books: &Books,
+    books: &CatalogState,
     found: &Definition,
     claim: &ClaimEntry,
     sees_nodes: bool,

@@ -25,7 +25,7 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, owner_for};
-use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::workload::{Definition, WorkloadKey};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -217,7 +217,7 @@ async fn remove(
         Ok(now.changed(|next| next.body.deleting = true))
     })
     .await?;
-    if control.forget_workload(&key).await? {
+    if berth_control::workloads::forget_workload(&control, &key).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     match read(&control, &caller, &owner, &name).await {

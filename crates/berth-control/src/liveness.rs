@@ -1,4 +1,5 @@
-//! Nodes that fall silent are marked as lost, and taken back when they are heard again.
+//! Heartbeats are written once a second, however many agents there are, and nodes that fall silent
+//! are marked as lost, and taken back when they are heard again.
 //!
 //! Any server may do so: the state is changed only from what it was read as, so two servers that
 //! disagree change it once.
@@ -6,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_engine::{NodeId, NodeState};
+use berth_engine::{NodeId, NodeState, Timestamp};
 use berth_ledger::{Answer, Op, Outcome};
 
 use crate::clock::now;
@@ -14,6 +15,33 @@ use crate::control_plane::ControlPlane;
 
 /// How often silence is looked for.
 const EVERY: Duration = Duration::from_secs(2);
+
+/// How often heartbeats are written.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// Writes what was gathered until the server stops, and once more then.
+pub(crate) async fn keep_writing_heartbeats(control: Arc<ControlPlane>) {
+    loop {
+        let stopping =
+            tokio::time::timeout(WRITE_EVERY, control.stopping.cancelled()).await.is_ok();
+        let heard = control.heartbeats.take();
+        if !heard.is_empty() {
+            let known = heard.clone();
+            control.placer.tell(move |replica| {
+                for (node, at) in &known {
+                    replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
+                }
+            });
+            if let Err(error) = control.submit(Op::Heartbeats(heard)).await {
+                tracing::warn!(%error, "failed to persist heartbeats");
+            }
+        }
+        control.metrics.loop_ran("heartbeats");
+        if stopping {
+            return;
+        }
+    }
+}
 
 /// Marks nodes until the server stops.
 pub(crate) async fn keep_watching(control: Arc<ControlPlane>) {

@@ -13,7 +13,7 @@ use berth_ledger::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::workloads::{Deaths, Definition, WorkloadKey};
+use crate::workload::{CrashHistory, Definition, WorkloadKey};
 
 /// A claim as readers see it.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ impl Touched {
 
 /// Everything that readers ask for.
 #[derive(Default)]
-pub struct Books {
+pub struct CatalogState {
     /// Nodes, by id.
     pub nodes: BTreeMap<NodeId, NodeEntry>,
     /// Claims, by instance and role.
@@ -136,7 +136,7 @@ pub struct Books {
     /// Claims with a seat, by the workload they are members of.
     pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
     /// Members that ended without being told to.
-    pub deaths: FxHashMap<WorkloadKey, Deaths>,
+    pub deaths: FxHashMap<WorkloadKey, CrashHistory>,
     /// The current version of each environment's secrets.
     pub secrets: BTreeMap<Text, Text>,
     specs: FxHashMap<Spec, Arc<InstanceRequest>>,
@@ -144,7 +144,7 @@ pub struct Books {
     gone: [FxHashMap<ClaimKey, i64>; 2],
 }
 
-impl Books {
+impl CatalogState {
     /// The books of a snapshot.
     #[must_use]
     pub fn of(items: impl IntoIterator<Item = SnapshotItem>) -> Self {
@@ -536,9 +536,10 @@ impl Books {
 
     /// Remembers a member that ended without being told to.
     fn note_death(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
-        let told = claim.state == ClaimState::Releasing || crate::workloads::is_ours(reason);
+        let told =
+            claim.state == ClaimState::Releasing || crate::workload::is_planned_release(reason);
         let Some(workload) = claim.workload().filter(|_| !told) else { return };
-        if at.0 > claim.created_at.plus_seconds(Deaths::FORGOTTEN_AFTER_S).0 {
+        if at.0 > claim.created_at.plus_seconds(CrashHistory::FORGOTTEN_AFTER_S).0 {
             // What ran for long is no crash loop when it ends.
             self.deaths.remove(&workload);
             return;

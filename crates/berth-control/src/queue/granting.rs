@@ -7,11 +7,13 @@ use berth_api::{Placed, TicketState};
 use berth_ledger::{ClaimKey, LedgerError, Op, Release, Text};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Stored, order};
+use super::place::{Attempt, try_waiting};
+use super::tickets;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
-use crate::placement::{self, Tried};
 use crate::settings::Settings;
+use crate::state::TicketRecord;
+use crate::state::ticket_order as order;
 
 /// How long nothing happens before the queue is looked at all the same.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -60,7 +62,7 @@ async fn pass(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
         let known = control.queue.tickets.get(&id);
         let Some(known) = known.filter(|known| known.value.is_open()) else { continue };
         if known.value.ticket.deadline <= now {
-            control.queue.close(control, &id, TicketState::Expired, None, None).await?;
+            tickets::close(control, &id, TicketState::Expired, None, None).await?;
             continue;
         }
         if held_up || tried >= TRIED_AT_ONCE {
@@ -70,14 +72,14 @@ async fn pass(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
         held_up = attempt(control, &known.value, &settings, now).await?;
     }
     let before = now.saturating_add(SignedDuration::from_secs(-KEPT_S));
-    control.queue.forget_old(control, before.unwrap_or(Timestamp::MIN)).await;
+    tickets::forget_old(control, before.unwrap_or(Timestamp::MIN)).await;
     Ok(())
 }
 
 /// Tries one ticket. Returns whether those behind it stand back for it.
 async fn attempt(
     control: &Arc<ControlPlane>,
-    stored: &Stored,
+    stored: &TicketRecord,
     settings: &Settings,
     now: Timestamp,
 ) -> Result<bool, LedgerError> {
@@ -87,31 +89,31 @@ async fn attempt(
         // The answer under the first id is a grant that ended unused.
         request.request_id = request.request_id.map(|id| format!("{id}~{}", stored.lapsed));
     }
-    match placement::try_waiting(control, &request, &stored.actor, &stored.origin).await {
-        Tried::Placed(placed) if has_ended(&placed, now) => {
-            control.queue.lapse(control, &ticket.id).await?;
+    match try_waiting(control, &request, &stored.actor, &stored.origin).await {
+        Attempt::Placed(placed) if has_ended(&placed, now) => {
+            tickets::lapse(control, &ticket.id).await?;
             Ok(false)
         }
-        Tried::Placed(mut placed) => {
+        Attempt::Placed(mut placed) => {
             placed.request_id = ticket.request.request_id.clone().unwrap_or_default();
             let kept = Some(placed.clone());
             let state = TicketState::Granted;
-            if !control.queue.close(control, &ticket.id, state, kept, None).await? {
+            if !tickets::close(control, &ticket.id, state, kept, None).await? {
                 give_back(control, &placed).await;
             }
             Ok(false)
         }
-        Tried::NoRoom(problem) => {
+        Attempt::NoRoom(problem) => {
             let may_help = problem.retry.unwrap_or(false);
-            control.queue.tried(&ticket.id, problem);
+            control.queue.record_attempt(&ticket.id, problem);
             Ok(may_help && order::holds_up_others(ticket, settings, now))
         }
-        Tried::Never(problem) => {
+        Attempt::Never(problem) => {
             let state = TicketState::Refused;
-            control.queue.close(control, &ticket.id, state, None, Some(problem)).await?;
+            tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
             Ok(false)
         }
-        Tried::Unknown(error) => Err(error),
+        Attempt::Unknown(error) => Err(error),
     }
 }
 

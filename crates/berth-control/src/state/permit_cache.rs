@@ -12,9 +12,9 @@ const MOST: usize = 1 << 20;
 
 /// What was said last.
 #[derive(Default)]
-pub struct HeardPermits(Mutex<FxHashMap<InstanceId, (i64, Permit)>>);
+pub struct PermitCache(Mutex<FxHashMap<InstanceId, (i64, Permit)>>);
 
-impl HeardPermits {
+impl PermitCache {
     fn all(&self) -> MutexGuard<'_, FxHashMap<InstanceId, (i64, Permit)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

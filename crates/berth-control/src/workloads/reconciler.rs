@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use berth_api::CapacityMode;
 use berth_engine::workload::Cause;
-use berth_ledger::{Answer, Op, Release, Text};
+use berth_ledger::{Answer, Expect, LedgerError, Op, Outcome, Release, Text};
 use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::definition::WorkloadKey;
+use super::degraded::{self, PassResult};
 use super::orphans;
-use super::placing::{self, Ask, Made, Recipe, Why};
-use super::turn::{self, Creation, Parting, Turn};
-use super::wrong::{self, Found};
+use super::placing::{self, Ask, Made, PlacementFailure, Recipe};
+use super::plan::{self, CreateAction, ReconcilePlan, ReleaseAction};
 use crate::control_plane::ControlPlane;
+use crate::state::degradations;
+use crate::workload::WorkloadKey;
 
 /// How often all workloads are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -117,7 +118,7 @@ struct Keeper {
 /// A member to be placed, and whose.
 struct Wanted {
     turn: usize,
-    creation: Creation,
+    creation: CreateAction,
     recipe: Arc<Recipe>,
     /// Which it is among those of its workload and kind.
     number: usize,
@@ -166,7 +167,7 @@ impl Keeper {
     ) {
         let mut keys: Vec<WorkloadKey> = keys.into_iter().collect();
         keys.sort();
-        let turns = turn::turns(control, &keys);
+        let turns = plan::turns(control, &keys);
         let busy: FxHashSet<&WorkloadKey> = turns.iter().map(|turn| &turn.definition.key).collect();
         for key in keys.iter().filter(|key| !busy.contains(key)) {
             self.waiting.remove(key);
@@ -175,17 +176,17 @@ impl Keeper {
         join_all(partings.map(|parting| let_go(control, parting))).await;
         for turn in &turns {
             if turn.is_over
-                && let Err(error) = control.forget_workload(&turn.definition.key).await
+                && let Err(error) = forget_workload(control, &turn.definition.key).await
             {
                 tracing::warn!(%error, "a workload could not be removed");
             }
         }
-        let mut found: Vec<Found> = turns.iter().map(|_| Found::default()).collect();
+        let mut found: Vec<PassResult> = turns.iter().map(|_| PassResult::default()).collect();
         let wanted = self.wanted(control, &turns, may_have_room, &mut found).await;
         let refused = self.place(control, &turns, wanted, &mut found).await;
         self.explain(control, &turns, refused, &mut found).await;
         for (turn, found) in turns.iter().zip(found) {
-            wrong::tell(control, turn, found).await;
+            degraded::tell(control, turn, found).await;
         }
     }
 
@@ -193,9 +194,9 @@ impl Keeper {
     async fn wanted(
         &mut self,
         control: &ControlPlane,
-        turns: &[Turn],
+        turns: &[ReconcilePlan],
         may_have_room: bool,
-        found: &mut [Found],
+        found: &mut [PassResult],
     ) -> Vec<Wanted> {
         let now = Instant::now();
         let mut by_tenant: BTreeMap<Text, Vec<Wanted>> = BTreeMap::new();
@@ -242,7 +243,7 @@ impl Keeper {
     fn may_try(
         &mut self,
         control: &ControlPlane,
-        turn: &Turn,
+        turn: &ReconcilePlan,
         now: Instant,
         may_have_room: bool,
     ) -> bool {
@@ -266,8 +267,8 @@ impl Keeper {
     fn in_turns(
         &mut self,
         by_tenant: BTreeMap<Text, Vec<Wanted>>,
-        turns: &[Turn],
-        found: &mut [Found],
+        turns: &[ReconcilePlan],
+        found: &mut [PassResult],
     ) -> Vec<Wanted> {
         let mut tenants: Vec<(u64, Text, std::vec::IntoIter<Wanted>)> = by_tenant
             .into_iter()
@@ -300,9 +301,9 @@ impl Keeper {
     async fn place(
         &mut self,
         control: &ControlPlane,
-        turns: &[Turn],
+        turns: &[ReconcilePlan],
         wanted: Vec<Wanted>,
-        found: &mut [Found],
+        found: &mut [PassResult],
     ) -> Vec<Wanted> {
         let asked: Vec<_> = wanted
             .into_iter()
@@ -342,7 +343,12 @@ impl Keeper {
     }
 
     /// Tries the other kind of capacity, where the rule allows it by now.
-    async fn elsewhere(&mut self, control: &ControlPlane, turn: &Turn, wanted: &Wanted) -> bool {
+    async fn elsewhere(
+        &mut self,
+        control: &ControlPlane,
+        turn: &ReconcilePlan,
+        wanted: &Wanted,
+    ) -> bool {
         let Some(class) = wanted.creation.class else { return false };
         // One that has a place only moves to the kind that it should be on.
         if wanted.creation.cause == Cause::Rebuild || !self.may_fall_back(turn) {
@@ -358,12 +364,12 @@ impl Keeper {
     }
 
     /// Remembers that a tenant got a place.
-    fn serve(&mut self, turn: &Turn) {
+    fn serve(&mut self, turn: &ReconcilePlan) {
         self.turns += 1;
         self.served.insert(turn.definition.key.0.clone(), self.turns);
     }
 
-    fn may_fall_back(&self, turn: &Turn) -> bool {
+    fn may_fall_back(&self, turn: &ReconcilePlan) -> bool {
         match turn.definition.body.capacity.map(|rule| rule.mode) {
             Some(CapacityMode::Prefer) => true,
             Some(CapacityMode::FallbackAfter(seconds)) => {
@@ -375,7 +381,7 @@ impl Keeper {
     }
 
     /// Has a workload wait for room.
-    fn wait(&mut self, turn: &Turn, now: Instant) {
+    fn wait(&mut self, turn: &ReconcilePlan, now: Instant) {
         let version = turn.definition.version;
         let fresh = Waiting { version, since: now, explained: None, recorded: None, next: now };
         let waiting = self.waiting.entry(turn.definition.key.clone()).or_insert(fresh);
@@ -399,9 +405,9 @@ impl Keeper {
     async fn explain(
         &mut self,
         control: &ControlPlane,
-        turns: &[Turn],
+        turns: &[ReconcilePlan],
         refused: Vec<Wanted>,
-        found: &mut [Found],
+        found: &mut [PassResult],
     ) {
         let mut done = FxHashSet::default();
         for wanted in refused {
@@ -434,7 +440,7 @@ impl Keeper {
     }
 
     /// How a workload that has no room is explained now; absent: not now.
-    fn may_explain(&mut self, turn: &Turn, now: Instant, explained: usize) -> Option<Ask> {
+    fn may_explain(&mut self, turn: &ReconcilePlan, now: Instant, explained: usize) -> Option<Ask> {
         let key = &turn.definition.key;
         let waiting = self.waiting.get_mut(key)?;
         let lately = waiting.explained.filter(|_| turn.was.is_some());
@@ -456,7 +462,12 @@ impl Keeper {
 
 /// Counts a member that has no room. One that has a place on the other kind meanwhile, where the
 /// rule allows that, lacks nothing.
-fn note(found: &mut Found, turn: &Turn, creation: &Creation, why: Option<Why>) {
+fn note(
+    found: &mut PassResult,
+    turn: &ReconcilePlan,
+    creation: &CreateAction,
+    why: Option<PlacementFailure>,
+) {
     let strict = turn.definition.body.capacity.is_none_or(|rule| rule.mode == CapacityMode::Strict);
     if creation.cause == Cause::Rebuild && !strict {
         return;
@@ -468,7 +479,7 @@ fn note(found: &mut Found, turn: &Turn, creation: &Creation, why: Option<Why>) {
 }
 
 /// Lets a member go. Whoever was faster has done the same.
-pub(super) async fn let_go(control: &ControlPlane, parting: &Parting) {
+pub(super) async fn let_go(control: &ControlPlane, parting: &ReleaseAction) {
     let release = Release {
         request_id: Text::from(Uuid::now_v7().to_string()),
         key: parting.key,
@@ -495,4 +506,30 @@ const fn reason(cause: Cause) -> &'static str {
         Cause::NodeLost => "node_lost",
         Cause::Replaced => "replaced",
     }
+}
+
+/// Forgets a workload that is being removed, if it has no members left. Returns whether it did.
+///
+/// # Errors
+/// When the ledger does not know what became of it.
+pub async fn forget_workload(
+    control: &ControlPlane,
+    key: &WorkloadKey,
+) -> Result<bool, LedgerError> {
+    let (owner, name) = key.clone();
+    control.settled().await;
+    let known = control.catalog.books().workloads.get(key).cloned();
+    let Some(known) = known else { return Ok(true) };
+    if !known.body.deleting {
+        return Ok(false);
+    }
+    // Not one that was stored again meanwhile.
+    let expect = Expect::Revision(known.version);
+    let answer = control.submit(Op::RemoveWorkload { owner, name, expect }).await?;
+    let gone = matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged));
+    if gone && control.degraded.get(key).is_some() {
+        // What is not there lacks nothing.
+        control.submit(degradations::set_degraded(key, None, None)).await?;
+    }
+    Ok(gone)
 }

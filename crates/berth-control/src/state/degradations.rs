@@ -7,8 +7,8 @@ use std::sync::Arc;
 use berth_api::Degraded;
 use berth_ledger::{Op, Scheduling, SchedulingFailure, Text};
 
-use super::definition::{Definition, WorkloadKey};
 use crate::documents::{CacheableDocument, DocumentCache, Versioned};
+use crate::workload::{Definition, WorkloadKey};
 
 impl CacheableDocument for Degraded {
     const KIND: &'static str = Scheduling::KIND;
@@ -56,7 +56,7 @@ fn key_of(id: &str) -> Option<WorkloadKey> {
 
 /// The operation that says what is wrong with a workload, or that nothing is.
 #[must_use]
-pub(crate) fn tell(
+pub(crate) fn set_degraded(
     key: &WorkloadKey,
     definition: Option<&Definition>,
     wrong: Option<&Degraded>,

@@ -10,16 +10,16 @@ const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// Deaths of a workload's members, lately.
+/// CrashHistory of a workload's members, lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deaths {
+pub struct CrashHistory {
     /// How many in a row.
     pub count: u32,
     /// When the last one was.
     pub last: Micros,
 }
 
-impl Deaths {
+impl CrashHistory {
     /// How long a member must run, or nothing must go wrong, for everything before to be forgotten.
     pub const FORGOTTEN_AFTER_S: i64 = 600;
 
@@ -45,8 +45,8 @@ impl Deaths {
 mod tests {
     use super::*;
 
-    fn after(times: &[i64]) -> Deaths {
-        let mut deaths = Deaths::default();
+    fn after(times: &[i64]) -> CrashHistory {
+        let mut deaths = CrashHistory::default();
         for at in times {
             deaths.add(Micros(at * 1_000_000));
         }
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn the_first_death_costs_nothing_and_each_further_one_doubles_the_wait() {
         let start = 1_000_000;
-        let wait = |deaths: Deaths| deaths.wait_until().map(|until| until.seconds());
+        let wait = |deaths: CrashHistory| deaths.wait_until().map(|until| until.seconds());
         assert_eq!(wait(after(&[start])), None);
         assert_eq!(wait(after(&[start, start + 1])), Some(start + 11));
         assert_eq!(wait(after(&[start, start + 1, start + 11])), Some(start + 31));

@@ -8,16 +8,16 @@ use berth_api::{Ticket, TicketState};
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::Stored;
+use super::tickets::TicketRecord;
 use crate::settings::Settings;
 
 /// Ids of waiting tickets, in the order in which they are tried.
-pub(super) fn order<'a>(
-    tickets: impl Iterator<Item = &'a Stored>,
+pub(crate) fn order<'a>(
+    tickets: impl Iterator<Item = &'a TicketRecord>,
     settings: &Settings,
     now: Timestamp,
 ) -> Vec<String> {
-    let waits = |stored: &&Stored| stored.ticket.state == TicketState::Waiting;
+    let waits = |stored: &&TicketRecord| stored.ticket.state == TicketState::Waiting;
     let mut waiting: Vec<&Ticket> = tickets.filter(waits).map(|stored| &stored.ticket).collect();
     waiting.sort_by(|a, b| (a.since, &a.id).cmp(&(b.since, &b.id)));
     let mut rounds: FxHashMap<&str, u64> = FxHashMap::default();
@@ -34,13 +34,13 @@ pub(super) fn order<'a>(
 }
 
 /// Whether a ticket has waited longer than it may be overtaken.
-pub(super) fn is_overdue(ticket: &Ticket, settings: &Settings, now: Timestamp) -> bool {
+pub(crate) fn is_overdue(ticket: &Ticket, settings: &Settings, now: Timestamp) -> bool {
     waited_s(ticket, now) > patience_s(settings)
 }
 
 /// Whether later tickets stand back for this one. Not for ever: one that needs more room than will
 /// ever be free must not stop everyone else.
-pub(super) fn holds_up_others(ticket: &Ticket, settings: &Settings, now: Timestamp) -> bool {
+pub(crate) fn holds_up_others(ticket: &Ticket, settings: &Settings, now: Timestamp) -> bool {
     is_overdue(ticket, settings, now) && waited_s(ticket, now) <= 2 * patience_s(settings)
 }
 

@@ -7,10 +7,10 @@ use berth_engine::NodeId;
 use berth_ledger::{Document, Ledger, LedgerError};
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::Books;
+use super::Audience;
+use crate::catalog::CatalogState;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::placement::Audience;
 
 /// The kind of document that an attachment is stored as.
 pub const KIND: &str = "attachment";
@@ -62,7 +62,7 @@ impl MisplacedVolumes {
 /// # Errors
 /// When one does not exist, or two live on different nodes.
 pub fn home_of(
-    books: &Books,
+    books: &CatalogState,
     owner: &str,
     volumes: &[String],
 ) -> Result<Option<NodeId>, MisplacedVolumes> {

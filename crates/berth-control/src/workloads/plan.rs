@@ -10,15 +10,15 @@ use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::{ClaimKey, Micros, Slot};
 use rustc_hash::FxHashSet;
 
-use super::definition::{Definition, WorkloadKey};
-use super::members::{Hosts, desired};
-use crate::catalog::Books;
+use super::members::{HostContext, Hosts, desired};
+use crate::catalog::CatalogState;
 use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
+use crate::workload::{Definition, WorkloadKey};
 
 /// A member to be placed.
 #[derive(Clone, Debug)]
-pub(super) struct Creation {
+pub(super) struct CreateAction {
     pub(super) seat: Slot,
     /// The kind of capacity it must be on.
     pub(super) class: Option<CapacityType>,
@@ -29,7 +29,7 @@ pub(super) struct Creation {
 
 /// A member to be let go.
 #[derive(Clone, Debug)]
-pub(super) struct Parting {
+pub(super) struct ReleaseAction {
     pub(super) key: ClaimKey,
     pub(super) fence: i64,
     pub(super) cause: Cause,
@@ -37,10 +37,10 @@ pub(super) struct Parting {
 
 /// What is to be done for one workload.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct ReconcilePlan {
     pub(super) definition: Arc<Definition>,
-    pub(super) creations: Vec<Creation>,
-    pub(super) partings: Vec<Parting>,
+    pub(super) creations: Vec<CreateAction>,
+    pub(super) partings: Vec<ReleaseAction>,
     /// A member with a volume on a node that is lost.
     pub(super) stranded: Option<InstanceId>,
     /// Until when nothing new is tried, since members keep ending.
@@ -63,13 +63,13 @@ pub fn look_at_all(control: &ControlPlane) -> usize {
 }
 
 /// The turns of these workloads; those with nothing to do have none.
-pub(super) fn turns(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<Turn> {
+pub(super) fn turns(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<ReconcilePlan> {
     let mut turns = Vec::new();
     let mut members = Vec::new();
     let wrong: FxHashSet<WorkloadKey> = control.degraded.keys().into_iter().collect();
     for some in keys.chunks(AT_ONCE) {
         let books = control.catalog.books();
-        let mut hosts = Hosts::new(&books, control.outside());
+        let mut hosts = Hosts::new(&books, HostContext::of(control));
         for key in some {
             let Some(definition) = books.workloads.get(key) else { continue };
             let was = wrong.contains(key).then(|| control.degraded.get(key)).flatten();
@@ -86,8 +86,8 @@ pub(super) fn turns(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<Turn> {
 }
 
 /// The turn of a workload that lacked something while Berth created its members.
-fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) -> Turn {
-    Turn {
+fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) -> ReconcilePlan {
+    ReconcilePlan {
         definition: Arc::clone(definition),
         creations: Vec::new(),
         partings: Vec::new(),
@@ -99,11 +99,11 @@ fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) ->
 }
 
 fn turn(
-    books: &Books,
+    books: &CatalogState,
     definition: &Arc<Definition>,
     members: &[Member],
     was: Option<Arc<Versioned<Degraded>>>,
-) -> Option<Turn> {
+) -> Option<ReconcilePlan> {
     let outlook = reconcile(&desired(definition), members);
     let is_over = definition.body.deleting && members.is_empty();
     if outlook.is_settled() && was.is_none() && !is_over {
@@ -117,10 +117,10 @@ fn turn(
             Step::Create { revision, slot, class, in_place_of, cause } => {
                 let takes_over = in_place_of.map(ClaimKey::primary);
                 let seat = Slot { revision, slot: i64::from(slot) };
-                creations.push(Creation { seat, class, takes_over, cause });
+                creations.push(CreateAction { seat, class, takes_over, cause });
             }
             Step::Release { instance, cause } => {
-                let parting = entry(instance).map(|entry| Parting {
+                let parting = entry(instance).map(|entry| ReleaseAction {
                     key: entry.key,
                     fence: entry.fence,
                     cause,
@@ -135,7 +135,7 @@ fn turn(
         .find(|blocked| blocked.blocker == Blocker::Volume && blocked.cause == Cause::NodeLost);
     let stranded = stranded.map(|it| it.instance);
     let deaths = books.deaths.get(&definition.key);
-    Some(Turn {
+    Some(ReconcilePlan {
         definition: Arc::clone(definition),
         creations,
         partings,

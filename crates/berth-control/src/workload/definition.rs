@@ -5,7 +5,7 @@ use berth_engine::InstanceRequest;
 use berth_ledger::{Slot, SlotKey, Text, Workload};
 use serde::{Deserialize, Serialize};
 
-use crate::placement::request_of;
+use crate::instance_spec::request_of;
 
 /// A tenant and one of its workloads.
 pub type WorkloadKey = (Text, Text);

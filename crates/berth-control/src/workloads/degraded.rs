@@ -5,18 +5,18 @@ use berth_engine::Audience;
 use berth_ledger::Text;
 use jiff::Timestamp;
 
-use super::placing::Why;
-use super::scheduling;
-use super::turn::Turn;
+use super::placing::PlacementFailure;
+use super::plan::ReconcilePlan;
 use crate::control_plane::ControlPlane;
+use crate::state::degradations;
 
 /// What a turn found out.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct PassResult {
     /// Members that could not be placed.
     pub(super) waiting: u32,
-    /// Why, where that was asked for.
-    pub(super) why: Option<Why>,
+    /// PlacementFailure, where that was asked for.
+    pub(super) why: Option<PlacementFailure>,
     /// Whether the same refusal with other numbers is to be told again.
     pub(super) refresh: bool,
     /// Whether some members were not tried, so that nothing new is known of them.
@@ -24,7 +24,7 @@ pub(super) struct Found {
 }
 
 /// Tells what is wrong with a workload now, if it is another than before.
-pub(super) async fn tell(control: &ControlPlane, turn: &Turn, found: Found) {
+pub(super) async fn tell(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult) {
     let now = control.now();
     let was = turn.was.as_deref().map(|known| &known.value);
     let wrong = match wrong(control, turn, found, now) {
@@ -36,7 +36,7 @@ pub(super) async fn tell(control: &ControlPlane, turn: &Turn, found: Found) {
         return;
     }
     let key = &turn.definition.key;
-    let op = scheduling::tell(key, Some(&turn.definition), wrong.as_ref());
+    let op = degradations::set_degraded(key, Some(&turn.definition), wrong.as_ref());
     if let Err(error) = control.submit(op).await {
         let (owner, workload): (&Text, &Text) = (&key.0, &key.1);
         tracing::warn!(%error, %owner, %workload, "what is wrong with a workload is not stored");
@@ -50,7 +50,7 @@ enum Wrong {
     Now(Degraded),
 }
 
-fn wrong(control: &ControlPlane, turn: &Turn, found: Found, now: Timestamp) -> Wrong {
+fn wrong(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult, now: Timestamp) -> Wrong {
     let was = turn.was.as_deref().map(|known| &known.value);
     if let Some(instance) = &turn.stranded {
         let code = "node_lost";

@@ -10,12 +10,12 @@ use berth_ledger::{Expect, Ledger, Op, Text};
 use crate::error::StartError;
 
 /// Signs statements.
-pub struct Signer {
+pub struct PermitSigner {
     pair: Ed25519KeyPair,
     key: PermitKey,
 }
 
-impl Signer {
+impl PermitSigner {
     /// Reads the ledger's key; the first server to come makes it.
     ///
     /// # Errors
