@@ -17,17 +17,17 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Caller;
 use crate::catalog::{Catalog, LocalityKey};
 use crate::documents::{DocumentChange, DocumentFollower};
-use crate::drain::{self, Drains};
 use crate::error::ControlError;
-use crate::evacuation::Evacuations;
 use crate::feed::Feed;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
-use crate::migrations::Migrations;
+use crate::moves::drain::{self, Drains};
+use crate::moves::evacuation::Evacuations;
+use crate::moves::migration::Migrations;
+use crate::moves::volume::{self, VolumeMoves};
 use crate::placer::Placer;
 use crate::settings::Settings;
 use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
-use crate::volume_moves::{self, VolumeMoves};
 use crate::workload::WorkloadKey;
 
 /// Everything a handler needs.
@@ -224,7 +224,7 @@ impl ControlPlane {
             DocumentChange::Changed(kind, node) if &**kind == drain::KIND => {
                 self.touch_workloads_on(&NodeId::new(node));
             }
-            DocumentChange::Changed(kind, volume) if &**kind == volume_moves::KIND => {
+            DocumentChange::Changed(kind, volume) if &**kind == volume::KIND => {
                 // Workloads that wait may have waited for it.
                 if !self.volume_moves.is_stopping(volume) {
                     self.catalog.touch(self.degraded.keys());

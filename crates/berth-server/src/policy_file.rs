@@ -42,7 +42,7 @@ pub enum PolicyFileError {
     Unreadable(#[from] std::io::Error),
     /// It is no policy. The message names key, value and what would be accepted.
     #[error("{0}")]
-    Invalid(#[from] berth_engine::policy::PolicyError),
+    Invalid(#[from] berth_engine::PolicyError),
     /// Its name means something else.
     #[error("name is {0:?}; accepted is {ACCEPTED_NAMES}")]
     Name(String),

@@ -73,7 +73,7 @@ fn wrong(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult, now: T
         // Tenants read it, so it names nothing that they may not see.
         (Some(refusal), Some(policy)) => {
             let tenant = Audience::Tenant(turn.definition.owner());
-            let headline = refusal.seen_by(tenant, &policy).headline();
+            let headline = refusal.redacted_for(tenant, &policy).headline();
             headline.strip_prefix(&format!("{}: ", why.code)).unwrap_or(&headline).to_owned()
         }
         _ => why.message,

@@ -1,6 +1,6 @@
 //! A workload's members as the rules see them.
 
-use berth_engine::workload::{Desired, HostState, Member, MemberState};
+use berth_engine::workload::{DesiredState, HostState, Member, MemberState};
 use berth_engine::{CapacityType, NodeId, NodeState};
 use berth_ledger::ClaimState;
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
-use crate::drain::Drains;
+use crate::moves::drain::Drains;
 use crate::workload::Definition;
 
 /// What is needed to say how a member's node stands.
@@ -103,8 +103,8 @@ impl<'a> Hosts<'a> {
 
 /// What is wanted, as the rules see it.
 #[must_use]
-pub fn desired(definition: &Definition) -> Desired<'_> {
-    Desired {
+pub fn desired(definition: &Definition) -> DesiredState<'_> {
+    DesiredState {
         replicas: definition.wanted(),
         revision: definition.body.revision,
         capacity: definition.body.capacity.as_ref(),

@@ -1,4 +1,4 @@
-//! `berth bench engine`: how fast the engine decides, and what it keeps in memory.
+//! `berth bench engine`: the speed of decisions, and memory usage.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,14 +12,13 @@ use serde::Serialize;
 
 use berth_sim::NOW;
 
-/// Decisions that are timed of each kind.
+/// Timed decisions of each kind.
 const TIMED: usize = 4000;
 
-/// Claims that the benchmark keeps before it releases its oldest, so that the fleet stays half full.
+/// Claims that are kept before the oldest is released, so that the fleet stays half full.
 const KEPT_CLAIMS: usize = 2000;
 
-/// How often a class is asked for in a row where repeated classes are measured, as when a workload
-/// is scaled out.
+/// Requests of a class in a row where repeated classes are measured, as when a workload scales out.
 const RUN: usize = 8;
 
 const SEED: u64 = 20_260_101;
@@ -27,18 +26,21 @@ const SEED: u64 = 20_260_101;
 /// Options of `berth bench engine`.
 #[derive(Args)]
 pub(crate) struct EngineBench {
-    /// How many nodes the fleet has.
+    /// Number of nodes.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
     nodes: u64,
-    /// The policy to decide by.
+    /// Policy.
     #[arg(long, default_value = "balanced")]
     policy: String,
     /// Also print the median of every request shape.
     #[arg(long)]
     by_shape: bool,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Print only the two memory figures, separated by a space.
+    #[arg(long, hide = true)]
+    memory_only: bool,
 }
 
 /// What was measured.
@@ -63,16 +65,19 @@ struct Report {
 
 impl EngineBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        if self.memory_only {
+            let (bytes_per_node, bytes_per_instance) = measure_memory(self.nodes)?;
+            println!("{bytes_per_node} {bytes_per_instance}");
+            return Ok(());
+        }
+        let (bytes_per_node, bytes_per_instance) = measure_memory_apart(self.nodes)?;
         let policy = Policy::builtin(&self.policy)?;
-        let empty = resident_bytes();
         let mut fleet = Fleet::new();
         berth_sim::add_nodes(&mut fleet, self.nodes, SEED)?;
-        let with_nodes = resident_bytes();
         let instances = berth_sim::fill_half(&mut fleet, self.nodes, SEED)?;
-        let with_instances = resident_bytes();
         berth_sim::add_groups(&mut fleet);
 
-        let mut bench = Stand::new(Engine::with_fleet(fleet, policy))?;
+        let mut bench = EngineFixture::new(Engine::with_fleet(fleet, policy))?;
         bench.by_shape = self.by_shape;
         bench.warm_up()?;
         let (full_p50, full_p99) = bench.time(Reuse::Mask, TIMED, 1)?;
@@ -92,21 +97,16 @@ impl EngineBench {
             cold_p50_us: cold_p50,
             batch100_ms: bench.time_batches()?,
             decisions_per_s: bench.throughput()?,
-            bytes_per_node: with_nodes.saturating_sub(empty) / self.nodes,
-            bytes_per_instance: with_instances.saturating_sub(with_nodes) / instances.max(1),
+            bytes_per_node,
+            bytes_per_instance,
             digest: bench.digest.finalize().to_hex().chars().take(16).collect(),
         };
-        if self.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{report}");
-        }
-        Ok(())
+        super::print_report(self.json, &report)
     }
 }
 
-/// An engine with requests to put to it.
-struct Stand {
+/// An engine and its requests.
+struct EngineFixture {
     engine: Engine,
     shapes: Vec<InstanceRequest>,
     claimed: VecDeque<InstanceId>,
@@ -115,7 +115,7 @@ struct Stand {
     by_shape: bool,
 }
 
-impl Stand {
+impl EngineFixture {
     fn new(engine: Engine) -> anyhow::Result<Self> {
         let shapes = berth_sim::shapes()?;
         let digest = blake3::Hasher::new();
@@ -251,7 +251,35 @@ fn percentile_us(sorted_ns: &[u64], percent: usize) -> f64 {
     (ns as f64 / 10.0).round() / 100.0
 }
 
-/// Memory of this process that is in use, as the kernel counts it; zero where it does not say.
+/// Measures memory in a process of its own, in which the allocator asks for no huge pages: with them,
+/// resident memory comes in steps of 2 MiB, which is more than the figure that is measured.
+fn measure_memory_apart(nodes: u64) -> anyhow::Result<(u64, u64)> {
+    let output = std::process::Command::new(std::env::current_exe()?)
+        .args(["bench", "engine", "--memory-only", "--nodes", &nodes.to_string()])
+        .env("MIMALLOC_ALLOW_THP", "0")
+        .output()
+        .context("cannot start the process that measures memory")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut figures = text.split_whitespace().map(str::parse);
+    match (figures.next(), figures.next()) {
+        (Some(Ok(per_node)), Some(Ok(per_instance))) => Ok((per_node, per_instance)),
+        _ => bail!("the process that measures memory failed: {}", output.status),
+    }
+}
+
+/// Resident bytes that a node and an instance add.
+fn measure_memory(nodes: u64) -> anyhow::Result<(u64, u64)> {
+    let empty = resident_bytes();
+    let mut fleet = Fleet::new();
+    berth_sim::add_nodes(&mut fleet, nodes, SEED)?;
+    let with_nodes = resident_bytes();
+    let instances = berth_sim::fill_half(&mut fleet, nodes, SEED)?;
+    let with_instances = resident_bytes();
+    let per_node = with_nodes.saturating_sub(empty) / nodes;
+    Ok((per_node, with_instances.saturating_sub(with_nodes) / instances.max(1)))
+}
+
+/// Resident memory of this process; zero if unknown.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -281,7 +309,7 @@ impl std::fmt::Display for Report {
         writeln!(f, "throughput     {:>9} decisions/s, each claimed", self.decisions_per_s)?;
         writeln!(
             f,
-            "memory         {:>9} bytes a node, {} bytes an instance",
+            "memory         {:>9} bytes per node, {} bytes per instance",
             self.bytes_per_node, self.bytes_per_instance
         )?;
         writeln!(f, "digest         {}", self.digest)

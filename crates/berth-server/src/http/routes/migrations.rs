@@ -19,7 +19,7 @@ use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{limit, part};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::migrations::{self, Begin, Destination, view};
+use berth_control::moves::migration::{self, Destination, MigrationRequest, view};
 use berth_control::{ControlError, ControlPlane};
 
 pub(super) fn routes() -> Routes {
@@ -104,9 +104,9 @@ async fn start(
 ) -> Answer<axum::Json<Migration>> {
     control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migrations::destination(&control, instance, asked.to).await? {
+    let to = match migration::find_destination(&control, instance, asked.to).await? {
         Destination::Node(to) => to,
-        Destination::Nowhere(refusal) => {
+        Destination::NoRoom(refusal) => {
             // Nodes that would pass their watermark are left out before anything else is asked.
             let detail = format!(
                 "no other node can take it and stay below its watermark: {}",
@@ -122,10 +122,16 @@ async fn start(
     let cost = claim.as_ref().map_or(0, |claim| u64::from(claim.amounts.memory_mib));
     if asked.dry_run {
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
-        return Ok(axum::Json(migrations::preview(&control, &claim, to, cost)));
+        return Ok(axum::Json(migration::preview(&control, &claim, to, cost)));
     }
-    let asked = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
-    Ok(axum::Json(migrations::begin(&control, &caller, &asked).await?))
+    let asked = MigrationRequest {
+        instance,
+        to,
+        reason: MigrationReason::Asked,
+        cost,
+        decided_after: None,
+    };
+    Ok(axum::Json(migration::start(&control, &caller, &asked).await?))
 }
 
 /// Call a migration off
@@ -139,7 +145,7 @@ async fn cancel(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
-    Ok(axum::Json(migrations::cancel(&control, &caller, &id).await?))
+    Ok(axum::Json(migration::cancel(&control, &caller, &id).await?))
 }
 
 /// Report on a migration
@@ -156,7 +162,7 @@ async fn report(
     Json(said): Json<MigrationReport>,
 ) -> Answer<axum::Json<Migration>> {
     control.node_for(&caller, &node)?;
-    Ok(axum::Json(migrations::report(&control, &node, &said).await?))
+    Ok(axum::Json(migration::report(&control, &node, &said).await?))
 }
 
 /// Read what nodes lack
@@ -167,5 +173,5 @@ async fn report(
     responses((status = 200, description = "What is lacking.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
     control.settled().await;
-    axum::Json(berth_control::relief::signal(&control))
+    axum::Json(berth_control::moves::relief::measure_pressure(&control))
 }

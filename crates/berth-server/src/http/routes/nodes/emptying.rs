@@ -14,7 +14,7 @@ use crate::http::list::{Part, after, limit, part};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::drain::{self, Wish};
+use berth_control::moves::drain::{self, DrainRequest};
 
 /// The longest time that a drain may be given: a week.
 const LONGEST_S: u32 = 604_800;
@@ -30,7 +30,7 @@ fn not_draining(node: &NodeId) -> ApiError {
 /// How a drain stands after what this server did.
 async fn standing(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
     read(control, node).await?;
-    drain::one(control, node).ok_or_else(|| not_draining(node))
+    drain::status(control, node).ok_or_else(|| not_draining(node))
 }
 
 fn ends(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
@@ -76,14 +76,14 @@ pub(super) async fn begin(
         return rehearse(&control, node, asked.reason).await.map(axum::Json);
     }
     let deadline = asked.deadline_s.and_then(|seconds| ends(&control, seconds));
-    let wish = Wish { reason: asked.reason, deadline, reclaimed: false };
-    drain::begin(&control, &caller, &node, &wish, if_match.number()?).await?;
+    let request = DrainRequest { reason: asked.reason, deadline, reclaimed: false };
+    drain::start(&control, &caller, &node, &request, if_match.number()?).await?;
     standing(&control, &node).await.map(axum::Json)
 }
 
 /// Every move that a drain would make, with its destination or its refusal.
 async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
-    let found = berth_control::evacuation::check(control, vec![node.clone()]).await?;
+    let found = berth_control::moves::evacuation::check(control, vec![node.clone()]).await?;
     let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
     let (total, left) = (found.instances, found.instances);
     let (message, moves) = (found.message, found.moves);
@@ -152,13 +152,14 @@ pub(super) async fn take_notice(
     node: &NodeId,
     notice: &ReclaimNotice,
 ) -> Answer<()> {
-    let is_known = drain::one(control, node).is_some_and(|drain| drain.reclaimed);
+    let is_known = drain::status(control, node).is_some_and(|drain| drain.reclaimed);
     if is_known {
         return Ok(());
     }
     let deadline = notice.in_s.and_then(|seconds| ends(control, seconds.min(LONGEST_S)));
-    let wish = Wish { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
-    Ok(drain::begin(control, caller, node, &wish, None).await?)
+    let request =
+        DrainRequest { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
+    Ok(drain::start(control, caller, node, &request, None).await?)
 }
 
 /// List drains

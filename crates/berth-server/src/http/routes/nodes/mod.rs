@@ -28,7 +28,7 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
 use berth_control::catalog::{CatalogState, NodeEntry};
-use berth_control::drain;
+use berth_control::moves::drain;
 
 pub(super) fn routes(limits: HttpLimits) -> Routes {
     let import = OpenApiRouter::new()
@@ -328,7 +328,7 @@ async fn remove(
     let revision = control.drains.get(&node).map(|known| known.revision);
     control.administer(&caller, "node.remove", node.as_str(), op).await?;
     if let Some(revision) = revision {
-        drain::forget(&control, &node, revision).await?;
+        drain::remove(&control, &node, revision).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -351,7 +351,7 @@ async fn end_drain(
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
     control.administer(caller, action, subject, op).await?;
     match revision {
-        Some(revision) => Ok(drain::forget(control, node, revision).await?),
+        Some(revision) => Ok(drain::remove(control, node, revision).await?),
         None => Ok(()),
     }
 }

@@ -1,8 +1,8 @@
 //! Which policy is meant.
 
 use berth_api::StoredPolicy;
+use berth_engine::BUILTIN_POLICIES;
 use berth_engine::Policy;
-use berth_engine::policy::BUILTIN_NAMES;
 use berth_ledger::{Ledger, LedgerError, Micros};
 
 use crate::problem::{Answer, ApiError};
@@ -81,13 +81,13 @@ pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<Found> {
             }
         }
     }
-    if BUILTIN_NAMES.contains(&which)
+    if BUILTIN_POLICIES.contains(&which)
         && let Ok(policy) = Policy::builtin(which)
     {
         return Ok(Found::only_read(&policy));
     }
     Err(ApiError::not_found("policy", which).remedy(format!(
         "GET /v1/policies lists those that are stored; {} come with Berth",
-        BUILTIN_NAMES.join(", ")
+        BUILTIN_POLICIES.join(", ")
     )))
 }

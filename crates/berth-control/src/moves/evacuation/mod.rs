@@ -1,0 +1,182 @@
+//! Whether nodes could be emptied: on request, and kept current for every node.
+//!
+//! Plans are made in a sandbox with the same engine that places instances, so they neither delay
+//! placements nor claim anything. Like everything that is read, they may be a moment old. They are
+//! never carried out as they are: a drain chooses nodes when it moves instances.
+
+mod report;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use berth_api::{DrainMove, Evacuation, NodeEvacuation};
+use berth_engine::{Effort, NodeId, Refusal};
+use jiff::Timestamp;
+use rustc_hash::FxHashMap;
+
+use crate::catalog::ClaimEntry;
+use crate::clock::now;
+use crate::control_plane::ControlPlane;
+use crate::error::ControlError;
+use crate::moves::sandbox::{FleetSnapshot, Sandbox};
+
+/// Nodes of one round whose refusal is explained. An explanation checks every node, so explaining all
+/// nodes of a full fleet would cost the square of its size.
+const MAX_EXPLAINED: usize = 1000;
+
+/// How often to check whether a round is due, so that a changed setting takes effect soon.
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
+
+/// The results of the last round.
+#[derive(Default)]
+pub struct Evacuations(ArcSwapOption<Round>);
+
+struct Round {
+    at: Timestamp,
+    nodes: FxHashMap<NodeId, NodeEvacuation>,
+}
+
+/// The results of the last round in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Nodes that can be emptied.
+    pub can: usize,
+    /// Nodes that cannot.
+    pub cannot: usize,
+    /// When the round was made.
+    pub at: Timestamp,
+}
+
+impl Evacuations {
+    /// The result for a node; absent before the first round.
+    #[must_use]
+    pub fn of(&self, node: &NodeId) -> Option<NodeEvacuation> {
+        self.0.load().as_ref()?.nodes.get(node).cloned()
+    }
+
+    /// How many nodes can be emptied; absent before the first round.
+    #[must_use]
+    pub fn counts(&self) -> Option<Counts> {
+        let round = self.0.load();
+        let round = round.as_ref()?;
+        let can = round.nodes.values().filter(|node| node.can_be_emptied).count();
+        Some(Counts { can, cannot: round.nodes.len() - can, at: round.at })
+    }
+}
+
+/// Runs a planner in a sandbox, on a thread that may block.
+async fn in_sandbox<T: Send + 'static>(
+    control: &ControlPlane,
+    work: impl FnOnce(&mut Sandbox) -> T + Send + 'static,
+) -> Result<T, ControlError> {
+    let snapshot = FleetSnapshot::take(control).await?;
+    snapshot.plan(move |snapshot| work(&mut snapshot.build())).await
+}
+
+/// All moves that would empty these nodes together, each with its destination or its refusal.
+///
+/// # Errors
+/// When the server is stopping.
+pub async fn plan(
+    control: &ControlPlane,
+    nodes: &[NodeId],
+) -> Result<Vec<DrainMove>, ControlError> {
+    let nodes = nodes.to_vec();
+    in_sandbox(control, move |sandbox| {
+        let plan = sandbox.plan_evacuation(&nodes, Effort::FULL);
+        report::moves(sandbox, plan)
+    })
+    .await
+}
+
+/// Why an instance could not run on a node if its volumes were there; absent if it could.
+///
+/// # Errors
+/// When the server is stopping, or the instance's request is not valid any more.
+pub(crate) async fn check_with_volumes(
+    control: &ControlPlane,
+    user: &ClaimEntry,
+    node: &NodeId,
+) -> Result<Option<Refusal>, ControlError> {
+    let (id, node) = (user.key.instance, node.clone());
+    let found = in_sandbox(control, move |sandbox| sandbox.check_with_volumes(id, &node)).await?;
+    found.map_err(|invalid| ControlError::invalid(invalid.to_string()))
+}
+
+/// Whether these nodes can be emptied together.
+///
+/// # Errors
+/// When the server is stopping.
+pub async fn check(control: &ControlPlane, nodes: Vec<NodeId>) -> Result<Evacuation, ControlError> {
+    let moves = plan(control, &nodes).await?;
+    Ok(summarize(nodes, moves, control.now()))
+}
+
+/// Whether each node can be emptied by itself; the moves are left out.
+///
+/// # Errors
+/// When the server is stopping.
+pub async fn check_all(control: &ControlPlane) -> Result<Vec<Evacuation>, ControlError> {
+    let (at, stopping) = (control.now(), control.stopping.clone());
+    in_sandbox(control, move |sandbox| check_each(sandbox, at, &|| stopping.is_cancelled())).await
+}
+
+fn summarize(nodes: Vec<NodeId>, moves: Vec<DrainMove>, checked_at: Timestamp) -> Evacuation {
+    let report::Verdict { can_be_emptied, message } = report::verdict(&moves);
+    let instances = u32::try_from(moves.len()).unwrap_or(u32::MAX);
+    Evacuation { nodes, can_be_emptied, message, instances, moves, checked_at }
+}
+
+/// Checks each node by itself, until the server stops.
+fn check_each(sandbox: &mut Sandbox, at: Timestamp, stop: &dyn Fn() -> bool) -> Vec<Evacuation> {
+    let mut explained = 0;
+    let mut found = Vec::with_capacity(sandbox.nodes.len());
+    for node in sandbox.nodes.clone() {
+        if stop() {
+            break;
+        }
+        let most = usize::from(explained < MAX_EXPLAINED);
+        let effort = Effort { explained: most, ..Effort::VERDICT };
+        let plan = sandbox.plan_evacuation(std::slice::from_ref(&node), effort);
+        let moves = report::moves(sandbox, plan);
+        let mut one = summarize(vec![node], moves, at);
+        explained += usize::from(!one.can_be_emptied);
+        one.moves.clear();
+        found.push(one);
+    }
+    found
+}
+
+/// Checks every node periodically, until the server stops.
+pub(crate) async fn run(control: Arc<ControlPlane>) {
+    // The first round is due at once, so that a server that has just started has results.
+    let mut waited = Duration::MAX;
+    loop {
+        let every = control.settings.load().evacuation_every;
+        let step = if every.is_zero() { CHECK_PERIOD } else { every.min(CHECK_PERIOD) };
+        if tokio::time::timeout(step, control.stopping.cancelled()).await.is_ok() {
+            return;
+        }
+        waited = waited.saturating_add(step);
+        if every.is_zero() {
+            // Checks were switched off: do not serve old results.
+            control.evacuations.0.store(None);
+            continue;
+        }
+        if waited < every {
+            continue;
+        }
+        waited = Duration::ZERO;
+        let at = now();
+        // Fails only while the server stops.
+        let Ok(found) = check_all(&control).await else { continue };
+        let nodes = found.into_iter().filter_map(|one| {
+            let Evacuation { nodes, can_be_emptied, message, checked_at, .. } = one;
+            let node = nodes.into_iter().next()?;
+            Some((node, NodeEvacuation { can_be_emptied, message, checked_at }))
+        });
+        let round = Round { at, nodes: nodes.collect() };
+        control.evacuations.0.store(Some(Arc::new(round)));
+    }
+}
