@@ -114,7 +114,10 @@ fn every_kind_of_damage_is_found() {
         (format!("DELETE FROM pool_value {one} FROM pool_value)"), "values of"),
         ("DELETE FROM event_segment WHERE id = 60".to_owned(), "a segment begins at"),
         ("UPDATE ledger SET next_event = next_event + 1".to_owned(), "the next event is"),
-        (format!("UPDATE claim SET fence = fence + 1 {one} FROM claim)"), "was told and is"),
+        (
+            format!("UPDATE claim SET fence = fence + 1 {one} FROM claim)"),
+            "differs between log and table",
+        ),
         ("DELETE FROM receipt WHERE n = 3".to_owned(), "receipts"),
     ] {
         std::fs::copy(&whole, file).unwrap();
