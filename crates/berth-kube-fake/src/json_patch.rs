@@ -1,10 +1,10 @@
-//! RFC 6902: a list of operations, done in order, all or none.
+//! RFC 6902: a list of operations, applied in order, all or none.
 
 use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// The document with all operations done.
+/// The document with all operations applied.
 pub(crate) fn apply(document: &Value, patch: &Value) -> Result<Value, Failure> {
     let operations = patch.as_array().ok_or_else(|| {
         Failure::bad_request("error decoding patch: json: a JSON patch is a list of operations")
@@ -34,7 +34,7 @@ fn one(document: &mut Value, operation: &Value) -> Result<(), String> {
             Ok(())
         }
         "test" => {
-            // A missing member is null to the library that the real server uses.
+            // The library of the real server treats a missing member as null.
             let found = document.pointer(path).cloned().unwrap_or(Value::Null);
             if found == operation["value"] {
                 return Ok(());
