@@ -16,7 +16,7 @@ use super::output::style::{BOLD, paint};
 use super::table::{Cell, Table, Tone};
 use super::why::{points, rest};
 use super::words::many;
-use crate::kube::{How, Way, settings};
+use crate::kube::{ClusterArgs, SchedulingArgs, settings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,9 +37,9 @@ pub(crate) struct ExplainPod {
     #[arg(long, env = "BERTH_KUBE_SCHEDULER", value_name = "URL")]
     scheduler: Option<String>,
     #[command(flatten)]
-    way: Way,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    how: How,
+    scheduling: SchedulingArgs,
     /// How many nodes to show of each kind.
     #[arg(long, default_value_t = 25, value_name = "N")]
     limit: usize,
@@ -131,9 +131,9 @@ impl ExplainPod {
 
     /// Lists everything once, and runs the scheduler's own code on it.
     async fn compute(&self) -> Done<Value> {
-        let client = self.way.client().await?;
+        let client = self.cluster.client().await?;
         let key = Key::new(&self.pod.0, &self.pod.1);
-        let found = explain_once(&client, settings(&self.how)?, &key).await;
+        let found = explain_once(&client, settings(&self.scheduling)?, &key).await;
         match found {
             Ok(found) => Ok(as_json(&found)),
             Err(ExplainError::NoPod(_)) => Err(self.nowhere()),
