@@ -1,22 +1,19 @@
-//! What is done to an object between its arrival and the store: built-in plugins, then webhooks.
+//! Admission: built-in plugins, then webhooks.
 
 mod builtin;
 mod call;
 mod webhook;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Api, Writer, lock};
+use crate::api::{Api, Writer};
 use crate::failure::Failure;
-use crate::object;
 use crate::resource::Resource;
-use crate::store::Store;
 use crate::{defaults, schema};
 
-/// What a request wants to do.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
@@ -34,7 +31,7 @@ impl Operation {
     }
 }
 
-/// What admission is told of a request.
+/// The attributes of a request for admission.
 #[derive(Clone, Debug)]
 pub(crate) struct Attributes {
     pub(crate) resource: Arc<Resource>,
@@ -46,70 +43,8 @@ pub(crate) struct Attributes {
     pub(crate) options: Value,
 }
 
-/// One call of a webhook, as it happened.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdmissionCall {
-    /// The webhook's name.
-    pub webhook: String,
-    /// The `request` of the review that was sent.
-    pub request: Value,
-    /// The `response` that came; null if none did.
-    pub response: Value,
-    /// Why the call failed, if it did.
-    pub error: Option<String>,
-    /// 0 for the first round, 1 for the reinvocation.
-    pub round: u32,
-}
-
-/// What is recorded and what is refused.
-#[derive(Default)]
-pub(crate) struct Admission {
-    pub(crate) calls: Mutex<Vec<AdmissionCall>>,
-    /// How many pods a namespace may hold.
-    pub(crate) quotas: Mutex<BTreeMap<String, usize>>,
-    /// How many creations of pods are refused next.
-    pub(crate) refusals: Mutex<usize>,
-}
-
-impl Admission {
-    /// The last gate, after all changes: a quota refuses what a webhook has already counted.
-    pub(crate) fn check_quota(
-        &self,
-        store: &Store,
-        resource: &Resource,
-        value: &Value,
-        dry_run: bool,
-    ) -> Result<(), Failure> {
-        if resource.kind != "Pod" || resource.custom {
-            return Ok(());
-        }
-        let name = object::name(value);
-        let mut refusals = lock(&self.refusals);
-        if *refusals > 0 && !dry_run {
-            *refusals -= 1;
-            return Err(Failure::forbidden(resource, name, "exceeded quota: refused by the test"));
-        }
-        let namespace = object::namespace(value);
-        let Some(limit) = lock(&self.quotas).get(namespace).copied() else { return Ok(()) };
-        let Some(pods) = store.find("", "pods") else { return Ok(()) };
-        let used = store
-            .iter(pods, Some(namespace))
-            .filter(|(_, pod)| {
-                !matches!(pod.value["status"]["phase"].as_str(), Some("Failed" | "Succeeded"))
-            })
-            .count();
-        if used < limit {
-            return Ok(());
-        }
-        let why = format!(
-            "exceeded quota: pods, requested: pods=1, used: pods={used}, limited: pods={limit}"
-        );
-        Err(Failure::forbidden(resource, name, why))
-    }
-}
-
 impl Api {
-    /// The object as it is after admission. Of a deletion there is none.
+    /// The object after admission. For a deletion it is unchanged.
     pub(crate) async fn admit(
         &self,
         writer: &Writer,
@@ -141,7 +76,7 @@ impl Api {
     }
 }
 
-/// The real server's types always encode these two, empty or not, and patches meet them.
+/// The real server always encodes these two, even if empty, and patches rely on that.
 fn as_encoded(attributes: &Attributes, value: &mut Value) {
     if attributes.operation == Operation::Create && !attributes.resource.custom {
         defaults::absent(&mut value["metadata"], "creationTimestamp", Value::Null);

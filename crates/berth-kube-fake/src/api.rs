@@ -1,28 +1,23 @@
-//! The server's inside: the store, what is recorded, and who asks.
+//! The shared state of the server: the store, recordings, and users.
 //!
-//! Requests over HTTP and a test's own deeds go through the same functions; only faults, sign-in
-//! and rights are checked outside.
+//! HTTP requests and a test's own calls use the same functions; only faults, authentication and
+//! permissions are checked outside.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::Admission;
+use crate::admission_state::AdmissionState;
 use crate::failure::Failure;
-use crate::list::Snapshots;
 use crate::object::{Key, Object};
 use crate::options::{AuditEntry, Faults, Options};
 use crate::resource::{Resource, built_ins};
-use crate::store::{Store, TableId};
+use crate::snapshots::Snapshots;
+use crate::store::{Store, TableId, lock};
 
-/// Takes a lock. A test that panicked while it held one has failed anyway; the others go on.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Who asks for something.
+/// The user of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -30,13 +25,13 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The operator at the keyboard.
+    /// The cluster administrator.
     pub(crate) fn admin() -> Self {
         let groups = vec!["system:masters".into(), "system:authenticated".into()];
         Self { name: "kubernetes-admin".into(), groups }
     }
 
-    /// A name as the server knows it; service accounts are in their groups.
+    /// A user by name; service accounts are in their groups.
     pub(crate) fn named(name: &str) -> Self {
         let mut groups = vec!["system:authenticated".to_owned()];
         if let Some((namespace, _)) =
@@ -48,13 +43,13 @@ impl User {
         Self { name: name.into(), groups }
     }
 
-    /// One of the controllers that come with a cluster.
+    /// One of the built-in controllers.
     pub(crate) fn controller(name: &str) -> Self {
         Self::named(&format!("system:serviceaccount:kube-system:{name}"))
     }
 }
 
-/// How a write is meant.
+/// The user and options of a write.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
     pub(crate) user: User,
@@ -68,7 +63,7 @@ impl Writer {
     }
 }
 
-/// A write that was done.
+/// The result of a write.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) code: u16,
@@ -76,15 +71,15 @@ pub(crate) struct Done {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The server's inside.
+/// The shared state.
 pub(crate) struct Api {
     pub(crate) options: Options,
     store: Mutex<Store>,
     pub(crate) faults: Mutex<Faults>,
-    /// Tells watches that nobody is to get through.
+    /// Tells watches that connections are to be refused.
     pub(crate) down: watch::Sender<bool>,
     pub(crate) audit: Mutex<Vec<AuditEntry>>,
-    pub(crate) admission: Admission,
+    pub(crate) admission: AdmissionState,
     pub(crate) snapshots: Mutex<Snapshots>,
     pub(crate) volumes_fail: Mutex<bool>,
     pub(crate) stop: CancellationToken,
@@ -98,7 +93,7 @@ impl Api {
             faults: Mutex::new(options.faults()),
             down: watch::Sender::new(false),
             audit: Mutex::default(),
-            admission: Admission::default(),
+            admission: AdmissionState::default(),
             snapshots: Mutex::default(),
             volumes_fail: Mutex::new(false),
             stop: CancellationToken::new(),
@@ -110,7 +105,7 @@ impl Api {
         lock(&self.store)
     }
 
-    /// The table that a person means by a word: `Pod`, `pods`, `deployments.apps`.
+    /// The table for a word of a person: `Pod`, `pods`, `deployments.apps`.
     pub(crate) fn table_called(&self, word: &str) -> Result<TableId, Failure> {
         let store = self.store();
         store
@@ -120,7 +115,7 @@ impl Api {
             .ok_or_else(Failure::no_such_path)
     }
 
-    /// The table of an object, by its own words.
+    /// The table of an object, by its apiVersion and kind.
     pub(crate) fn table_of(&self, value: &Value) -> Result<TableId, Failure> {
         let api_version = value["apiVersion"].as_str().unwrap_or_default();
         let kind = value["kind"].as_str().unwrap_or_default();
@@ -137,40 +132,12 @@ impl Api {
         Arc::clone(&self.store().table(id).resource)
     }
 
-    /// One object, as the resource shows it.
+    /// One object, in the shape of the resource.
     pub(crate) fn get(&self, id: TableId, key: &Key) -> Result<Arc<Object>, Failure> {
         let store = self.store();
         let resource = &store.table(id).resource;
         let found = store.get(store.home(id), key);
         let found = found.ok_or_else(|| Failure::not_found(resource, &key.name))?;
         Ok(crate::view::shown(resource, found))
-    }
-
-    /// What every cluster has from the start.
-    pub(crate) fn populate(&self) -> Result<(), Failure> {
-        let mut store = self.store();
-        let namespaces = store.find("", "namespaces").ok_or_else(Failure::no_such_path)?;
-        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
-            let mut value = crate::create::system_fields(json!({
-                "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name },
-            }));
-            let resource = Arc::clone(&store.table(namespaces).resource);
-            crate::defaults::apply(&resource, &mut value);
-            crate::defaults::first_status(&resource, &mut value);
-            store.put(namespaces, value);
-        }
-        let classes =
-            store.find("scheduling.k8s.io", "priorityclasses").ok_or_else(Failure::no_such_path)?;
-        for (name, priority) in
-            [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
-        {
-            let value = crate::create::system_fields(json!({
-                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-                "metadata": { "name": name }, "value": priority,
-                "preemptionPolicy": "PreemptLowerPriority",
-            }));
-            store.put(classes, value);
-        }
-        Ok(())
     }
 }

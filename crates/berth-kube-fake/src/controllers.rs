@@ -1,5 +1,5 @@
-//! The controllers of a cluster, as far as tests need them. Each reads the store itself, acts on
-//! what changed since it last looked, and looks often.
+//! Built-in controllers, as far as tests need them. Each reads the store itself, handles what changed since
+//! its last pass, and runs often.
 
 mod deployment;
 mod disruption;
@@ -20,21 +20,20 @@ use crate::api::Api;
 use crate::object::{Key, Object};
 use crate::store::{Change, Store, TableId};
 
-/// How often a controller looks.
+/// The interval between passes of a controller.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How many events a controller takes at once.
+/// Events that a controller reads at once.
 const BATCH: usize = 4096;
 
-/// What a controller learns of an object.
+/// A change of an object.
 struct Notice {
     object: Arc<Object>,
     before: Option<Arc<Object>>,
     gone: bool,
 }
 
-/// Follows one table. What was missed because history was lost is made up for by looking at
-/// everything again.
+/// Follows one table. After a loss of history, everything is reported again.
 struct Follower {
     api: Arc<Api>,
     id: TableId,
@@ -47,7 +46,7 @@ impl Follower {
         Some(Self { api: Arc::clone(api), id, seen: None })
     }
 
-    /// What happened since the last call; at the first one, everything that is there.
+    /// The changes since the last call; at first, all existing objects.
     fn news(&mut self) -> Vec<Notice> {
         let store = self.api.store();
         let events = self.seen.and_then(|seen| store.events_after(self.id, seen, BATCH).ok());
@@ -89,7 +88,7 @@ pub(crate) fn start(api: &Arc<Api>) {
     }
 }
 
-/// Changes one object of a locked store, if it is there and the change changes anything.
+/// Changes one object of a locked store, if it exists and the change has an effect.
 fn change(store: &mut Store, id: TableId, key: &Key, how: impl FnOnce(&mut Value)) {
     let Some(old) = store.get(id, key).cloned() else { return };
     let mut new = old.value.clone();
@@ -109,7 +108,7 @@ fn spawn(api: &Arc<Api>, work: impl Future<Output = ()> + Send + 'static) {
     });
 }
 
-/// Waits for the next look.
+/// Waits for the next pass.
 async fn pause() {
     tokio::time::sleep(TICK).await;
 }

@@ -1,4 +1,4 @@
-//! Making objects.
+//! Creates objects.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::resource::Resource;
 use crate::store::TableId;
 use crate::{defaults, names, schema, validate, view};
 
-/// How often a generated name that is taken is generated anew.
+/// Attempts at a generated name that is not taken.
 const NAME_TRIES: usize = 8;
 
-/// Sets what only the server may set.
+/// Sets the fields that only the server may set.
 pub(crate) fn system_fields(mut value: Value) -> Value {
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"] {
         object::remove(&mut value["metadata"], field);
@@ -25,7 +25,7 @@ pub(crate) fn system_fields(mut value: Value) -> Value {
     value
 }
 
-/// Puts the namespace of the path into the object, or refuses another one.
+/// Sets the namespace of the path, or rejects a different one.
 pub(crate) fn place(
     resource: &Resource,
     namespace: Option<&str>,
@@ -60,7 +60,35 @@ pub(crate) fn place(
 }
 
 impl Api {
-    /// Makes an object, as a POST to its collection does.
+    /// Creates the objects that every cluster has from the start.
+    pub(crate) fn populate(&self) -> Result<(), Failure> {
+        let mut store = self.store();
+        let namespaces = store.find("", "namespaces").ok_or_else(Failure::no_such_path)?;
+        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+            let mut value = system_fields(json!({
+                "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name },
+            }));
+            let resource = Arc::clone(&store.table(namespaces).resource);
+            defaults::apply(&resource, &mut value);
+            defaults::first_status(&resource, &mut value);
+            store.put(namespaces, value);
+        }
+        let classes =
+            store.find("scheduling.k8s.io", "priorityclasses").ok_or_else(Failure::no_such_path)?;
+        for (name, priority) in
+            [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
+        {
+            let value = system_fields(json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": { "name": name }, "value": priority,
+                "preemptionPolicy": "PreemptLowerPriority",
+            }));
+            store.put(classes, value);
+        }
+        Ok(())
+    }
+
+    /// Creates an object, as a POST to its collection does.
     pub(crate) async fn create(
         &self,
         writer: &Writer,
@@ -116,7 +144,7 @@ impl Api {
         Ok(value)
     }
 
-    /// Claims and volumes are not deleted while they are in use.
+    /// Adds the finalizers that protect claims and volumes in use.
     fn protect(&self, resource: &Resource, value: &mut Value) {
         if !self.options.volume_binder {
             return;

@@ -1,4 +1,4 @@
-//! The values that the server fills in when the caller left them out.
+//! Default values that the server sets.
 
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ pub(crate) fn absent(value: &mut Value, field: &str, default: Value) {
     }
 }
 
-/// Fills in what the kind's defaults say. Harmless if it was done before.
+/// Applies the defaults of a kind. Idempotent.
 pub(crate) fn apply(resource: &Resource, value: &mut Value) {
     match (resource.group.as_str(), resource.kind.as_str()) {
         ("", "Pod") => {
@@ -62,7 +62,7 @@ pub(crate) fn apply(resource: &Resource, value: &mut Value) {
     }
 }
 
-/// The defaults of a pod's specification, also inside a template.
+/// The defaults of a pod spec, also within a template.
 fn pod_spec(spec: &mut Value) {
     if !spec.is_object() {
         return;
@@ -94,7 +94,7 @@ fn pod_spec(spec: &mut Value) {
     }
 }
 
-/// What is limited and not requested is requested up to its limit. Of pods only, not of templates.
+/// Missing requests default to the limits. Only for pods, not for templates.
 fn requests_from_limits(spec: &mut Value) {
     for list in ["containers", "initContainers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
@@ -182,7 +182,7 @@ fn webhook_defaults(webhook: &mut Value) {
     }
 }
 
-/// The status that an object starts with, whatever the caller wrote.
+/// The initial status of an object, whatever the client sent.
 pub(crate) fn first_status(resource: &Resource, value: &mut Value) {
     match (resource.group.as_str(), resource.kind.as_str()) {
         ("", "Pod") => {

@@ -1,4 +1,4 @@
-//! Removing objects: preconditions, grace, finalizers, and what happens to dependants.
+//! Deletes objects: preconditions, grace periods, finalizers, and dependents.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::object::{self, Key, Object};
 use crate::resource::Resource;
 use crate::store::{Store, TableId};
 
-/// What a deletion asks for.
+/// Delete options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace_s: Option<i64>,
@@ -66,12 +66,12 @@ impl DeleteOptions {
     }
 }
 
-/// What became of the object.
+/// The result of a deletion.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// It is gone.
+    /// The object is gone.
     Gone(Arc<Object>),
-    /// It waits for its grace to pass or for finalizers.
+    /// It waits for its grace period or its finalizers.
     Waiting(Arc<Object>),
 }
 
@@ -83,7 +83,7 @@ impl Deleted {
     }
 }
 
-/// How long a pod may take to stop. What does not run needs no time.
+/// The grace period of a pod. One that does not run needs none.
 fn pod_grace_s(pod: &Value, asked: Option<i64>) -> i64 {
     let unbound = pod["spec"]["nodeName"].as_str().is_none_or(str::is_empty);
     let finished = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
@@ -183,7 +183,7 @@ fn add_finalizer(value: &mut Value, finalizer: &str) {
     value["metadata"]["finalizers"] = json!(all);
 }
 
-/// Dependants that are to live on forget their owner.
+/// Removes the owner reference from dependents that are to be orphaned.
 fn orphan(store: &mut Store, owner: &Value, options: &DeleteOptions) {
     if options.propagation.as_deref() != Some("Orphan") {
         return;

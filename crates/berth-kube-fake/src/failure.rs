@@ -1,7 +1,6 @@
-//! What the API server says when it says no: the `Status` object, with the words and the details of
-//! the real one.
+//! API errors: the `Status` object, with the texts and details of the real server.
 //!
-//! Callers read `reason` and `details`, never the message; both are here because both are checked.
+//! Clients should read `reason` and `details`, never the message; all are imitated because all are checked.
 
 use std::fmt;
 
@@ -9,18 +8,18 @@ use serde_json::{Value, json};
 
 use crate::resource::Resource;
 
-/// A request that was refused: an HTTP code and a `Status` object.
+/// A rejected request: an HTTP code and a `Status` object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// The HTTP status code.
     pub code: u16,
-    /// The machine-readable word, such as `NotFound`.
+    /// The machine-readable reason, such as `NotFound`.
     pub reason: &'static str,
-    /// The sentence for people.
+    /// The message for people.
     pub message: String,
     /// `details` of the status.
     pub details: Value,
-    /// The token with which an expired list can go on, at the price of consistency.
+    /// The token with which an expired list can be continued, without consistency.
     pub go_on: Option<String>,
 }
 
@@ -32,7 +31,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// One thing that is wrong with a field.
+/// An invalid field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cause {
     reason: &'static str,
@@ -100,7 +99,7 @@ impl Failure {
         Self::plain(401, "Unauthorized", "Unauthorized")
     }
 
-    /// A path that no resource answers to.
+    /// A path without a resource.
     pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: json!({}), ..Self::plain(404, "NotFound", message) }
@@ -153,7 +152,7 @@ impl Failure {
         Self { details, ..Self::plain(409, "Conflict", message) }
     }
 
-    /// Someone else wrote since the caller read.
+    /// Another client wrote since the caller read.
     pub(crate) fn stale(resource: &Resource, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
                    and try again";
@@ -164,7 +163,7 @@ impl Failure {
         Self::plain(410, "Expired", message)
     }
 
-    /// A watch or a list from a version that is no longer kept.
+    /// A watch or list from an expired version.
     pub(crate) fn too_old(asked: u64, oldest: u64) -> Self {
         Self::expired(format!("too old resource version: {asked} ({oldest})"))
     }
@@ -222,7 +221,7 @@ impl Failure {
         Self { details, ..Self::plain(422, "Invalid", message) }
     }
 
-    /// A JSON patch whose test failed, or which does not apply.
+    /// A JSON patch whose test failed, or that does not apply.
     pub(crate) fn patch_does_not_apply(message: impl Into<String>) -> Self {
         Self::plain(
             422,
@@ -262,7 +261,7 @@ impl Failure {
         Self { details: json!({}), ..Self::plain(504, "Timeout", message) }
     }
 
-    /// A webhook's refusal, with the code that it chose.
+    /// A rejection by a webhook, with its code.
     pub(crate) fn denied(code: u16, reason: &str, message: String) -> Self {
         let reason = match reason {
             "Forbidden" => "Forbidden",
@@ -277,7 +276,7 @@ impl Failure {
         Self::plain(code, reason, message)
     }
 
-    /// The seconds for the header `Retry-After`, if there is to be one.
+    /// The seconds of the header `Retry-After`, if any.
     pub(crate) fn retry_after_s(&self) -> Option<u64> {
         self.details["retryAfterSeconds"].as_u64().filter(|seconds| *seconds > 0)
     }
@@ -302,7 +301,7 @@ impl Failure {
     }
 }
 
-/// The `Status` object of a deed that was done and has no object to show.
+/// The `Status` object of a success without an object.
 pub(crate) fn success(code: u16, details: Option<Value>) -> Value {
     let mut status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",

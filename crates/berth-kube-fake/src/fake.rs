@@ -1,4 +1,4 @@
-//! The handle that a test holds: the server's address, and the hands of an operator.
+//! The handle for tests: the server's address, and operations of a cluster administrator.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,40 +7,23 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::admission::AdmissionCall;
-use crate::api::{Api, Done, User, Writer, lock};
+use crate::admission_state::AdmissionCall;
+use crate::api::{Api, Done, User, Writer};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
 use crate::object::{self, Key, Object};
 use crate::options::{AuditEntry, Faults, Options};
 use crate::patch::Patch;
-use crate::server::{self, Identity};
-use crate::store::{Binding, Departure, TableId};
+use crate::server::{self, Identity, StartError};
+use crate::store::{Binding, Departure, TableId, lock};
 use crate::update::Part;
 
-/// Why the server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// No port could be had.
-    #[error("no port on this machine could be had")]
-    Listen(#[from] std::io::Error),
-    /// No certificate could be made.
-    #[error("no certificate could be made")]
-    Certificate(#[from] rcgen::Error),
-    /// The certificate could not be used.
-    #[error("the certificate could not be used")]
-    Tls(#[from] rustls::Error),
-    /// The first objects could not be made.
-    #[error("the first objects could not be made")]
-    Populate(#[from] Failure),
-}
-
-/// What an operator's deed came to.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
-    /// The object as it is now.
+    /// The object after the operation.
     pub object: Value,
-    /// What webhooks had to say.
+    /// Warnings of webhooks.
     pub warnings: Vec<String>,
 }
 
@@ -76,11 +59,11 @@ fn operator() -> Writer {
 }
 
 impl FakeApi {
-    /// Starts a server with its own, empty cluster.
+    /// Starts a server with an empty cluster.
     ///
     /// # Errors
     ///
-    /// No port or no certificate could be had.
+    /// When no port is available, or no certificate can be created.
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let identity = if options.tls { Some(Identity::make()?) } else { None };
         let api = Arc::new(Api::new(options));
@@ -91,20 +74,20 @@ impl FakeApi {
         Ok(Self { api, address, identity })
     }
 
-    /// Where the server listens.
+    /// The URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.identity.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// The certificate of the server's authority; empty without TLS.
+    /// The CA certificate of the server; empty without TLS.
     #[must_use]
     pub fn ca_pem(&self) -> String {
         self.identity.as_ref().map(|identity| identity.ca_pem.clone()).unwrap_or_default()
     }
 
-    /// A file that `KUBECONFIG` could point at.
+    /// The content of a kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         let mut cluster = json!({ "server": self.url() });
@@ -139,11 +122,11 @@ impl FakeApi {
         Ok((self.api.table_called(kind)?, Key::new(namespace, name)))
     }
 
-    /// Makes an object, as `kubectl create` would. Without a namespace it is made in `default`.
+    /// Creates an object, as `kubectl create` does; by default in the namespace `default`.
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn create(&self, value: Value) -> Result<Reply, Failure> {
         let id = self.api.table_of(&value)?;
         let own = object::namespace(&value).to_owned();
@@ -152,13 +135,12 @@ impl FakeApi {
         self.api.create(&operator(), id, namespace, value).await.map(Reply::from)
     }
 
-    /// Makes many objects that differ little, quickly: the first goes through everything that a
-    /// creation goes through, the others are copies of what came of it. `vary` gives each its
-    /// name, and whatever else is its own.
+    /// Creates many similar objects quickly: the first goes through the whole creation, the others are
+    /// copies of the result. `vary` sets the name of each, and whatever else differs.
     ///
     /// # Errors
     ///
-    /// What the server would refuse of the first, or a name that is taken.
+    /// When the server rejects the first one, or a name is taken.
     pub async fn create_many(
         &self,
         first: Value,
@@ -184,14 +166,14 @@ impl FakeApi {
         Ok(())
     }
 
-    /// One object, if it is there. `kind` is `Pod`, `pods` or `deployments.apps`.
+    /// An object, if it exists. `kind` is `Pod`, `pods` or `deployments.apps`.
     #[must_use]
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         let (id, key) = self.place(kind, namespace, name).ok()?;
         self.api.get(id, &key).ok().map(|object| object.value.clone())
     }
 
-    /// All objects of a kind, by namespace and name.
+    /// All objects of a kind, ordered by namespace and name.
     #[must_use]
     pub fn list(&self, kind: &str) -> Vec<Value> {
         let Ok(id) = self.api.table_called(kind) else { return Vec::new() };
@@ -204,14 +186,14 @@ impl FakeApi {
         objects.iter().map(|object| crate::view::shown(&resource, object).value.clone()).collect()
     }
 
-    /// How many objects of a kind there are.
+    /// The number of objects of a kind.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
         let Ok(id) = self.api.table_called(kind) else { return 0 };
         self.api.store().len(id)
     }
 
-    /// How many objects of a kind are so. Nothing is copied, so it can be asked often.
+    /// The number of objects of a kind that match. Copies nothing, so it can be called often.
     #[must_use]
     pub fn count_where(&self, kind: &str, is_so: impl Fn(&Value) -> bool) -> usize {
         let Ok(id) = self.api.table_called(kind) else { return 0 };
@@ -223,20 +205,20 @@ impl FakeApi {
         objects.iter().filter(|object| is_so(&object.value)).count()
     }
 
-    /// Replaces an object, as `kubectl replace` would.
+    /// Replaces an object, as `kubectl replace` does.
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn update(&self, value: Value) -> Result<Reply, Failure> {
         self.replace(value, Part::Main).await
     }
 
-    /// Replaces an object's status, as its controller would.
+    /// Replaces an object's status, as its controller does.
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn update_status(&self, value: Value) -> Result<Reply, Failure> {
         self.replace(value, Part::Status).await
     }
@@ -251,7 +233,7 @@ impl FakeApi {
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn merge(
         &self,
         kind: &str,
@@ -268,7 +250,7 @@ impl FakeApi {
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn merge_status(
         &self,
         kind: &str,
@@ -281,11 +263,11 @@ impl FakeApi {
         self.api.patch(&operator(), id, &key, Part::Status, &patch).await.map(Reply::from)
     }
 
-    /// Deletes an object with the grace that it asks for.
+    /// Deletes an object with its own grace period.
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn delete(&self, kind: &str, namespace: &str, name: &str) -> Result<(), Failure> {
         self.delete_with(kind, namespace, name, json!({})).await
     }
@@ -294,7 +276,7 @@ impl FakeApi {
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn delete_with(
         &self,
         kind: &str,
@@ -307,11 +289,11 @@ impl FakeApi {
         self.api.delete(&operator(), id, &key, &options).await.map(drop)
     }
 
-    /// Sets how many replicas a workload is to have.
+    /// Sets the number of replicas of a workload.
     ///
     /// # Errors
     ///
-    /// What the server would refuse.
+    /// When the server rejects it.
     pub async fn scale(
         &self,
         kind: &str,
@@ -322,44 +304,44 @@ impl FakeApi {
         self.merge(kind, namespace, name, json!({ "spec": { "replicas": replicas } })).await
     }
 
-    /// Replaces what goes wrong from now on.
+    /// Replaces the faults.
     pub fn set_faults(&self, faults: Faults) {
         let down = faults.down;
         *lock(&self.api.faults) = faults;
         self.api.down.send_replace(down);
     }
 
-    /// From now on nothing goes wrong.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.set_faults(Faults::default());
     }
 
-    /// Forgets all history: the next watch from a version that anyone knows gets 410, and lists
-    /// that were begun cannot go on.
+    /// Compacts the history: watches from any version known so far get 410, and paged lists cannot be
+    /// continued.
     pub fn compact(&self) {
         self.api.store().compact();
         lock(&self.api.snapshots).clear();
     }
 
-    /// The version of the whole store.
+    /// The current resource version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.api.store().version()
     }
 
-    /// Every request so far, if [`Options::audit`] is on.
+    /// All requests so far, if [`Options::audit`] is on.
     #[must_use]
     pub fn audit(&self) -> Vec<AuditEntry> {
         lock(&self.api.audit).clone()
     }
 
-    /// Every binding that was ever accepted.
+    /// All bindings that were accepted.
     #[must_use]
     pub fn bindings(&self) -> Vec<Binding> {
         self.api.store().bindings.clone()
     }
 
-    /// Every pod that is not there any more, in the order in which they went.
+    /// All pods that were deleted, in order.
     #[must_use]
     pub fn departures(&self) -> Vec<Departure> {
         let gone = self.api.store().departures.clone();
@@ -367,13 +349,13 @@ impl FakeApi {
         gone.iter().map(departure).collect()
     }
 
-    /// Every call of a webhook so far.
+    /// All calls of webhooks so far.
     #[must_use]
     pub fn admissions(&self) -> Vec<AdmissionCall> {
         lock(&self.api.admission.calls).clone()
     }
 
-    /// How many pods a namespace may hold; what is over it is refused after webhooks have seen it.
+    /// Sets the pod quota of a namespace; pods beyond it are rejected after the webhooks were called.
     pub fn set_quota(&self, namespace: &str, pods: Option<usize>) {
         let mut quotas: std::sync::MutexGuard<'_, BTreeMap<String, usize>> =
             lock(&self.api.admission.quotas);
@@ -383,21 +365,21 @@ impl FakeApi {
         };
     }
 
-    /// Refuses the next creations of pods, after webhooks have seen them.
+    /// Rejects the next creations of pods, after the webhooks were called.
     pub fn refuse_next_pods(&self, count: usize) {
         *lock(&self.api.admission.refusals) = count;
     }
 
-    /// From now on no volume is provisioned: the claim's selected node is taken back.
+    /// Stops provisioning: the selected node of a claim is removed.
     pub fn fail_provisioning(&self, fail: bool) {
         *lock(&self.api.volumes_fail) = fail;
     }
 
-    /// Says whether a running pod is ready, as its kubelet would.
+    /// Sets whether a running pod is ready, as its kubelet does.
     ///
     /// # Errors
     ///
-    /// There is no such pod.
+    /// When there is no such pod.
     pub async fn set_ready(&self, namespace: &str, name: &str, ready: bool) -> Result<(), Failure> {
         let status = if ready { "True" } else { "False" };
         self.change_status(namespace, name, |pod| {
@@ -411,7 +393,7 @@ impl FakeApi {
     ///
     /// # Errors
     ///
-    /// There is no such pod.
+    /// When there is no such pod.
     pub async fn set_phase(&self, namespace: &str, name: &str, phase: &str) -> Result<(), Failure> {
         self.change_status(namespace, name, |pod| {
             pod["status"]["phase"] = json!(phase);

@@ -1,11 +1,11 @@
 //! A strict imitation of a Kubernetes API server, for tests. Not part of the product.
 //!
-//! [`FakeApi`] listens on this machine and answers as the real server is documented to: one
-//! version for all changes, lists in pages, watches with bookmarks, 409 for what is stale, 410 for
-//! what is forgotten, binding once, evictions within budgets, dry runs, webhooks over TLS. What it
-//! cannot imitate it refuses, so that a test does not pass by accident.
+//! [`FakeApi`] listens on a local port and answers as the real server is documented to: one resource
+//! version for all changes, paged lists, watches with bookmarks, 409 for stale writes, 410 for expired
+//! versions, one binding per pod, evictions within budgets, dry runs, webhooks over TLS. What it cannot
+//! imitate it rejects, so that no test passes by accident.
 //!
-//! It must never be lenient where the real server is not: code that works here is to work there.
+//! It must never be lenient where the real server is not: code that works here should work there.
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,14 +22,15 @@
 //!
 //! # What is not imitated
 //!
-//! Who owns which field (`managedFields`): an apply merges, never conflicts and never removes.
-//! Match conditions of webhooks are refused. Protobuf and tables are not spoken. Of custom
-//! resources the stored version is served, and their schemas are not enforced. No node is ever
-//! found dead, no taint evicts, no job runs, `minReadySeconds` is taken as zero, and a deployment
-//! that is scaled in the middle of a roll-out is not scaled in proportion. The kubelet starts
-//! whatever is bound to a node that exists, even if it does not fit.
+//! Field ownership (`managedFields`): an apply merges, never conflicts and never removes fields. Match
+//! conditions of webhooks are rejected. Protobuf and tables are not supported. Custom resources are served
+//! in their stored version, without schemas. Nodes never become unresponsive, taints do not evict, jobs do
+//! not run, `minReadySeconds` counts as zero, and a deployment that is scaled during a roll-out is not
+//! scaled proportionally. The kubelet starts whatever is bound to an existing node, even if it does not
+//! fit.
 
 mod admission;
+mod admission_state;
 mod api;
 mod controllers;
 mod create;
@@ -37,7 +38,7 @@ mod defaults;
 mod delete;
 mod failure;
 mod fake;
-
+mod json_patch;
 mod list;
 mod names;
 mod object;
@@ -50,6 +51,7 @@ pub mod samples;
 mod schema;
 mod selector;
 mod server;
+mod snapshots;
 mod store;
 mod subresources;
 mod update;
@@ -57,9 +59,10 @@ mod validate;
 mod view;
 mod watch;
 
-pub use admission::AdmissionCall;
+pub use admission_state::AdmissionCall;
 pub use failure::Failure;
-pub use fake::{FakeApi, Reply, StartError};
+pub use fake::{FakeApi, Reply};
 pub use options::{Account, AuditEntry, Faults, Options};
 pub use rbac::Rule;
+pub use server::StartError;
 pub use store::{Binding, Departure};

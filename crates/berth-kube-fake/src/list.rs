@@ -1,49 +1,18 @@
-//! Lists: of the newest state, of a state at a version, in pages that belong together.
+//! Lists: of the newest state, of the state at a version, in consistent pages.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
 
-use crate::api::{Api, lock};
+use crate::api::Api;
 use crate::failure::{Cause, Failure};
 use crate::object::{Key, Object};
 use crate::selector::Selection;
-use crate::store::TableId;
+use crate::store::{TableId, lock};
 use crate::view;
 
-/// How many paged lists can go on at the same time.
-const SNAPSHOTS_MAX: usize = 64;
-
-/// Which state: of a table, or of one namespace in it, at a version.
-type Moment = (TableId, Option<String>, u64);
-
-/// The states that paged lists go on with.
-#[derive(Default)]
-pub(crate) struct Snapshots {
-    states: HashMap<Moment, Arc<Vec<Arc<Object>>>>,
-    order: VecDeque<Moment>,
-}
-
-impl Snapshots {
-    fn keep(&mut self, at: Moment, state: Arc<Vec<Arc<Object>>>) {
-        if self.states.insert(at.clone(), state).is_none() {
-            self.order.push_back(at);
-        }
-        while self.order.len() > SNAPSHOTS_MAX {
-            if let Some(oldest) = self.order.pop_front() {
-                self.states.remove(&oldest);
-            }
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
-
-/// What a list or a watch asks for.
+/// The parameters of a list or a watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) selection: Selection,
@@ -55,12 +24,12 @@ pub(crate) struct Query {
     pub(crate) bookmarks: bool,
     pub(crate) timeout_s: Option<u64>,
     pub(crate) initial_events: Option<bool>,
-    /// Nothing but the metadata is wanted.
+    /// Only the metadata is requested.
     pub(crate) metadata_only: bool,
 }
 
 impl Query {
-    /// Refuses combinations that the API does not define.
+    /// Rejects combinations that the API does not define.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let refuse = |field: &str, text: &str| {
             let cause = Cause::forbidden(field, text);
@@ -117,7 +86,7 @@ impl Query {
         Ok(())
     }
 
-    /// The version as a number; none if it was not given.
+    /// The version as a number, if it was given.
     pub(crate) fn version(&self) -> Result<Option<u64>, Failure> {
         if self.version.is_empty() {
             return Ok(None);
@@ -130,9 +99,9 @@ impl Query {
     }
 }
 
-/// Where a paged list goes on.
+/// Where a paged list continues.
 struct Token {
-    /// 0: with whatever is there now, because the first state is lost.
+    /// 0: with the current state, because the first one is lost.
     version: u64,
     after: Key,
 }
@@ -165,13 +134,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// The page with nothing but the metadata of its items.
+    /// The page with only the metadata of its items.
     pub(crate) fn metadata_only(mut self) -> Self {
         self.items = self.items.iter().map(|object| view::metadata(object)).collect();
         self
     }
 
-    /// The list as the server sends it.
+    /// The list as it is sent.
     pub(crate) fn encode(&self, resource: &crate::resource::Resource) -> Bytes {
         let mut metadata = json!({ "resourceVersion": self.version.to_string() });
         if let Some(token) = &self.go_on {
@@ -199,12 +168,12 @@ impl Page {
 }
 
 impl Api {
-    /// Answers a list.
+    /// Handles a list request.
     pub(crate) fn list(&self, id: TableId, query: &Query) -> Result<Page, Failure> {
         query.check()?;
         let (state, version, after) = self.state_for(id, query)?;
         let resource = self.resource(id);
-        // The watch cache, which answers "any version", knows no pages.
+        // The watch cache, which answers "any version", has no pages.
         let paged = query.limit > 0 && query.version != "0";
         let start = match &after {
             Some(after) => state.partition_point(|object| object.key() <= *after),
@@ -228,7 +197,7 @@ impl Api {
         let mut page = Page { items, version, go_on: None, remaining: None };
         if more && let Some(after) = last {
             page.go_on = Some(Token { version, after }.write());
-            // Counting what a selector would let through is not done by the real one either.
+            // The real server does not count the items that a selector matches either.
             if !query.selection.has_selector() {
                 let inside = |object: &&Arc<Object>| query.selection.matches(&object.value);
                 page.remaining = Some(rest.filter(inside).count() + 1);
@@ -239,7 +208,7 @@ impl Api {
         Ok(page)
     }
 
-    /// The state that a list is of, its version, and the key after which the page starts.
+    /// The state of a list, its version, and the key after which the page starts.
     #[allow(clippy::type_complexity, reason = "three things that are used at once and only here")]
     fn state_for(
         &self,
@@ -285,7 +254,7 @@ impl Api {
             return Ok((Arc::new(all), store.version(), Some(token.after)));
         }
         let moment = (id, query.selection.namespace.clone(), token.version);
-        if let Some(state) = lock(&self.snapshots).states.get(&moment) {
+        if let Some(state) = lock(&self.snapshots).get(&moment) {
             return Ok((Arc::clone(state), token.version, Some(token.after)));
         }
         match store.state_at(home, token.version) {

@@ -1,17 +1,17 @@
-//! Which names an object may have, and how a generated one is made.
+//! Valid names of objects, and generated names.
 
 use serde_json::{Value, json};
 
 use crate::failure::Cause;
 use crate::resource::Resource;
 
-/// Consonants and digits that spell no words and are not mistaken for each other.
+/// Consonants and digits that form no words and are not confused.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// How long a generated name may be.
+/// The maximum length of a generated name.
 const GENERATED_MAX: usize = 63;
 
-/// A short random word.
+/// A short random suffix.
 pub(crate) fn random_word(length: usize) -> String {
     (0..length)
         .map(|_| {
@@ -20,7 +20,7 @@ pub(crate) fn random_word(length: usize) -> String {
         .collect()
 }
 
-/// A word that stands for a number, in the same letters.
+/// A suffix that encodes a number, in the same characters.
 pub(crate) fn word_for(mut number: u64) -> String {
     let mut word = String::new();
     for _ in 0..10 {
@@ -32,7 +32,7 @@ pub(crate) fn word_for(mut number: u64) -> String {
     word
 }
 
-/// A name made of a prefix and five random letters.
+/// A prefix with five random characters.
 pub(crate) fn generate(prefix: &str) -> String {
     let kept = prefix.get(..GENERATED_MAX - 5).unwrap_or(prefix);
     format!("{kept}{}", random_word(5))
@@ -51,7 +51,7 @@ pub(crate) fn is_label(text: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// A DNS subdomain: labels with dots between.
+/// A DNS subdomain: labels separated by dots.
 pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label_of_subdomain)
 }
@@ -67,7 +67,7 @@ fn is_label_of_subdomain(text: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// What is wrong with an object's name.
+/// What is invalid about an object's name.
 pub(crate) fn check(resource: &Resource, name: &str) -> Option<Cause> {
     let value: Value = json!(name);
     match resource.plural.as_str() {

@@ -1,5 +1,4 @@
-//! Objects as they are stored: JSON that is encoded once and shared by all who read it, and short
-//! ways to the fields that everything has.
+//! Stored objects: JSON that is encoded once and shared by all readers, with accessors for common fields.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::resource::Resource;
 
-/// Where an object lives in its table. Sorted as etcd sorts: by namespace, then by name.
+/// The key of an object in its table. Ordered as in etcd: by namespace, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) namespace: Arc<str>,
@@ -26,7 +25,7 @@ impl Key {
     }
 }
 
-/// One version of one object. Never changes.
+/// One version of an object; immutable.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) value: Value,
@@ -35,7 +34,7 @@ pub(crate) struct Object {
     bare: OnceLock<Bytes>,
 }
 
-/// An object without `apiVersion` and `kind`: so the items of a list are sent.
+/// An object without `apiVersion` and `kind`, as in the items of a list.
 struct Bare<'a>(&'a Value);
 
 impl Serialize for Bare<'_> {
@@ -62,8 +61,8 @@ impl Object {
         })
     }
 
-    /// Appends the object as an item of a list. Lists of built-in kinds leave out the items' kind,
-    /// so that a reader which needs it is caught here.
+    /// Appends the object as an item of a list. Lists of built-in kinds omit the kind of the items, so that
+    /// a client that relies on it fails here.
     pub(crate) fn write_item(&self, out: &mut BytesMut) {
         if self.resource.custom {
             self.write_whole(out);
@@ -133,7 +132,7 @@ pub(crate) fn owners(value: &Value) -> impl Iterator<Item = &Value> {
     items(&value["metadata"]["ownerReferences"])
 }
 
-/// The uid of the one owner that manages this object.
+/// The uid of the controller of this object.
 pub(crate) fn controller_uid(value: &Value) -> Option<&str> {
     owners(value).find(|owner| owner["controller"] == true)?["uid"].as_str()
 }
@@ -147,7 +146,7 @@ pub(crate) fn condition<'a>(value: &'a Value, kind: &str) -> Option<&'a str> {
     items(&value["status"]["conditions"]).find(|entry| entry["type"] == kind)?["status"].as_str()
 }
 
-/// Sets a condition; the time of its last change moves only when its status does.
+/// Sets a condition; its transition time changes only with its status.
 pub(crate) fn set_condition(value: &mut Value, kind: &str, status: &str, more: &Value) {
     let now = now();
     let mut wanted = json!({ "type": kind, "status": status, "lastTransitionTime": now });
@@ -170,14 +169,14 @@ pub(crate) fn set_condition(value: &mut Value, kind: &str, status: &str, more: &
     }
 }
 
-/// Removes a field; nothing happens if it is not there.
+/// Removes a field, if it exists.
 pub(crate) fn remove(value: &mut Value, field: &str) {
     if let Some(map) = value.as_object_mut() {
         map.remove(field);
     }
 }
 
-/// Removes what is null or an empty map or list below `metadata`: the real server never sends it.
+/// Removes nulls, empty maps and empty lists below `metadata`: the real server never sends them.
 pub(crate) fn tidy_metadata(value: &mut Value) {
     let Some(metadata) = value["metadata"].as_object_mut() else { return };
     metadata.retain(|_, field| match field {
@@ -189,7 +188,7 @@ pub(crate) fn tidy_metadata(value: &mut Value) {
     });
 }
 
-/// The time in the form of `metav1.Time`: whole seconds.
+/// The current time in the format of `metav1.Time`: whole seconds.
 pub(crate) fn now() -> String {
     after(0)
 }

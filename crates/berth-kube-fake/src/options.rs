@@ -1,4 +1,4 @@
-//! What a test can ask of the imitation.
+//! Options of the server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,48 +6,47 @@ use std::time::Duration;
 
 use crate::rbac::Rule;
 
-/// How the server is to behave.
+/// How the server behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Of a thousand requests, how many fail before anything is done.
+    /// Requests per thousand that fail before anything is done.
     pub error_rate_permille: u32,
-    /// Of a thousand writes, how many are done although the caller is told that they failed, or
-    /// is told nothing.
+    /// Writes per thousand that are done although the client gets an error or no response.
     pub lost_reply_permille: u32,
-    /// How often every watch is cut off in the middle.
+    /// How often every watch is cut.
     pub drop_watches_every: Option<Duration>,
-    /// How long every request waits before it is looked at.
+    /// The delay of every request.
     pub latency: Option<Duration>,
-    /// How often a watch that allows it gets a bookmark.
+    /// How often a watch gets a bookmark, if it allows them.
     pub bookmark_every: Option<Duration>,
-    /// How many events of each resource are kept; older versions give 410.
+    /// Events kept per resource; older versions give 410.
     pub history: usize,
-    /// A watch from too old a version is refused with the HTTP code 410; else the answer is 200
-    /// and the stream holds one error, which is what servers do whose watch cache is on.
+    /// Whether a watch from an expired version fails with HTTP code 410; else the response is 200 and the
+    /// stream contains one error, as from servers with a watch cache.
     pub plain_gone: bool,
-    /// Bound pods become ready, and terminating pods go away.
+    /// Whether bound pods become ready, and terminating pods are deleted.
     pub kubelet: bool,
     /// How long the kubelet takes for either.
     pub kubelet_delay: Duration,
-    /// Deployments, replica sets, stateful sets and the garbage collector do their work.
+    /// Whether deployments, replica sets, stateful sets and the garbage collector run.
     pub controllers: bool,
-    /// Disruption budgets are kept up to date; without it no healthy pod that has one is evicted.
+    /// Whether disruption budgets are updated; without it no healthy pod with a budget can be evicted.
     pub budgets: bool,
-    /// Claims are bound to volumes, and volumes are provisioned.
+    /// Whether claims are bound and volumes are provisioned.
     pub volume_binder: bool,
-    /// The bearer token without which a request is refused.
+    /// The bearer token that requests need.
     pub token: Option<String>,
-    /// Who the bearer of the token is.
+    /// The user of the token.
     pub user: String,
-    /// HTTPS with a certificate of its own making.
+    /// Whether to serve HTTPS with a generated certificate.
     pub tls: bool,
-    /// Every request is written down.
+    /// Whether all requests are recorded.
     pub audit: bool,
-    /// What callers may do; `None`: everything.
+    /// Permissions of the user; `None`: everything.
     pub rbac: Option<Vec<Rule>>,
-    /// Further callers, each with a token, a name and rights of its own.
+    /// Further users, each with a token, a name and permissions.
     pub accounts: Vec<Account>,
-    /// Where the webhooks' services are: `namespace/name` to an address on this machine.
+    /// Addresses of the services of webhooks: `namespace/name` to a local address.
     pub services: BTreeMap<String, SocketAddr>,
 }
 
@@ -77,29 +76,29 @@ impl Default for Options {
     }
 }
 
-/// A caller besides the first one.
+/// An additional user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The bearer token.
     pub token: String,
-    /// Who bears it, such as `system:serviceaccount:berth:webhook`.
+    /// Its name, such as `system:serviceaccount:berth:webhook`.
     pub user: String,
-    /// What it may do; `None`: everything.
+    /// Its permissions; `None`: everything.
     pub rbac: Option<Vec<Rule>>,
 }
 
-/// What goes wrong; can be changed while the server runs.
+/// Faults; they can be changed while the server runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Of a thousand requests, how many fail before anything is done.
+    /// Requests per thousand that fail before anything is done.
     pub error_rate_permille: u32,
-    /// Of a thousand writes, how many are done without the caller learning of it.
+    /// Writes per thousand that are done without the client learning of it.
     pub lost_reply_permille: u32,
-    /// How often every watch is cut off.
+    /// How often every watch is cut.
     pub drop_watches_every: Option<Duration>,
-    /// How long every request waits.
+    /// The delay of every request.
     pub latency: Option<Duration>,
-    /// Nobody gets through: connections are cut, and so are watches that are under way.
+    /// The server is unreachable: connections are cut, including watches.
     pub down: bool,
     /// Only requests for this resource (`pods`, `pods/binding`) fail; `None`: all.
     pub only: Option<String>,
@@ -118,7 +117,7 @@ impl Options {
     }
 }
 
-/// One request, as it was answered.
+/// A recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
@@ -131,14 +130,14 @@ pub struct AuditEntry {
     pub namespace: String,
     /// May be empty.
     pub name: String,
-    /// What the caller calls itself.
+    /// The user agent.
     pub user_agent: String,
     /// The HTTP code; 0 if the connection was closed without an answer.
     pub code: u16,
-    /// Nothing was to be kept.
+    /// Whether it was a dry run.
     pub dry_run: bool,
-    /// Whether the request was carried out, whatever the caller was told.
+    /// Whether the request was carried out, whatever the client was told.
     pub done: bool,
-    /// When it came.
+    /// When it arrived.
     pub at: jiff::Timestamp,
 }

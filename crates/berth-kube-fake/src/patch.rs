@@ -1,12 +1,12 @@
-//! The four kinds of patches.
+//! The four types of patches.
 
-pub(crate) mod json_patch;
 mod strategic;
 
 use serde_json::{Value, json};
 
 use crate::api::{Api, Done, Writer};
 use crate::failure::Failure;
+use crate::json_patch;
 use crate::object::Key;
 use crate::store::TableId;
 use crate::update::Part;
@@ -26,7 +26,7 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
 impl Patch {
-    /// Reads the body as its media type says.
+    /// Reads the body by its media type.
     pub(crate) fn read(media_type: &str, body: &[u8]) -> Result<Self, Failure> {
         let kind = media_type.split(';').next().unwrap_or_default().trim();
         let json = || {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-/// The smallest amount that is kept.
+/// The smallest amount that is represented.
 const NANO: i128 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ enum Form {
     Exponent,
 }
 
-/// An exact amount, in billionths, and the kind of suffix that it is written with.
+/// An exact amount in billionths, with the type of its suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantity {
     pub(crate) nanos: i128,
@@ -39,7 +39,7 @@ fn power(exponent: i32) -> Option<i128> {
 }
 
 impl Quantity {
-    /// Reads one; `None` if it is malformed.
+    /// Parses one; `None` if it is malformed.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (negative, rest) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -55,7 +55,7 @@ impl Quantity {
         let (multiplier, form) = suffix_value(suffix)?;
         let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
         let amount = digits.checked_mul(multiplier)?;
-        // What is finer than a billionth is rounded up.
+        // Finer amounts are rounded up.
         let nanos = amount / scale + i128::from(amount % scale != 0);
         Some(Self { nanos: if negative { -nanos } else { nanos }, form })
     }
@@ -109,7 +109,7 @@ const MAPS: [&str; 7] =
 /// The fields that are one quantity.
 const SINGLE: [&str; 2] = ["sizeLimit", "maximumVolumeSize"];
 
-/// Puts all quantities below a value in canonical form. The error names one that is malformed.
+/// Normalizes all quantities below a value. The error names a malformed one.
 pub(crate) fn canonicalise(value: &mut Value) -> Result<(), String> {
     match value {
         Value::Array(list) => list.iter_mut().try_for_each(canonicalise),
@@ -132,7 +132,7 @@ pub(crate) fn canonicalise(value: &mut Value) -> Result<(), String> {
     }
 }
 
-/// Puts one quantity in canonical form.
+/// Normalizes one quantity.
 pub(crate) fn one(value: &mut Value) -> Result<(), String> {
     let text = match &*value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! What callers may do, read from the same documents that are installed in a cluster.
+//! Permissions, read from the same manifests that are applied to a cluster.
 
 use serde_json::Value;
 
@@ -7,19 +7,19 @@ use crate::object;
 /// One rule of a `ClusterRole` or `Role`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The one namespace that it is about; `None`: all, and what has no namespace.
+    /// The namespace that it applies to; `None`: all, and cluster-scoped resources.
     pub namespace: Option<String>,
     /// API groups; the core group is empty.
     pub groups: Vec<String>,
     /// Resources, `pods` or `pods/binding`.
     pub resources: Vec<String>,
-    /// The only names that it is about; empty: all.
+    /// The only names that it applies to; empty: all.
     pub names: Vec<String>,
     /// `get`, `list` and so on.
     pub verbs: Vec<String>,
 }
 
-/// What a request wants, in the words of rights.
+/// The attributes of a request for authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wish<'a> {
     pub(crate) verb: &'a str,
@@ -30,12 +30,12 @@ pub(crate) struct Wish<'a> {
 }
 
 impl Rule {
-    /// Reads the rules of all `ClusterRole`s and `Role`s in a text of YAML documents. A role
-    /// without a namespace of its own is taken as one of `namespace`.
+    /// Reads the rules of all `ClusterRole`s and `Role`s in YAML documents. A role without a namespace is
+    /// taken as one of `namespace`.
     ///
     /// # Errors
     ///
-    /// A document that is no YAML, or a rule that names no verbs.
+    /// When a document is not YAML, or a rule has no verbs.
     pub fn from_yaml(text: &str, namespace: &str) -> Result<Vec<Self>, String> {
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
@@ -81,7 +81,7 @@ impl Rule {
         });
         let namespace_fits =
             self.namespace.as_ref().is_none_or(|namespace| namespace == wish.namespace);
-        // A rule for certain names covers neither creations nor unnamed lists.
+        // A rule with names covers neither creations nor lists.
         let name_fits = self.names.is_empty() || self.names.iter().any(|name| name == wish.name);
         namespace_fits
             && name_fits

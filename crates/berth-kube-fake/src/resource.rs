@@ -1,22 +1,22 @@
-//! The table of resources: what is served, under which names, and how it differs.
+//! The resources that are served: names and properties.
 //!
-//! Built-in resources are fixed; a custom one is there while its definition is.
+//! Built-in resources are fixed; a custom one exists while its definition does.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Where a resource's number of replicas stands, for the subresource `scale`.
+/// Where the number of replicas is, for the subresource `scale`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     pub(crate) spec_replicas: String,
     pub(crate) status_replicas: String,
-    /// Of a custom resource: a string that holds a selector. `None`: `.spec.selector`.
+    /// For a custom resource: the field with the selector as a string. `None`: `.spec.selector`.
     pub(crate) selector: Option<String>,
 }
 
-/// One kind of object that is served.
+/// A resource type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resource {
     pub(crate) group: String,
@@ -29,13 +29,13 @@ pub(crate) struct Resource {
     pub(crate) scale: Option<Scale>,
     /// Further subresources: `binding`, `eviction`.
     pub(crate) others: &'static [&'static str],
-    /// A PUT may create it.
+    /// Whether a PUT may create it.
     pub(crate) upsert: bool,
-    /// A PUT need not name the version that it replaces.
+    /// Whether a PUT may omit the resource version.
     pub(crate) unconditional: bool,
-    /// A deletion answers with the object; else with a `Status`.
+    /// Whether a deletion returns the object; else a `Status`.
     pub(crate) returns_deleted: bool,
-    /// Changes of `spec` are counted.
+    /// Whether changes of `spec` increase the generation.
     pub(crate) counted: bool,
     pub(crate) custom: bool,
     /// The resource whose objects this one shows in another shape.
@@ -67,7 +67,7 @@ impl Resource {
         }
     }
 
-    /// Whether a person who writes `word` means this resource.
+    /// Whether `word` names this resource, as with kubectl.
     pub(crate) fn is_called(&self, word: &str) -> bool {
         self.kind == word
             || self.plural == word
@@ -78,9 +78,9 @@ impl Resource {
 
 const POD_SUBRESOURCES: &[&str] = &["binding", "eviction", "resize", "ephemeralcontainers"];
 
-/// How a built-in resource differs from a plain one, in letters: `s` status, `r` replicas (scale),
-/// `u` a PUT may create, `x` a PUT must name the version, `d` a deletion answers with the object,
-/// `g` changes of `spec` are counted, `c` cluster-wide.
+/// Properties of a built-in resource, as letters: `s` status, `r` replicas (scale), `u` a PUT may create,
+/// `x` a PUT must name the version, `d` a deletion returns the object, `g` changes of `spec` increase the
+/// generation, `c` cluster-scoped.
 fn built_in(group: &str, plural: &str, kind: &str, letters: &str) -> Resource {
     let has = |letter: char| letters.contains(letter);
     Resource {
@@ -106,7 +106,7 @@ fn built_in(group: &str, plural: &str, kind: &str, letters: &str) -> Resource {
     }
 }
 
-/// All resources that need no definition.
+/// All built-in resources.
 pub(crate) fn built_ins() -> Vec<Arc<Resource>> {
     const STORAGE: &str = "storage.k8s.io";
     let mut all = vec![
@@ -155,7 +155,7 @@ pub(crate) fn built_ins() -> Vec<Arc<Resource>> {
     all.into_iter().map(Arc::new).collect()
 }
 
-/// The resource that a `CustomResourceDefinition` defines: its stored version, if that is served.
+/// The resource of a `CustomResourceDefinition`: its stored version, if that is served.
 /// Conversion between versions is not imitated.
 pub(crate) fn defined_by(definition: &Value) -> Option<Resource> {
     let spec = &definition["spec"];

@@ -1,4 +1,4 @@
-//! Objects that many tests need.
+//! Sample objects for tests.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub fn virtual_machine_definition() -> Value {
     definition("vm.neon.tech", "VirtualMachine", "virtualmachines", &json!({ "status": {} }))
 }
 
-/// The definition of `rollouts.example.dev`: a controller of its own kind, with a scale.
+/// The definition of `rollouts.example.dev`: a custom controller with a scale.
 #[must_use]
 pub fn rollout_definition() -> Value {
     let subresources = json!({
@@ -42,7 +42,7 @@ pub fn rollout_definition() -> Value {
     definition("example.dev", "Rollout", "rollouts", &subresources)
 }
 
-/// A node that is ready, with so many milli-CPUs and MiB.
+/// A ready node with this many millicores and MiB.
 #[must_use]
 pub fn node(name: &str, cpu_milli: u64, memory_mib: u64) -> Value {
     let amounts = json!({
@@ -58,7 +58,7 @@ pub fn node(name: &str, cpu_milli: u64, memory_mib: u64) -> Value {
     })
 }
 
-/// A pod with one container, for the scheduler of that name.
+/// A pod with one container for this scheduler.
 #[must_use]
 pub fn pod(namespace: &str, name: &str, scheduler: &str, cpu_milli: u64, memory_mib: u64) -> Value {
     let requests = json!({

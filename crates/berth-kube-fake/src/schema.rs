@@ -1,5 +1,5 @@
-//! The shapes of built-in kinds. What has the wrong type is refused; what nobody knows is dropped,
-//! as a server that was not asked to be strict drops it.
+//! The schemas of built-in kinds. Wrong types are rejected; unknown fields are dropped, as by a server that
+//! was not asked for strict validation.
 
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 use crate::quantity;
 use crate::resource::Resource;
 
-/// Reads an object as its kind and writes it again.
+/// Decodes an object as its kind and encodes it again.
 fn through<K: Serialize + DeserializeOwned>(value: Value) -> Result<Value, serde_json::Error> {
     serde_json::to_value(serde_json::from_value::<K>(value)?)
 }
 
-/// The object as the server understands it, or what is wrong with its shape.
+/// The object as the server decodes it, or what is wrong with its types.
 pub(crate) fn normalise(resource: &Resource, mut value: Value) -> Result<Value, Failure> {
     if !value.is_object() {
         return Err(cannot_be_handled(
@@ -88,11 +88,11 @@ fn cannot_be_handled(resource: &Resource, why: &str) -> Failure {
     ))
 }
 
-/// Refuses an object of another kind than the path says.
+/// Rejects an object of another kind than the path.
 pub(crate) fn check_kind(resource: &Resource, value: &Value) -> Result<(), Failure> {
     let kind = value["kind"].as_str().unwrap_or_default();
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
-    // The server knows what is meant; only custom resources must say it.
+    // The server infers the kind; only custom resources must state it.
     let optional = !resource.custom;
     let kind_fits = kind == resource.kind || (optional && kind.is_empty());
     let version_fits =

@@ -33,7 +33,7 @@ impl Requirement {
     }
 }
 
-/// What a label selector asks for: all of it must hold.
+/// A label selector: all requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Labels(Vec<Requirement>);
 
@@ -159,12 +159,12 @@ pub(crate) fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_name_part(text)
 }
 
-/// What a field selector asks for.
+/// A field selector.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fields(Vec<(String, String, bool)>);
 
 impl Fields {
-    /// Reads `a=b,c!=d`. Each resource knows a few fields; any other is refused.
+    /// Parses `a=b,c!=d`. Each resource supports a few fields; any other is rejected.
     pub(crate) fn parse(text: &str, resource: &Resource) -> Result<Self, Failure> {
         let mut all = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -194,7 +194,7 @@ impl Fields {
         self.0.is_empty()
     }
 
-    /// The one name that can match, if the selector says so.
+    /// The only name that can match, if there is one.
     pub(crate) fn name(&self) -> Option<&str> {
         self.0
             .iter()
@@ -267,7 +267,7 @@ fn is_known_field(resource: &Resource, field: &str) -> bool {
         || more.contains(&field)
 }
 
-/// What a list or a watch is limited to.
+/// The scope of a list or a watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     pub(crate) namespace: Option<String>,
@@ -282,7 +282,7 @@ impl Selection {
             && self.fields.matches(value)
     }
 
-    /// Whether anything but the namespace limits it.
+    /// Whether anything but the namespace restricts it.
     pub(crate) fn has_selector(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The part that listens: connections, sign-in, rights, faults, and the record of requests.
+//! The HTTP server: connections, authentication, permissions, faults, and the audit log.
 
 mod answer;
 mod discovery;
@@ -18,22 +18,40 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use crate::api::{Api, User, lock};
+use crate::api::{Api, User};
 use crate::failure::Failure;
 use crate::options::AuditEntry;
 use crate::rbac::{Rule, Wish};
+use crate::store::lock;
 use crate::watch::Cut;
 use answer::Answer;
 use route::{Call, Target};
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No port is available.
+    #[error("no port is available on this machine")]
+    Listen(#[from] std::io::Error),
+    /// No certificate could be created.
+    #[error("failed to create a certificate")]
+    Certificate(#[from] rcgen::Error),
+    /// The certificate is invalid.
+    #[error("invalid certificate")]
+    Tls(#[from] rustls::Error),
+    /// The initial objects could not be created.
+    #[error("failed to create the initial objects")]
+    Populate(#[from] Failure),
+}
+
 pub(crate) use tls::Identity;
 
-/// How long a body may be.
+/// The maximum length of a body.
 const BODY_MAX: usize = 3 * 1024 * 1024;
 
-/// How long a caller waits who is told nothing for a while.
+/// How long a client waits for a delayed failure.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// A request, read.
+/// A request with its body.
 pub(crate) struct Asked {
     pub(crate) call: Call,
     pub(crate) headers: HeaderMap,
@@ -41,7 +59,7 @@ pub(crate) struct Asked {
     pub(crate) user: User,
 }
 
-/// Takes connections until the server is stopped.
+/// Accepts connections until the server stops.
 pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, identity: Option<Identity>) {
     let stop = api.stop.clone();
     loop {
@@ -75,19 +93,19 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(api: Arc<A
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // A connection that breaks is its caller's concern.
+        // Errors of a connection are the client's.
         _ = connection => {}
         () = stop.cancelled() => {}
     }
 }
 
-/// What a fault does to one request.
+/// The effect of a fault on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
     /// Nothing is done.
     Refuse,
-    /// All is done and the caller does not learn of it.
+    /// Everything is done, and the client does not learn of it.
     LoseReply,
 }
 
@@ -166,7 +184,7 @@ async fn respond(
     finish(api, entry, Ok(answer))
 }
 
-/// Writes the request down and sends the answer, or cuts the connection.
+/// Records the request and sends the response, or cuts the connection.
 fn finish(
     api: &Api,
     mut entry: AuditEntry,
@@ -179,7 +197,7 @@ fn finish(
     outcome.map(Answer::into_response)
 }
 
-/// One of the ways in which a server says that it cannot.
+/// A random server error.
 async fn refusal() -> Result<Answer, Cut> {
     match fastrand::u32(..4) {
         0 => Ok(Answer::from(Failure::internal("etcdserver: request timed out"))),
@@ -189,7 +207,7 @@ async fn refusal() -> Result<Answer, Cut> {
     }
 }
 
-/// One of the ways in which an answer gets lost.
+/// A random way to lose a response.
 async fn lost() -> Result<Answer, Cut> {
     match fastrand::u32(..3) {
         0 => Ok(Answer::from(Failure::internal("etcdserver: request timed out"))),
@@ -205,7 +223,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Who the caller is, and what it may do.
+/// The user of a request, and its permissions.
 fn sign_in<'a>(
     api: &'a Api,
     headers: &HeaderMap,

@@ -1,12 +1,12 @@
-//! The objects, their history and the one number that orders all changes.
+//! Objects, their history and the resource version that orders all changes.
 //!
-//! Nothing here checks a request: the store does what it is told, under one lock that is held
-//! briefly. Every change raises the version of the whole store by one, so versions of different
-//! resources can be compared, and a list's version says from where a watch must go on.
+//! Checks no requests; all access is under one lock that is held briefly. Every change increases the
+//! version of the whole store by one, so versions of different resources can be compared, and the version
+//! of a list tells from where a watch continues.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
@@ -16,11 +16,16 @@ use crate::failure::Failure;
 use crate::object::{self, Key, Object};
 use crate::resource::Resource;
 
-/// Which table.
+/// Takes a lock. A test that panicked while it held one has failed anyway.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TableId(usize);
 
-/// What happened to an object.
+/// The type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Added,
@@ -43,14 +48,14 @@ impl Change {
 pub(crate) struct Event {
     pub(crate) change: Change,
     pub(crate) version: u64,
-    /// The object after the change; of a deletion, its last state with the version of the deletion.
+    /// The object after the change; for a deletion, its last state with the version of the deletion.
     pub(crate) object: Arc<Object>,
     pub(crate) before: Option<Arc<Object>>,
     line: OnceLock<Bytes>,
 }
 
 impl Event {
-    /// The line that tells watchers of it, encoded once for all of them.
+    /// The line for watches, encoded once for all of them.
     pub(crate) fn line(&self) -> Bytes {
         self.line.get_or_init(|| line(self.change, &self.object)).clone()
     }
@@ -70,18 +75,18 @@ pub(crate) fn line(change: Change, object: &Object) -> Bytes {
 /// The objects of one resource.
 pub(crate) struct Table {
     pub(crate) resource: Arc<Resource>,
-    /// A custom resource is served while its definition is there.
+    /// Whether it is served; a custom resource is, while its definition exists.
     pub(crate) served: bool,
     objects: BTreeMap<Key, Arc<Object>>,
     events: VecDeque<Arc<Event>>,
-    /// The last event that is no longer kept: who has not seen it has lost something.
+    /// The version of the last event that was dropped.
     dropped: u64,
-    /// No watch can start before this version, and no state before it is known.
+    /// No watch can start before this version, and no earlier state is known.
     forgotten: u64,
     changed: watch::Sender<u64>,
 }
 
-/// A binding that was accepted, as [`crate::FakeApi::bindings`] tells of it.
+/// An accepted binding; see [`crate::FakeApi::bindings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// `namespace/name` of the pod.
@@ -90,20 +95,20 @@ pub struct Binding {
     pub uid: String,
     /// The node it was bound to.
     pub node: String,
-    /// The version of the store that the binding made: later bindings have larger ones.
+    /// The version of the binding, which orders it among other changes.
     pub seq: u64,
 }
 
-/// A pod that is not there any more, as [`crate::FakeApi::departures`] tells of it.
+/// A deleted pod; see [`crate::FakeApi::departures`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Departure {
-    /// The pod as it was last.
+    /// The last state of the pod.
     pub pod: Value,
-    /// The version of the store that its removal made: comparable with those of bindings.
+    /// The version of its deletion, comparable with those of bindings.
     pub seq: u64,
 }
 
-/// Everything that is stored.
+/// All tables.
 pub(crate) struct Store {
     version: u64,
     history: usize,
@@ -135,7 +140,7 @@ impl Store {
         self.version
     }
 
-    /// Adds a table, or takes the one that such a resource had before.
+    /// Adds a table, or reuses the one that the resource had before.
     pub(crate) fn add_table(&mut self, resource: Arc<Resource>) -> TableId {
         let same = |table: &Table| {
             table.resource.group == resource.group && table.resource.plural == resource.plural
@@ -184,7 +189,7 @@ impl Store {
             .map(|(id, _)| id)
     }
 
-    /// Where the objects are that a resource shows: its own table but for a view.
+    /// The table with the objects of a resource: its own, except for a view.
     pub(crate) fn home(&self, id: TableId) -> TableId {
         match self.tables[id.0].resource.view_of {
             Some(plural) => self.find("", plural).unwrap_or(id),
@@ -200,7 +205,7 @@ impl Store {
         self.tables[id.0].objects.len()
     }
 
-    /// All objects of a table, or those of one namespace, in order.
+    /// All objects of a table, or of one namespace, in order.
     pub(crate) fn iter(
         &self,
         id: TableId,
@@ -216,12 +221,12 @@ impl Store {
         })
     }
 
-    /// Where the object with this uid is.
+    /// The table and key of an object, by uid.
     pub(crate) fn by_uid(&self, uid: &str) -> Option<&(TableId, Key)> {
         self.places.get(uid)
     }
 
-    /// The objects that name this uid as one of their owners.
+    /// Objects with this uid among their owners.
     pub(crate) fn owned_by(&self, uid: &str) -> impl Iterator<Item = &Arc<Object>> {
         let places = self.owned.get(uid).into_iter().flatten();
         places.filter_map(|(id, key)| self.get(*id, key))
@@ -231,7 +236,7 @@ impl Store {
         self.owned.get(uid).into_iter().flatten().cloned().collect()
     }
 
-    /// Writes an object and tells watchers.
+    /// Writes an object and notifies watches.
     pub(crate) fn put(&mut self, id: TableId, mut value: Value) -> Arc<Object> {
         self.version += 1;
         value["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -248,7 +253,7 @@ impl Store {
         new
     }
 
-    /// Removes an object and tells watchers. The answer is its last state.
+    /// Deletes an object and notifies watches. Returns its last state.
     pub(crate) fn remove(&mut self, id: TableId, key: &Key) -> Option<Arc<Object>> {
         let before = self.tables[id.0].objects.remove(key)?;
         self.version += 1;
@@ -302,8 +307,8 @@ impl Store {
         table.changed.send_replace(version);
     }
 
-    /// Forgets all history, as a compaction does. The version moves on, so that every version
-    /// that anyone has seen is now too old.
+    /// Drops all history, as a compaction does. The version increases, so that every version seen so far
+    /// is expired.
     pub(crate) fn compact(&mut self) {
         self.version += 1;
         for table in &mut self.tables {
@@ -316,7 +321,7 @@ impl Store {
         }
     }
 
-    /// Tells when a table changes.
+    /// Notifies of changes of a table.
     pub(crate) fn subscribe(&self, id: TableId) -> watch::Receiver<u64> {
         self.tables[id.0].changed.subscribe()
     }
@@ -327,8 +332,7 @@ impl Store {
         if version < forgotten { Err(Failure::too_old(version, forgotten)) } else { Ok(()) }
     }
 
-    /// What happened to a table after a version, at most `limit` events. Who has seen all that was
-    /// dropped has lost nothing.
+    /// Events of a table after a version, at most `limit`; an error if some of them were dropped.
     pub(crate) fn events_after(
         &self,
         id: TableId,
@@ -343,7 +347,7 @@ impl Store {
         Ok(table.events.iter().skip(start).take(limit).cloned().collect())
     }
 
-    /// The table as it was at a version: today's objects, with all later changes undone.
+    /// The table at a version: the current objects with all later changes undone.
     pub(crate) fn state_at(&self, id: TableId, version: u64) -> Result<Vec<Arc<Object>>, Failure> {
         let table = &self.tables[id.0];
         self.check_start(id, version)?;
@@ -361,7 +365,7 @@ impl Store {
         Ok(objects.into_values().collect())
     }
 
-    /// Drops all that a table holds, telling watchers.
+    /// Deletes everything in a table, and notifies watches.
     pub(crate) fn clear(&mut self, id: TableId) {
         let keys: Vec<Key> = self.tables[id.0].objects.keys().cloned().collect();
         for key in keys {

@@ -1,4 +1,4 @@
-//! What is done to objects through a door of its own.
+//! Subresources with logic of their own: binding, eviction, scale.
 
 mod binding;
 mod eviction;

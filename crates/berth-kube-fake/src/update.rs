@@ -1,4 +1,4 @@
-//! Changing objects: PUT, PATCH and the subresources that write a part of the object.
+//! Updates objects: PUT, PATCH and the subresources that write a part of the object.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::resource::Resource;
 use crate::store::TableId;
 use crate::{defaults, schema, validate, view};
 
-/// How often a change is computed anew because someone else wrote meanwhile.
+/// Attempts at a change that conflicts with other writers.
 const TRIES: usize = 20;
 
-/// Which part of the object a request may write.
+/// The part of an object that a request may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All but the status, if there is a subresource for it.
+    /// Everything except the status, if there is a subresource for it.
     Main,
     Status,
-    /// Containers' resources only.
+    /// Only the resources of containers.
     Resize,
     /// The server's own change: every field is taken, nothing is checked.
     Whole,
@@ -37,7 +37,7 @@ impl Part {
     }
 }
 
-/// Fields that a caller cannot change.
+/// Fields that clients cannot change.
 const FIXED: [&str; 7] = [
     "name",
     "namespace",
@@ -55,7 +55,7 @@ fn copy(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// Refuses a change that was made to another version or another object.
+/// Rejects a change to another version or another object.
 pub(crate) fn check_versions(
     resource: &Resource,
     old: &Value,
@@ -83,7 +83,7 @@ pub(crate) fn check_versions(
     }
 }
 
-/// The object that results when `part` of `new` is written over `old`.
+/// The object after `part` of `new` was written over `old`.
 fn combined(resource: &Resource, old: &Value, mut new: Value, part: Part) -> Value {
     for field in FIXED {
         copy(&mut new["metadata"], &old["metadata"], field);
@@ -101,7 +101,7 @@ fn combined(resource: &Resource, old: &Value, mut new: Value, part: Part) -> Val
         Part::Status => {
             let mut result = old.clone();
             copy(&mut result, &new, "status");
-            // Of pods and nodes the real server also takes labels and annotations here.
+            // For pods and nodes the real server also accepts labels and annotations here.
             if matches!(resource.kind.as_str(), "Pod" | "Node") && !resource.custom {
                 copy(&mut result["metadata"], &new["metadata"], "labels");
                 copy(&mut result["metadata"], &new["metadata"], "annotations");
@@ -139,8 +139,8 @@ fn count_generation(resource: &Resource, old: &Value, mut new: Value) -> Value {
 }
 
 impl Api {
-    /// Changes an object. `change` makes the new version from the current one, and may be asked
-    /// again if someone else wrote meanwhile.
+    /// Changes an object. `change` makes the new version from the current one, and is called again after
+    /// a conflict.
     pub(crate) async fn modify(
         &self,
         writer: &Writer,
@@ -185,7 +185,7 @@ impl Api {
         Err(Failure::stale(&resource, &key.name))
     }
 
-    /// Stores a new version, unless the old one is no longer current.
+    /// Stores a new version, unless the old one is outdated.
     fn store_changed(
         &self,
         writer: &Writer,
@@ -203,7 +203,7 @@ impl Api {
             return Ok(None);
         }
         if new == old.value {
-            // Nothing changed: nothing is written and nobody is told.
+            // Nothing changed: nothing is written, and watches are not notified.
             let same = current.map(|current| view::shown(&resource, current));
             return Ok(same);
         }
@@ -245,7 +245,7 @@ impl Api {
     }
 }
 
-/// The name and the namespace in the body must be those of the path.
+/// Checks that name and namespace of the body are those of the path.
 fn check_place(resource: &Resource, key: &Key, value: &mut Value) -> Result<(), Failure> {
     let name = object::name(value);
     if name != &*key.name {

@@ -1,4 +1,4 @@
-//! What the server refuses as invalid, with the field that is wrong.
+//! Validation: what the server rejects as invalid, with the field.
 
 mod event;
 mod pod;

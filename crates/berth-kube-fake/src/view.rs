@@ -1,5 +1,5 @@
-//! One object under two names: the events of `events.k8s.io` are the core group's events with other
-//! field names, and every object can be shown without all but its metadata.
+//! One object under two names: the events of `events.k8s.io` are the core group's events with other field
+//! names, and every object can be shown as its metadata only.
 
 use std::sync::{Arc, LazyLock};
 
@@ -32,7 +32,7 @@ fn renamed(mut value: Value, kind: &Resource, to_view: bool) -> Value {
     value
 }
 
-/// A stored object as `resource` shows it.
+/// A stored object in the shape of `resource`.
 pub(crate) fn shown(resource: &Arc<Resource>, stored: &Arc<Object>) -> Arc<Object> {
     if resource.view_of.is_none() {
         return Arc::clone(stored);
@@ -41,12 +41,12 @@ pub(crate) fn shown(resource: &Arc<Resource>, stored: &Arc<Object>) -> Arc<Objec
     Arc::new(Object::new(Arc::clone(resource), value, stored.version))
 }
 
-/// What `resource` shows, as it is stored by `home`.
+/// An object in the shape of `resource`, as `home` stores it.
 pub(crate) fn stored(resource: &Resource, home: &Resource, value: Value) -> Value {
     if resource.view_of.is_none() { value } else { renamed(value, home, false) }
 }
 
-/// The kind of an object of which nothing but the metadata is shown.
+/// The kind of an object that is shown as its metadata only.
 static METADATA: LazyLock<Arc<Resource>> = LazyLock::new(|| {
     Arc::new(Resource {
         group: "meta.k8s.io".into(),
@@ -62,18 +62,18 @@ static METADATA: LazyLock<Arc<Resource>> = LazyLock::new(|| {
         unconditional: false,
         returns_deleted: true,
         counted: false,
-        // Its items say their kind in lists.
+        // In lists its items have a kind.
         custom: true,
         view_of: None,
     })
 });
 
-/// The kind under which metadata alone is sent.
+/// The kind of metadata only.
 pub(crate) fn metadata_kind() -> &'static Arc<Resource> {
     &METADATA
 }
 
-/// An object without all but its metadata.
+/// An object reduced to its metadata.
 pub(crate) fn metadata(object: &Object) -> Arc<Object> {
     let value = json!({ "metadata": object.value["metadata"] });
     Arc::new(Object::new(Arc::clone(&METADATA), value, object.version))

@@ -1,5 +1,5 @@
-//! Watches: every change after a version, in order, until the caller goes, the time is up or the
-//! history is lost.
+//! Watches: every change after a version, in order, until the client disconnects, the timeout expires or
+//! the history is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::selector::Selection;
 use crate::store::{Change, Event, TableId, line};
 use crate::view;
 
-/// How many events are taken from the store at once.
+/// Events read from the store at once.
 const BATCH: usize = 512;
 
-/// How many pieces may wait for a slow reader.
+/// Chunks that may wait for a slow reader.
 const WAITING: usize = 8;
 
 /// The connection is to be cut without a proper end.
@@ -29,10 +29,10 @@ const WAITING: usize = 8;
 #[error("the connection is cut, as the test asked for")]
 pub(crate) struct Cut;
 
-/// Pieces of a watch.
+/// Chunks of a watch.
 pub(crate) type Pieces = mpsc::Receiver<Result<Bytes, Cut>>;
 
-/// An error inside a watch that had begun.
+/// An error within a watch that has started.
 pub(crate) fn error_line(failure: &Failure) -> Bytes {
     let line = json!({ "type": "ERROR", "object": failure.status() });
     Bytes::from(format!("{line}\n"))
@@ -45,7 +45,7 @@ fn bookmark(resource: &Resource, version: u64, end_of_initial: bool) -> Bytes {
         "metadata": { "resourceVersion": version.to_string(), "creationTimestamp": null },
     });
     if resource.kind == "Pod" {
-        // So the real server encodes its empty pod; a reader must take nothing but the version.
+        // The real server encodes an empty pod like this; clients must use only the version.
         object["spec"] = json!({ "containers": null });
         object["status"] = json!({});
     }
@@ -56,13 +56,13 @@ fn bookmark(resource: &Resource, version: u64, end_of_initial: bool) -> Bytes {
     Bytes::from(format!("{line}\n"))
 }
 
-/// A line of a watch, of the whole object or of its metadata.
+/// A line of a watch, with the whole object or its metadata.
 fn shown_line(change: Change, object: &Object, metadata_only: bool) -> Bytes {
     if metadata_only { line(change, &view::metadata(object)) } else { line(change, object) }
 }
 
-/// The line that tells of an event under a selection; none if it is not concerned. What leaves the
-/// selection is deleted to this reader, what enters it is added.
+/// The line for an event under a selection; `None` if it does not match. An object that leaves the
+/// selection is deleted for this client, one that enters it is added.
 fn told(
     resource: &Arc<Resource>,
     selection: &Selection,
@@ -80,7 +80,7 @@ fn told(
         (true, false) => Change::Deleted,
     };
     if change == Change::Deleted && event.change != Change::Deleted {
-        // The reader sees the last state that it was shown, at the version of the change.
+        // The client gets the last state that matched, at the version of the change.
         let mut last = before?.value.clone();
         last["metadata"]["resourceVersion"] = json!(event.version.to_string());
         let last = Object::new(Arc::clone(resource), last, event.version);
@@ -104,7 +104,7 @@ struct Watcher {
 }
 
 impl Api {
-    /// Starts a watch; refuses it at once if it can never begin.
+    /// Starts a watch; rejects it at once if it cannot start.
     pub(crate) fn watch(self: &Arc<Self>, id: TableId, query: &Query) -> Result<Pieces, Failure> {
         query.check()?;
         let version = query.version()?;
@@ -136,7 +136,7 @@ impl Api {
             if self.options.plain_gone {
                 return Err(failure);
             }
-            // A watch that was let in is told inside the stream.
+            // A watch that was accepted gets its errors within the stream.
             let _ = watcher.out.try_send(Ok(error_line(&failure)));
             return Ok(pieces);
         }
@@ -162,12 +162,12 @@ impl Api {
 }
 
 impl Watcher {
-    /// The kind that this watch speaks of.
+    /// The kind of this watch.
     fn kind(&self) -> &Resource {
         if self.metadata_only { view::metadata_kind() } else { &self.resource }
     }
 
-    /// Everything that is there, as if it had just been added.
+    /// Sends all existing objects as if they had just been added.
     fn initial(&mut self) -> Vec<Bytes> {
         let objects: Vec<Arc<Object>> = {
             let store = self.api.store();
@@ -202,8 +202,8 @@ impl Watcher {
         let end = timeout.map(|timeout| started + timeout);
         let every = self.api.options.bookmark_every;
         let mut next_bookmark = every.map(|every| started + every);
-        let cut = crate::api::lock(&self.api.faults).drop_watches_every;
-        // Not all at the same moment: between half and one and a half of the time.
+        let cut = crate::store::lock(&self.api.faults).drop_watches_every;
+        // Jitter: between half and one and a half of the time.
         let cut = cut.map(|every| started + every / 2 + every * fastrand::u32(..1000) / 1000);
         let mut changed = self.api.store().subscribe(self.id);
         let mut down = self.api.down.subscribe();
@@ -248,7 +248,7 @@ impl Watcher {
         }
     }
 
-    /// The next lines; none if there is nothing new.
+    /// The next lines; empty if there is nothing new.
     fn next_lines(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
         let events = {
             let store = self.api.store();
@@ -261,7 +261,7 @@ impl Watcher {
         Ok(Some(events.iter().filter_map(told).collect()))
     }
 
-    /// Tells how far this watch has come, if all events up to now are sent.
+    /// Sends a bookmark, if all events up to now are sent.
     async fn send_bookmark(&mut self) -> bool {
         let version = {
             let store = self.api.store();
@@ -275,14 +275,14 @@ impl Watcher {
     }
 }
 
-/// Waits until nobody is to get through.
+/// Waits until connections are to be refused.
 async fn is_down(down: &mut watch::Receiver<bool>) {
     if down.wait_for(|down| *down).await.is_err() {
         std::future::pending().await
     }
 }
 
-/// Waits for a moment; for ever if there is none.
+/// Waits until a point in time, or forever.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
@@ -290,7 +290,7 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
-/// Joins lines to pieces of a decent size.
+/// Joins lines to chunks of a reasonable size.
 fn gather(lines: Vec<Bytes>) -> Vec<Bytes> {
     const PIECE: usize = 64 * 1024;
     if lines.len() <= 1 {

@@ -1,6 +1,6 @@
-//! The way to the API server: from inside a pod, or by a kubeconfig.
+//! The connection to the API server: from inside a pod, or by a kubeconfig.
 //!
-//! Only connects. What is asked, and how often, is the caller's business.
+//! Only connects. Which requests are sent, and how often, is up to the caller.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,76 +11,82 @@ use kube::Client;
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use thiserror::Error;
 
-/// How we name ourselves to the API server.
-pub const AGENT: &str = concat!("berth/", env!("CARGO_PKG_VERSION"));
+/// The user agent of all requests.
+pub const USER_AGENT_NAME: &str = concat!("berth/", env!("CARGO_PKG_VERSION"));
 
-/// The API server cannot be found or talked to.
+/// There is no usable connection to the API server.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// A kubeconfig was named and cannot be used.
+    /// The given kubeconfig cannot be used.
     #[error("kubeconfig {path} cannot be used")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: Box<KubeconfigError>,
     },
-    /// A context was named and is not there.
+    /// The given context does not exist or cannot be used.
     #[error("context {context:?} of the kubeconfig cannot be used")]
     Context {
-        /// Which.
+        /// The context.
         context: String,
         /// Why.
         source: Box<KubeconfigError>,
     },
-    /// Neither in a pod nor with a kubeconfig.
+    /// Neither a pod nor a kubeconfig.
     #[error(
-        "no API server is known: this is no pod with a service account ({in_cluster}), and there is \
-         no usable kubeconfig; name one, or set KUBECONFIG"
+        "no API server configured: not running in a pod with a service account ({in_cluster}), and no \
+                 usable kubeconfig found; pass --kubeconfig or set KUBECONFIG"
     )]
-    Nowhere {
-        /// Why it is no pod.
+    NotConfigured {
+        /// Why the in-cluster configuration cannot be used.
         in_cluster: Box<InClusterError>,
-        /// Why there is no kubeconfig.
+        /// Why the kubeconfig cannot be used.
         source: Box<KubeconfigError>,
     },
-    /// The settings are there and cannot be used.
-    #[error("the API server at {url} cannot be talked to")]
+    /// The configuration was read and no client can be made of it.
+    #[error("failed to create a client for the API server at {url}")]
     Client {
-        /// Where it is.
+        /// The address of the API server.
         url: String,
         /// Why.
         source: Box<kube::Error>,
     },
 }
 
-/// How long an answer may stay silent.
-const SILENCE: Duration = Duration::from_secs(310);
+/// How long a connection may be silent.
+const READ_TIMEOUT: Duration = Duration::from_secs(310);
 
-/// A client of the API server: of the kubeconfig or context that is named, else of the cluster that
-/// this pod is in, else of the usual kubeconfig.
+/// A client for the API server of the given kubeconfig or context, else of the cluster that this pod
+/// runs in, else of the default kubeconfig.
 ///
 /// # Errors
-/// When no API server is known, or what is known of it cannot be used. That it does not answer is
-/// found out later.
+/// When no API server is configured, or the configuration cannot be used. Whether the server answers
+/// shows with the first request.
 pub async fn connect(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
 ) -> Result<Client, ConnectError> {
-    let mut config = configuration(kubeconfig, context).await?;
-    // Whoever asks knows what may be asked twice: a binding that "timed out" may have succeeded, and
-    // an eviction that a budget refuses is not to be tried again at once.
+    let mut config = load_config(kubeconfig, context).await?;
+    // Only the caller knows which requests may be repeated: a binding that timed out may have taken
+    // effect, and an eviction that a budget blocks should not be repeated at once.
     config.default_retry = false;
-    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
-    // A connection that dies without a word must not hold anyone up for ever. Watches are silent for
-    // less than this: the API server ends them, and they are begun anew.
-    config.read_timeout = Some(SILENCE);
+    config.headers.push((USER_AGENT, HeaderValue::from_static(USER_AGENT_NAME)));
+    // Detects connections that died silently. Watches are never silent for so long: the API server
+    // closes them earlier, and they are resumed.
+    config.read_timeout = Some(READ_TIMEOUT);
     let url = config.cluster_url.to_string();
     Client::try_from(config)
         .map_err(|source| ConnectError::Client { url, source: Box::new(source) })
 }
 
-async fn configuration(
+/// The delay after this many failed requests in a row: doubling from 100 ms up to 5 s.
+pub(crate) fn backoff_delay(failures: u32) -> Duration {
+    let doubled = Duration::from_millis(50).saturating_mul(1 << failures.min(8));
+    doubled.min(Duration::from_secs(5))
+}
+
+async fn load_config(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
 ) -> Result<Config, ConnectError> {
@@ -106,7 +112,7 @@ async fn configuration(
     };
     Config::from_kubeconfig(&options)
         .await
-        .map_err(|source| ConnectError::Nowhere { in_cluster, source: Box::new(source) })
+        .map_err(|source| ConnectError::NotConfigured { in_cluster, source: Box::new(source) })
 }
 
 #[cfg(test)]
@@ -114,9 +120,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_kubeconfig_that_is_not_there_is_named() {
+    async fn a_missing_kubeconfig_is_named() {
         let path = Path::new("no/such/kubeconfig");
-        let error = connect(Some(path), None).await.err().expect("there is none");
+        let error = connect(Some(path), None).await.err().expect("it does not exist");
         assert_eq!(error.to_string(), "kubeconfig no/such/kubeconfig cannot be used");
     }
 }

@@ -1,11 +1,13 @@
-//! Berth in Kubernetes: an admission webhook that shares replicas between on-demand and spot nodes,
-//! and a scheduler that binds pods.
+//! Berth in Kubernetes: an admission webhook that splits the pods of a workload between on-demand and
+//! spot nodes, and a scheduler that binds pods.
 //!
-//! `cluster` is the pure core of the scheduler; `client`, `lease` and `probes` are shared by both.
+//! `cluster` is the pure core of the scheduler; `client`, `leader_election`, `http_server` and `probes` are
+//! shared by both.
 
 pub mod client;
 pub mod cluster;
-pub mod lease;
+mod http_server;
+pub mod leader_election;
 pub mod probes;
 pub mod scheduler;
 pub mod webhook;

@@ -1,4 +1,4 @@
-//! The plugins that every cluster has: priorities, tolerations, and the default storage class.
+//! Built-in admission plugins: priorities, tolerations, and the default storage class.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ impl Api {
         }
     }
 
-    /// The number that the priority class stands for.
+    /// The value of the priority class.
     fn priority(&self, resource: &Resource, pod: &mut Value) -> Result<(), Failure> {
         let name = object::name(pod).to_owned();
         let store = self.store();
@@ -89,7 +89,7 @@ impl Api {
     }
 }
 
-/// A pod stays five minutes on a node that is lost, unless it says otherwise.
+/// A pod tolerates a lost node for five minutes, unless it states otherwise.
 fn tolerations(spec: &mut Value) {
     let covers = |one: &Value, key: &str| {
         let fits = one["key"] == key

@@ -1,4 +1,4 @@
-//! One HTTPS request to a webhook, trusting nothing but its configuration's own bundle.
+//! One HTTPS request to a webhook, which trusts only the bundle of its configuration.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use tokio_rustls::TlsConnector;
 
 use crate::options::Options;
 
-/// How long an answer may be.
+/// The maximum length of a response.
 const ANSWER_MAX: usize = 3 * 1024 * 1024;
 
-/// Where a webhook listens.
+/// The address of a webhook.
 struct Place {
-    /// The name that its certificate must be good for.
+    /// The name that its certificate must be valid for.
     name: String,
     host: String,
     address: Option<SocketAddr>,
     path: String,
 }
 
-/// Sends a review and reads the answer.
+/// Sends a review and reads the response.
 pub(super) async fn post(
     options: &Options,
     hook: &Value,
@@ -105,7 +105,7 @@ async fn exchange(place: &Place, uri: &str, hook: &Value, review: &Value) -> Res
     serde_json::from_slice(&body).map_err(|error| failed(&error))
 }
 
-/// Trusts the configuration's bundle and nothing else.
+/// Trusts only the bundle of the configuration.
 fn trust(bundle: &Value) -> Result<Arc<ClientConfig>, String> {
     let pem: k8s_openapi::ByteString =
         serde_json::from_value(bundle.clone()).map_err(|error| format!("caBundle: {error}"))?;
@@ -120,7 +120,7 @@ fn trust(bundle: &Value) -> Result<Arc<ClientConfig>, String> {
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // The real server asks for this protocol only, so that calls spread over replicas.
+    // The real server uses only this protocol, so that calls are spread over replicas.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

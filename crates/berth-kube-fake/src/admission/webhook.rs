@@ -1,17 +1,19 @@
-//! Which webhooks are called for a request, in which order, and what their answers do.
+//! Which webhooks are called for a request, in which order, and the effects of their responses.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{AdmissionCall, Attributes, Operation};
-use crate::api::{Api, Writer, lock};
+use super::{Attributes, Operation};
+use crate::admission_state::AdmissionCall;
+use crate::api::{Api, Writer};
 use crate::failure::Failure;
+use crate::json_patch;
 use crate::object::{self, Key};
-use crate::patch::json_patch;
 use crate::selector::Labels;
+use crate::store::lock;
 
-/// A webhook that is to be called.
+/// A webhook to call.
 pub(super) type Hook = Value;
 
 fn contains(list: &Value, wanted: &str) -> bool {
@@ -56,7 +58,7 @@ impl Api {
         value: &Value,
         old: Option<&Value>,
     ) -> Vec<Hook> {
-        // The server never lets a webhook decide over webhooks.
+        // Webhooks are never called for webhook configurations.
         if attributes.resource.group == "admissionregistration.k8s.io" {
             return Vec::new();
         }
@@ -92,7 +94,7 @@ impl Api {
         hooks
     }
 
-    /// The labels of the namespace that a request is about; none for what has no namespace.
+    /// The labels of the namespace of a request; empty for cluster-scoped resources.
     fn namespace_labels(
         &self,
         store: &crate::store::Store,
@@ -110,7 +112,7 @@ impl Api {
         Some(namespace.value["metadata"]["labels"].clone())
     }
 
-    /// Calls webhooks one after the other, and once more those that ask to see what others did.
+    /// Calls webhooks one after the other, and once more those with a reinvocation policy.
     pub(super) async fn call_webhooks(
         &self,
         writer: &Writer,

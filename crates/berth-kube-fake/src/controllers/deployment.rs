@@ -1,4 +1,4 @@
-//! Deployments: a replica set for every template, and the way from an old one to a new one.
+//! Deployments: a replica set for every template, and roll-outs.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -65,7 +65,7 @@ fn available(set: &Object) -> i64 {
     set.value["status"]["availableReplicas"].as_i64().unwrap_or(0)
 }
 
-/// The template without the label that tells revisions apart.
+/// The template without the label of the revision.
 fn plain_template(template: &Value) -> Value {
     let mut template = template.clone();
     object::remove(&mut template["metadata"]["labels"], HASH);
@@ -73,7 +73,7 @@ fn plain_template(template: &Value) -> Value {
     template
 }
 
-/// A short word for a template.
+/// A short hash of a template.
 pub(super) fn template_hash(template: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     template.to_string().hash(&mut hasher);
@@ -161,7 +161,7 @@ async fn roll(api: &Api, deployment: &Object) -> Result<(), Failure> {
     clean_up(api, deployment, &sets, &new).await
 }
 
-/// A paused deployment follows its number of replicas and nothing else.
+/// A paused deployment only follows its number of replicas.
 async fn scale_only(api: &Api, deployment: &Object, sets: &Sets) -> Result<(), Failure> {
     let active: Vec<&Arc<Object>> = sets.all().filter(|set| replicas(&set.value) > 0).collect();
     let one = match active.as_slice() {
@@ -174,7 +174,7 @@ async fn scale_only(api: &Api, deployment: &Object, sets: &Sets) -> Result<(), F
     }
 }
 
-/// A number or a share of the replicas.
+/// A number or a percentage of the replicas.
 fn amount(value: &Value, whole: i64, round_up: bool) -> i64 {
     if let Some(number) = value.as_i64() {
         return number;
@@ -184,17 +184,17 @@ fn amount(value: &Value, whole: i64, round_up: bool) -> i64 {
     if round_up { (share + 99) / 100 } else { share / 100 }
 }
 
-/// How many pods may be more and how many may be missing during a roll-out.
+/// The maximum surge and unavailability during a roll-out.
 fn leeway(deployment: &Value) -> (i64, i64) {
     let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
     let whole = replicas(deployment);
     let surge = amount(&rolling["maxSurge"], whole, true);
     let missing = amount(&rolling["maxUnavailable"], whole, false).min(whole);
-    // Neither more nor less would never get anywhere.
+    // If both were zero, the roll-out could not proceed.
     if surge == 0 && missing == 0 { (0, 1) } else { (surge, missing) }
 }
 
-/// How large the new set may be now.
+/// The allowed size of the new set.
 fn new_size(deployment: &Object, sets: &Sets, now: i64) -> i64 {
     let wanted = replicas(&deployment.value);
     if now >= wanted {
@@ -205,8 +205,8 @@ fn new_size(deployment: &Object, sets: &Sets, now: i64) -> i64 {
     now + (wanted + surge - total).clamp(0, wanted - now)
 }
 
-/// Takes from old sets what is not needed: first what is not available anyway, then what the new
-/// set has replaced.
+/// Scales down old sets: first pods that are unavailable anyway, then those that the new set has
+/// replaced.
 async fn shrink_old(
     api: &Api,
     deployment: &Object,
@@ -227,7 +227,7 @@ async fn shrink_old(
         *size -= dead;
         may_go -= dead;
     }
-    // A status may be older than the size that was asked for since.
+    // A status may be older than the last change of the size.
     let alive: i64 = sets.all().map(|set| available(set).min(replicas(&set.value))).sum();
     let mut surplus = (alive - least).max(0);
     for size in &mut sizes {
@@ -299,7 +299,7 @@ async fn make_set(
     Ok(done.object)
 }
 
-/// Old sets are kept for going back, but not all of them.
+/// Removes old sets beyond the history limit.
 async fn clean_up(
     api: &Api,
     deployment: &Object,

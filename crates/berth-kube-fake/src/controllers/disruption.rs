@@ -1,5 +1,4 @@
-//! Keeps the status of disruption budgets: how many pods are healthy, how many must be, and how
-//! many may go.
+//! Updates the status of disruption budgets: healthy pods, required healthy pods, and allowed disruptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,7 +94,7 @@ fn sync(store: &mut Store, budgets: TableId, pods: TableId, key: &Key) {
     }
 }
 
-/// Pods whose eviction was granted and that are not yet seen to go.
+/// Pods whose eviction was granted and that are not yet terminating.
 fn still_disrupted(budget: &Value, pods: &[Arc<Object>]) -> Map<String, Value> {
     let recorded = budget["status"]["disruptedPods"].as_object().cloned().unwrap_or_default();
     let live = |name: &str| {
@@ -105,7 +104,7 @@ fn still_disrupted(budget: &Value, pods: &[Arc<Object>]) -> Map<String, Value> {
     recorded.into_iter().filter(|(name, _)| live(name)).collect()
 }
 
-/// How many pods there should be, and how many of them must be healthy.
+/// The expected number of pods, and how many of them must be healthy.
 fn wanted(store: &Store, spec: &Value, pods: &[Arc<Object>]) -> (i64, i64) {
     let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     if let Some(number) = spec["minAvailable"].as_i64() {
@@ -127,12 +126,12 @@ fn percent(value: &Value) -> Option<i64> {
     value.as_str()?.strip_suffix('%')?.parse().ok()
 }
 
-/// A share of a whole, rounded up.
+/// A percentage of a number, rounded up.
 fn share(whole: i64, percent: i64) -> i64 {
     (whole * percent + 99) / 100
 }
 
-/// How many replicas the controllers of these pods want in all.
+/// The sum of the desired replicas of the pods' controllers.
 fn scale(store: &Store, pods: &[Arc<Object>]) -> i64 {
     let mut controllers: BTreeMap<String, i64> = BTreeMap::new();
     for pod in pods {

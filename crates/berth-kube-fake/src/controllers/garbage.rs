@@ -1,4 +1,4 @@
-//! What has lost its owner is deleted, and a namespace that is to go takes all that is in it.
+//! The garbage collector: deletes objects without an owner, and the content of terminating namespaces.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn look(api: &Arc<Api>, followers: &mut HashMap<TableId, Follower>, going: &mut 
     going.retain(|uid| !finish_foreground(&mut api.store(), uid));
 }
 
-/// Whether an owner is certainly not there. What is of an unknown kind might be.
+/// Whether an owner certainly does not exist. One of an unknown kind may.
 fn is_lost(store: &Store, owner: &Value) -> bool {
     let text = |field: &str| owner[field].as_str().unwrap_or_default();
     store.find_kind(text("apiVersion"), text("kind")).is_some()
@@ -67,7 +67,7 @@ fn check_owners(store: &mut Store, id: TableId, dependant: &Object) {
     }
 }
 
-/// The dependants of what is gone go too, or forget it if they have another owner.
+/// Deletes the dependents of a deleted object, or removes the reference if they have another owner.
 fn bereave(store: &mut Store, uid: &str) {
     for (id, key) in store.owned_places(uid) {
         let Some(dependant) = store.get(id, &key).cloned() else { continue };
@@ -86,11 +86,11 @@ fn bereave(store: &mut Store, uid: &str) {
 
 fn remove(store: &mut Store, id: TableId, key: &Key, uid: &str) {
     let options = DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() };
-    // It may be gone already, or be another one by now: both are fine.
+    // It may already be deleted or recreated: both are fine.
     let _ = delete_in(store, id, key, &options, false);
 }
 
-/// Deletes the dependants of what waits for them; `true` once it waits no more.
+/// Deletes the dependents of an object with foreground deletion; `true` once there are none.
 fn finish_foreground(store: &mut Store, uid: &str) -> bool {
     let Some((id, key)) = store.by_uid(uid).cloned() else { return true };
     let mut blocked = false;

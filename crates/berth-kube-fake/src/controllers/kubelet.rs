@@ -1,5 +1,5 @@
-//! The agents of all nodes at once: what is bound to a node runs after a moment, what is to stop
-//! is gone after a moment. A pod bound to a node that is not there stays as it is.
+//! The kubelets of all nodes: bound pods run after a moment, terminating pods are deleted after a moment. A pod
+//! bound to a missing node stays as it is.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::api::Api;
 use crate::object::{self, Key};
 use crate::store::Store;
 
-/// How often a pod is looked at again whose node is missing.
+/// How often a pod is checked again whose node is missing.
 const NODE_MISSING: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// A pod that is to be looked at, soonest first.
+/// A pod to handle, soonest first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Due(std::cmp::Reverse<Instant>, Key, String);
 
@@ -51,7 +51,7 @@ fn needs_work(pod: &Value) -> bool {
     !node_of(pod).is_empty() && (object::is_terminating(pod) || phase == "Pending")
 }
 
-/// Does what is due for one pod. `false`: its node is not there yet.
+/// Does what is due for one pod. `false`: its node does not exist yet.
 fn tend(store: &mut Store, key: &Key, uid: &str) -> bool {
     let (Some(pods), Some(nodes)) = (store.find("", "pods"), store.find("", "nodes")) else {
         return true;

@@ -1,4 +1,4 @@
-//! What all controllers of pods share: templates, ownership, and which pod goes first.
+//! Shared by controllers of pods: templates, ownership, and the order of deletion.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ pub(super) fn is_finished(pod: &Value) -> bool {
     matches!(phase(pod), "Failed" | "Succeeded")
 }
 
-/// Neither finished nor going.
+/// Neither finished nor terminating.
 pub(super) fn is_active(pod: &Value) -> bool {
     !is_finished(pod) && !object::is_terminating(pod)
 }
@@ -84,14 +84,14 @@ fn ready_since(pod: &Value) -> &str {
         .unwrap_or_default()
 }
 
-/// The order of magnitude of an age: ages of the same one count as equal.
+/// The order of magnitude of an age: ages of the same magnitude count as equal.
 fn magnitude(since: &str, now: Timestamp) -> i64 {
     let Ok(since) = since.parse::<Timestamp>() else { return -1 };
     let age_ns = now.duration_since(since).as_nanos();
     u128::try_from(age_ns).ok().and_then(u128::checked_ilog2).map_or(-1, i64::from)
 }
 
-/// How many related pods share each pod's node.
+/// The number of related pods on each pod's node.
 pub(super) fn neighbours(related: &[Arc<Object>]) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     for pod in related.iter().filter(|pod| is_active(&pod.value)) {
@@ -101,7 +101,7 @@ pub(super) fn neighbours(related: &[Arc<Object>]) -> HashMap<String, usize> {
     counts
 }
 
-/// Sorts pods so that those come first that are to be deleted first.
+/// Sorts pods by the order of deletion.
 pub(super) fn sort_for_deletion(pods: &mut [Arc<Object>], on_node: &HashMap<String, usize>) {
     let now = Timestamp::now();
     pods.sort_by(|left, right| before(&left.value, &right.value, on_node, now));

@@ -1,5 +1,4 @@
-//! Replica sets: as many pods as wanted, made in growing batches and removed in the documented
-//! order.
+//! Replica sets: create pods in growing batches and delete them in the documented order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::object::{self, Key, Object};
 use crate::selector::Labels;
 use crate::store::{Store, TableId};
 
-/// How many pods are made or removed before the set is looked at again.
+/// Pods that are created or deleted before the set is checked again.
 const BURST: usize = 500;
 
 fn writer() -> Writer {
@@ -58,7 +57,7 @@ pub(super) async fn run(api: Arc<Api>) {
     work::work(api, dirty, look).await;
 }
 
-/// A pod that nobody manages goes to the set whose selector it matches.
+/// Assigns an orphaned pod to the set whose selector it matches.
 fn adopt_one(store: &mut Store, sets: TableId, pods: TableId, pod: &Object) {
     if store.len(sets) == 0 || !is_active(&pod.value) {
         return;
@@ -81,7 +80,7 @@ fn adopt_one(store: &mut Store, sets: TableId, pods: TableId, pod: &Object) {
     });
 }
 
-/// A new set takes the pods that match it and are nobody's.
+/// A new set adopts orphaned pods that match it.
 fn adopt_all(store: &mut Store, sets: TableId, pods: TableId, set: &Object) {
     let Some(selector) = Labels::from_object(&set.value["spec"]["selector"]) else { return };
     let orphans: Vec<Arc<Object>> = store
@@ -118,7 +117,7 @@ async fn look(api: Arc<Api>, key: Key) -> Result<(), Failure> {
     result
 }
 
-/// Pods whose labels no longer match are let go.
+/// Releases pods whose labels do not match any more.
 fn release(api: &Api, pods: TableId, set: &Object) {
     let uid = object::uid(&set.value);
     let Some(selector) = Labels::from_object(&set.value["spec"]["selector"]) else { return };
@@ -133,7 +132,7 @@ fn release(api: &Api, pods: TableId, set: &Object) {
     }
 }
 
-/// Makes pods: one, then two, then four, until one is refused.
+/// Creates pods: one, then two, then four, until one is rejected.
 async fn grow(api: &Api, pods: TableId, set: &Object, missing: usize) -> Result<(), Failure> {
     let namespace = object::namespace(&set.value);
     let mut pod = from_template(&set.resource, &set.value, &set.value["spec"]["template"]);
@@ -173,7 +172,7 @@ async fn shrink(
     Ok(())
 }
 
-/// The pods of all sets that have the same owner.
+/// The pods of all sets with the same owner.
 fn related(api: &Api, set: &Object) -> Vec<Arc<Object>> {
     let store = api.store();
     let Some(owner) = object::controller_uid(&set.value) else {

@@ -1,4 +1,4 @@
-//! Stateful sets: pods with numbers, made and removed in order.
+//! Stateful sets: pods with ordinals, created and deleted in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::deployment::template_hash;
 use super::pods::{from_template, is_finished, is_ready, managed, phase};
 use super::{Follower, change, work};
-use crate::api::{Api, User, Writer, lock};
+use crate::api::{Api, User, Writer};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
 use crate::object::{self, Key, Object};
-use crate::store::TableId;
+use crate::store::{TableId, lock};
 
 const REVISION: &str = "controller-revision-hash";
 
-/// Templates by revision: what the real controller keeps as objects of their own.
+/// Templates by revision, which the real controller stores as objects.
 type Templates = Arc<Mutex<HashMap<String, Value>>>;
 
 fn writer() -> Writer {
@@ -47,7 +47,7 @@ pub(super) async fn run(api: Arc<Api>) {
     work::work(api, dirty, move |api, key| look(api, key, Arc::clone(&templates))).await;
 }
 
-/// One set at one moment.
+/// The state of one set.
 struct View {
     set: Arc<Object>,
     pods: BTreeMap<i64, Arc<Object>>,
@@ -138,7 +138,7 @@ async fn act(api: &Api, view: &View, templates: &Templates) -> Result<(), Failur
     update(api, view, pods).await
 }
 
-/// Replaces pods of another revision, from the highest number down, one at a time.
+/// Replaces pods of another revision, from the highest ordinal down, one at a time.
 async fn update(api: &Api, view: &View, pods: TableId) -> Result<(), Failure> {
     if view.set.value["spec"]["updateStrategy"]["type"] != "RollingUpdate" {
         return Ok(());
@@ -187,7 +187,7 @@ async fn make(api: &Api, view: &View, templates: &Templates, number: i64) -> Res
     api.create(&writer(), api.table("", "pods")?, Some(namespace), pod).await.map(drop)
 }
 
-/// Claims outlive their pods; they are made when they are missing.
+/// Creates missing claims; they outlive their pods.
 async fn claims(api: &Api, set: &Value, number: i64, pod: &mut Value) -> Result<(), Failure> {
     let table = api.table("", "persistentvolumeclaims")?;
     let namespace = object::namespace(set);

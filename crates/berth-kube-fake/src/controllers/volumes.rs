@@ -1,20 +1,20 @@
-//! Claims and volumes: what matches is bound, what can be made is made, what is in use is kept.
+//! Binds and provisions volumes, and protects those in use.
 //!
-//! A claim whose class waits for its first consumer is bound to a volume only if that volume names
-//! it (`spec.claimRef`, which a scheduler writes); the annotation with the selected node makes a
-//! provisioner act, and nothing else. So does the real controller.
+//! A claim whose class waits for its first consumer is bound only to a volume that names it
+//! (`spec.claimRef`, which a scheduler writes); only the annotation with the selected node starts
+//! provisioning, as with the real controller.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::{Follower, change, pause};
-use crate::api::{Api, lock};
+use crate::api::Api;
 use crate::create::system_fields;
 use crate::object::{self, Key, Object};
 use crate::quantity::Quantity;
 use crate::selector::Labels;
-use crate::store::{Store, TableId};
+use crate::store::{Store, TableId, lock};
 
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const BOUND: &str = "pv.kubernetes.io/bind-completed";
@@ -59,7 +59,7 @@ pub(super) async fn run(api: Arc<Api>) {
     }
 }
 
-/// Looks at everything; `true` if something waits for pods to end.
+/// Checks everything; `true` if something waits for pods to end.
 fn look(api: &Api, tables: &Tables) -> bool {
     let mut store = api.store();
     let fail = *lock(&api.volumes_fail);
@@ -121,7 +121,7 @@ fn is_used(store: &Store, tables: &Tables, claim: &Object) -> bool {
     })
 }
 
-/// Lets a claim go that no pod uses; `false` if one still does.
+/// Removes the protection of a claim that no pod uses; `false` if one does.
 fn unprotect_claim(store: &mut Store, tables: &Tables, claim: &Object) -> bool {
     if is_used(store, tables, claim) {
         return false;
@@ -213,7 +213,7 @@ fn provision(
 ) {
     let found = node.and_then(|name| store.get(tables.nodes, &Key::new("", name)).cloned());
     if fail || (node.is_some() && found.is_none()) {
-        // The provisioner gives the choice of the node back to the scheduler.
+        // The provisioner returns the choice of the node to the scheduler.
         change(store, tables.claims, &claim.key(), |value| {
             object::remove(&mut value["metadata"]["annotations"], SELECTED);
             object::tidy_metadata(value);
@@ -266,7 +266,7 @@ fn reference(claim: &Value) -> Value {
     })
 }
 
-/// Writes both ends: first the volume, then the claim.
+/// Writes both sides: first the volume, then the claim.
 fn bind(store: &mut Store, tables: &Tables, claim: &Object, volume: &Object) {
     let named = !volume.value["spec"]["claimRef"].is_null();
     change(store, tables.volumes, &volume.key(), |value| {
@@ -286,7 +286,7 @@ fn bind(store: &mut Store, tables: &Tables, claim: &Object, volume: &Object) {
     }
 }
 
-/// A claim that names a volume is bound once the volume is there, and lost if it never comes.
+/// A claim that names a volume is bound once the volume exists, and lost if it is deleted.
 fn finish_claim(store: &mut Store, tables: &Tables, claim: &Object) {
     let name = claim.value["spec"]["volumeName"].as_str().unwrap_or_default();
     let volume = store.get(tables.volumes, &Key::new("", name)).cloned();

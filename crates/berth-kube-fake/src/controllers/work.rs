@@ -1,5 +1,4 @@
-//! A queue of objects that need a look: each is looked at by one task at a time, and again later
-//! if the look failed.
+//! A work queue: each object is handled by one task at a time, and retried after a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,13 +12,13 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::object::Key;
 
-/// The first wait after a failure; it doubles with every further one.
+/// The first delay after a failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 
-/// The longest wait.
+/// The longest delay.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Looks at objects for ever. `dirty` names those that changed; `look` deals with one.
+/// Handles objects forever. `dirty` names those that changed; `look` handles one.
 pub(super) async fn work<L, F>(
     api: Arc<Api>,
     mut dirty: impl FnMut(&mut BTreeSet<Key>) + Send,
@@ -51,7 +50,7 @@ pub(super) async fn work<L, F>(
         }
         pause().await;
         while let Some(joined) = tasks.try_join_next() {
-            // A task that panicked says so itself; its object is left alone from then on.
+            // A panic is reported by the task; its object is not handled any more.
             let Ok((key, result)) = joined else { continue };
             busy.remove(&key);
             match result {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::object;
 
-/// The key by which the entries of a list are told apart; `None`: the list is replaced.
+/// The merge key of a list; `None`: the list is replaced.
 fn merge_key(path: &[&str], field: &str) -> Option<&'static str> {
     let parent = path.last().copied().unwrap_or_default();
     match field {

@@ -1,4 +1,4 @@
-//! Carrying out a request, and putting the outcome into an HTTP response.
+//! Carries out a request, and builds the HTTP response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::subresources::scale::{ScaleChange, scale_of};
 use crate::update::Part;
 use crate::watch::{Cut, Pieces};
 
-/// What is sent back: all at once, or piece by piece.
+/// A response body: complete, or a stream.
 pub(crate) enum Body {
     Whole(Option<Bytes>),
     Pieces(Pieces),
@@ -127,7 +127,7 @@ fn parse(body: &Bytes) -> Result<Value, Failure> {
     })
 }
 
-/// Bodies are JSON here; what says otherwise is refused.
+/// Bodies must be JSON.
 fn parse_typed(asked: &Asked) -> Result<Value, Failure> {
     let media_type = header(&asked.headers, "content-type");
     let plain = media_type.split(';').next().unwrap_or_default().trim();
@@ -137,12 +137,12 @@ fn parse_typed(asked: &Asked) -> Result<Value, Failure> {
     parse(&asked.body)
 }
 
-/// Whether the caller wants nothing but metadata.
+/// Whether only metadata is requested.
 fn metadata_only(asked: &Asked) -> bool {
     header(&asked.headers, "accept").contains("as=PartialObjectMetadata")
 }
 
-/// Answers what changes nothing.
+/// Handles read requests.
 fn read(api: &Arc<Api>, asked: &Asked, target: &Target, key: &Key) -> Result<Answer, Failure> {
     let (id, query, metadata_only) = (target.table, &asked.call.query, metadata_only(asked));
     match (target.verb, target.subresource.as_str()) {
@@ -174,7 +174,7 @@ fn read(api: &Arc<Api>, asked: &Asked, target: &Target, key: &Key) -> Result<Ans
     }
 }
 
-/// Does what a request asks for.
+/// Handles write requests.
 pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Failure> {
     let Some(target) = asked.call.target.clone() else { return Err(Failure::no_such_path()) };
     let writer = Writer {
@@ -239,7 +239,7 @@ fn read_patch(asked: &Asked) -> Result<Patch, Failure> {
     Patch::read(header(&asked.headers, "content-type"), &asked.body)
 }
 
-/// Some clients say in the body that nothing is to be kept.
+/// Some clients request a dry run in the body.
 fn with_body_dry_run(mut writer: Writer, options: &Value) -> Writer {
     writer.dry_run |= object::items(&options["dryRun"]).any(|word| word == "All");
     writer

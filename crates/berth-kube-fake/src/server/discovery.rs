@@ -1,4 +1,4 @@
-//! What the server tells about itself: version, health, and which resources there are.
+//! Discovery: version, health, and resources.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! From a method and a path to what is asked for.
+//! Maps method and path to a route.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::resource::Resource;
 use crate::selector::{Fields, Labels, Selection};
 use crate::store::TableId;
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) table: TableId,
@@ -51,7 +51,7 @@ impl Target {
 /// A request without its body.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// None for what tells about the server itself.
+    /// `None` for discovery.
     pub(crate) target: Option<Target>,
     pub(crate) query: Query,
     pub(crate) dry_run: bool,
@@ -87,7 +87,7 @@ fn parameters(uri: &Uri) -> HashMap<String, String> {
         .collect()
 }
 
-/// Reads the path, the method and the parameters.
+/// Parses the path, the method and the parameters.
 pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failure> {
     let parameters = parameters(uri);
     let flag = |name: &str| parameters.get(name).is_some_and(|v| v == "true" || v == "1");
@@ -140,7 +140,7 @@ pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failur
     let collection = target.name.is_empty();
     target.verb = verb(method, collection, call.query.watch)?;
     if collection && let Some(name) = call.query.selection.fields.name() {
-        // Rights see a list of one name as a list of that object.
+        // For permissions, a list of one name is a list of that object.
         if target.verb != "create" {
             target.name = name.to_owned();
         }
@@ -163,7 +163,7 @@ fn verb(method: &Method, collection: bool, watch: bool) -> Result<&'static str, 
     }
 }
 
-/// The resource behind a path; none for paths about the server itself.
+/// The resource of a path; `None` for discovery.
 fn find(api: &Api, steps: &[&str]) -> Result<Option<Target>, Failure> {
     let (group, version, rest) = match steps {
         ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),

@@ -1,4 +1,4 @@
-//! A certificate of the server's own making.
+//! A generated certificate.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::fake::StartError;
+use super::StartError;
 
-/// Who the server is, to callers that trust its authority.
+/// The certificate of the server and its CA.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(crate) ca_pem: String,
@@ -17,7 +17,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Makes an authority and a certificate for this machine.
+    /// Creates a CA and a certificate for this machine.
     pub(crate) fn make() -> Result<Self, StartError> {
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

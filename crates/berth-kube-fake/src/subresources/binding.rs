@@ -9,7 +9,7 @@ use crate::object::{self, Key};
 use crate::store::Binding;
 
 impl Api {
-    /// Answers `POST pods/NAME/binding`.
+    /// Handles `POST pods/NAME/binding`.
     pub(crate) async fn bind(
         &self,
         writer: &Writer,

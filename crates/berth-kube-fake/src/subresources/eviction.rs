@@ -1,4 +1,4 @@
-//! Evicting a pod: a deletion that asks the disruption budgets first.
+//! Eviction: a deletion that respects disruption budgets.
 
 use serde_json::{Value, json};
 
@@ -11,11 +11,11 @@ use crate::store::{Store, TableId};
 
 const VIOLATION: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// How many pods a budget may remember as being disrupted.
+/// The maximum number of disrupted pods that a budget remembers.
 const DISRUPTED_MAX: usize = 2000;
 
 impl Api {
-    /// Answers `POST pods/NAME/eviction`.
+    /// Handles `POST pods/NAME/eviction`.
     pub(crate) async fn evict(
         &self,
         writer: &Writer,
@@ -41,7 +41,7 @@ impl Api {
                 Some((true, budget)) => {
                     take_one(&mut store, budgets, &budget, &key.name, writer.dry_run)?;
                 }
-                // The pod is evicted because it is not healthy: only as long as it stays so.
+                // An unhealthy pod is evicted only as long as it stays unhealthy.
                 Some((false, _)) => options.version = Some(pod.version.to_string()),
                 None => {}
             }
@@ -51,7 +51,7 @@ impl Api {
     }
 }
 
-/// What does not run, or is already going, disrupts nobody.
+/// Pods that do not run, or are terminating, need no budget.
 fn needs_no_budget(pod: &Value) -> bool {
     object::is_terminating(pod)
         || matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
@@ -75,7 +75,7 @@ fn the_budget(store: &Store, budgets: TableId, pod: &Value) -> Result<Option<Key
     Ok(matching.into_iter().next())
 }
 
-/// Whether the eviction must be paid for from the budget.
+/// Whether the eviction counts against the budget.
 fn is_spent(store: &Store, budgets: TableId, budget: &Key, healthy: bool) -> bool {
     if healthy {
         return true;

@@ -1,4 +1,4 @@
-//! The number of replicas, apart from everything else.
+//! The scale subresource.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn at_mut<'a>(value: &'a mut Value, path: &str) -> &'a mut Value {
     path.split('.').filter(|step| !step.is_empty()).fold(value, |value, step| &mut value[step])
 }
 
-/// A selector in its text form.
+/// A selector as text.
 fn selector_text(selector: &Value) -> String {
     let mut parts = Vec::new();
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -68,7 +68,7 @@ pub(crate) fn scale_of(resource: &Resource, value: &Value) -> Result<Value, Fail
 }
 
 impl Api {
-    /// Writes a number of replicas, by PUT or PATCH of the scale. The answer is the scale.
+    /// Writes the number of replicas, by PUT or PATCH of the scale. Returns the scale.
     pub(crate) async fn write_scale(
         &self,
         writer: &Writer,
@@ -102,7 +102,7 @@ impl Api {
     }
 }
 
-/// How a scale is to change.
+/// A change of a scale.
 pub(crate) enum ScaleChange {
     Put(Value),
     Patch(Patch),

@@ -1,12 +1,12 @@
-//! Events. The newer form (with `eventTime`) must say who reports it and what was done; the older
-//! one is taken as it comes. Both must live in the namespace of what they are about.
+//! Events. The newer form (with `eventTime`) must state its reporter and action; the older one is accepted
+//! unchecked. Both must be in the namespace of their object.
 
 use serde_json::{Value, json};
 
 use crate::failure::Cause;
 use crate::object;
 
-/// How long the parts of a newer event may be, in bytes.
+/// Maximum lengths of the fields of a newer event, in bytes.
 const REASON_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
 

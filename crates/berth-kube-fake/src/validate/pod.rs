@@ -1,4 +1,4 @@
-//! What a pod's specification may say.
+//! Validation of pods.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What is looked at when the pod is made and may not be changed to a bad value later.
+/// What is checked at creation, and must not become invalid later.
 pub(super) fn only_at_creation(pod: &Value, causes: &mut Vec<Cause>) {
     let gated = object::items(&pod["spec"]["schedulingGates"]).next().is_some();
     if gated && pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty()) {
@@ -63,7 +63,7 @@ pub(super) fn only_at_creation(pod: &Value, causes: &mut Vec<Cause>) {
     deletion_cost(pod, causes);
 }
 
-/// The cost is a 32-bit integer without leading zeros or a plus sign.
+/// The deletion cost is a 32-bit integer without leading zeros or a plus sign.
 pub(super) fn deletion_cost(pod: &Value, causes: &mut Vec<Cause>) {
     let Some(text) = object::annotation(pod, DELETION_COST) else { return };
     let exact = text.parse::<i32>().is_ok_and(|number| number.to_string() == text);

@@ -1,4 +1,4 @@
-//! What may change of a pod that exists: very little.
+//! Which fields of an existing pod may change: very few.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(super) fn check(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The new specification with all that may change set back: what is left must equal the old one.
+/// The new spec with all mutable fields reset: the rest must equal the old one.
 fn levelled(old: &Value, new: &Value, gated: bool) -> Value {
     let mut level = new.clone();
     for list in ["containers", "initContainers"] {
@@ -106,7 +106,7 @@ fn deadline(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Whether a gated pod only became harder to place: nothing that was asked for is gone.
+/// Whether a gated pod only became more restricted: no requirement was removed.
 fn tightened(old: &Value, new: &Value) -> bool {
     let selector_kept = old["nodeSelector"]
         .as_object()

@@ -1,5 +1,4 @@
-//! Webhook configurations. What this server could not carry out faithfully it refuses, rather than
-//! passing it over in silence.
+//! Webhook configurations. What this server cannot imitate is rejected instead of ignored.
 
 use serde_json::{Value, json};
 

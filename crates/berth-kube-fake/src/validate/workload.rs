@@ -38,7 +38,7 @@ pub(super) fn check(_resource: &Resource, value: &Value, causes: &mut Vec<Cause>
     }
 }
 
-/// What may not change once such a controller exists.
+/// Immutable fields of such a controller.
 pub(super) fn update(resource: &Resource, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (old, new) = (&old["spec"], &new["spec"]);
     if resource.kind != "StatefulSet" {

@@ -1,6 +1,6 @@
-//! Why a pod has no place, and what every node says about it.
+//! Explains why a pod is unschedulable, and the verdict of every node.
 //!
-//! A refusal begins with one line: how many nodes each rule removed, and the nearest miss with both
+//! A refusal begins with one line: how many nodes each rule rejected, and the nearest miss with both
 //! numbers. Pods of one template that are refused one after the other share the work.
 
 use std::collections::BTreeMap;
@@ -9,34 +9,34 @@ use std::sync::Arc;
 use berth_engine::{CheckError, Timestamp};
 use rustc_hash::FxHashMap;
 
+use super::filters::{FilterFailure, PreparedPod, all_failures, first_failure};
 use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal, RuleCount};
 use super::pod::Key;
-use super::pods::PodEntry;
-use super::rules::{Asking, Failure, all_failures, first_failure};
-use super::{Cluster, facts};
+use super::pod_store::PodEntry;
+use super::{Cluster, engine_types};
 
-/// Rules that the one line names; the others are summed up.
-const NAMED: usize = 4;
+/// Rules that the summary names; the others are summed up.
+const RULES_NAMED: usize = 4;
 
-/// A refusal, and for whom and when it was found.
+/// A refusal, with the pod and the generation that it was made for.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
-    changes: u64,
+pub(super) struct CachedRefusal {
+    generation: u64,
     of: PodEntry,
     refusal: Refusal,
-    /// Nobody could go for it either.
-    no_room: bool,
+    /// Whether preemption cannot help either.
+    no_victims: bool,
 }
 
-impl Refused {
-    /// Whether another pod would get the same at the same time.
-    fn is_for(&self, changes: u64, entry: &PodEntry) -> bool {
+impl CachedRefusal {
+    /// Whether another pod would get the same refusal now.
+    fn is_for(&self, generation: u64, entry: &PodEntry) -> bool {
         let (a, b) = (&self.of, entry);
-        self.changes == changes
-            && a.asked == b.asked
-            && a.carried == b.carried
-            && a.promised == b.promised
-            && a.pod.needs == b.pod.needs
+        self.generation == generation
+            && a.requested == b.requested
+            && a.pod_terms == b.pod_terms
+            && a.nominated == b.nominated
+            && a.pod.node_requirements == b.pod.node_requirements
             && a.pod.spread == b.pod.spread
             && a.pod.ports == b.pod.ports
             && a.pod.priority == b.pod.priority
@@ -45,18 +45,18 @@ impl Refused {
     }
 }
 
-/// What one rule did to the nodes.
+/// The nodes that one rule rejected.
 #[derive(Default)]
-struct Tally {
+struct RuleTally {
     nodes: usize,
     code: &'static str,
-    /// How far along the rules it stands.
+    /// The position of the rule among the filters.
     stage: usize,
     nearest: Option<(Option<i64>, Arc<str>, String)>,
 }
 
-impl Tally {
-    fn add(&mut self, stage: usize, node: &Arc<str>, failure: Failure) {
+impl RuleTally {
+    fn add(&mut self, stage: usize, node: &Arc<str>, failure: FilterFailure) {
         self.nodes += 1;
         self.code = failure.code;
         self.stage = self.stage.max(stage);
@@ -75,47 +75,48 @@ impl Tally {
 
 impl Cluster {
     /// Why no node can take a pod.
-    pub(super) fn refuse(&mut self, uid: &str, now: Timestamp) -> Refusal {
-        let Some(entry) = self.pods.get(uid).cloned() else { return gone(uid) };
-        if let Some(last) = self.refused.as_ref().filter(|it| it.is_for(self.changes, &entry)) {
+    pub(super) fn build_refusal(&mut self, uid: &str, now: Timestamp) -> Refusal {
+        let Some(entry) = self.pods.get(uid).cloned() else { return deleted_pod(uid) };
+        if let Some(last) = self.refused.as_ref().filter(|it| it.is_for(self.generation, &entry)) {
             return Refusal { pod: entry.pod.key.clone(), ..last.refusal.clone() };
         }
-        let asking = match self.asking(&entry) {
-            Ok(asking) => asking,
-            Err(failure) => return self.refuse_anywhere(uid, &failure),
+        let prepared = match self.prepare_pod(&entry) {
+            Ok(prepared) => prepared,
+            Err(failure) => return self.refuse_pod(uid, &failure),
         };
-        let mut tallies: BTreeMap<Arc<str>, Tally> = BTreeMap::new();
+        let mut tallies: BTreeMap<Arc<str>, RuleTally> = BTreeMap::new();
         let mut nodes = 0;
-        for (place, node) in self.nodes.present() {
+        for (index, node) in self.nodes.present() {
             nodes += 1;
-            let (stage, failure) = self.verdict(&asking, place, now);
+            let (stage, failure) = self.first_rejection(&prepared, index, now);
             if let Some(failure) = failure {
                 let tally = tallies.entry(Arc::clone(&failure.rule)).or_default();
                 tally.add(stage, &node.node.name, failure);
             }
         }
-        let refusal = write(&entry, nodes, tallies);
-        let (changes, kept) = (self.changes, refusal.clone());
-        self.refused = Some(Refused { changes, of: entry, refusal: kept, no_room: false });
+        let refusal = summarize(&entry, nodes, tallies);
+        let (generation, kept) = (self.generation, refusal.clone());
+        self.refused =
+            Some(CachedRefusal { generation, of: entry, refusal: kept, no_victims: false });
         refusal
     }
 
-    /// Whether it is known that nobody could go for such a pod.
-    pub(super) fn knows_no_room(&self, entry: &PodEntry) -> bool {
-        self.refused.as_ref().is_some_and(|it| it.no_room && it.is_for(self.changes, entry))
+    /// Whether it is known that preemption cannot help such a pod.
+    pub(super) fn has_no_victims(&self, entry: &PodEntry) -> bool {
+        self.refused.as_ref().is_some_and(|it| it.no_victims && it.is_for(self.generation, entry))
     }
 
-    /// Notes that nobody could go for such a pod.
-    pub(super) fn note_no_room(&mut self, entry: &PodEntry) {
-        let changes = self.changes;
-        if let Some(last) = self.refused.as_mut().filter(|it| it.is_for(changes, entry)) {
-            last.no_room = true;
+    /// Records that preemption cannot help such a pod.
+    pub(super) fn mark_no_victims(&mut self, entry: &PodEntry) {
+        let generation = self.generation;
+        if let Some(last) = self.refused.as_mut().filter(|it| it.is_for(generation, entry)) {
+            last.no_victims = true;
         }
     }
 
-    /// Why a pod has no place, for a reason that has nothing to do with nodes.
-    pub(super) fn refuse_anywhere(&self, uid: &str, failure: &Failure) -> Refusal {
-        let Some(entry) = self.pods.get(uid) else { return gone(uid) };
+    /// The refusal of a pod for a reason that does not depend on nodes.
+    pub(super) fn refuse_pod(&self, uid: &str, failure: &FilterFailure) -> Refusal {
+        let Some(entry) = self.pods.get(uid) else { return deleted_pod(uid) };
         Refusal {
             pod: entry.pod.key.clone(),
             code: failure.code.to_owned(),
@@ -126,66 +127,73 @@ impl Cluster {
         }
     }
 
-    /// What a node says first, and how far along the rules that is.
-    fn verdict(
+    /// The first rule that rejects a node, and its position among the filters.
+    fn first_rejection(
         &self,
-        asking: &Asking<'_>,
-        place: usize,
+        prepared: &PreparedPod<'_>,
+        index: usize,
         now: Timestamp,
-    ) -> (usize, Option<Failure>) {
-        match first_failure(self, asking, place) {
-            Some(failure) => (stage(&failure), Some(failure)),
-            None => (usize::MAX, self.engine_says(asking, place, now)),
+    ) -> (usize, Option<FilterFailure>) {
+        match first_failure(self, prepared, index) {
+            Some(failure) => (filter_stage(&failure), Some(failure)),
+            None => (usize::MAX, self.engine_failure(prepared, index, now)),
         }
     }
 
-    /// What the policy's own filters say.
-    fn engine_says(&self, asking: &Asking<'_>, place: usize, now: Timestamp) -> Option<Failure> {
-        let name = &self.nodes.get(place)?.node.name;
-        let request = facts::of_pod(asking.entry);
-        match self.engine.check(&request, &facts::node_id(name), now) {
-            // It asks for none; the engine knows no instance without.
-            Err(CheckError::Removed { filter: "memory", .. }) if asking.entry.asked.memory == 0 => {
+    /// The first of the policy's own filters that rejects a node.
+    fn engine_failure(
+        &self,
+        prepared: &PreparedPod<'_>,
+        index: usize,
+        now: Timestamp,
+    ) -> Option<FilterFailure> {
+        let name = &self.nodes.get(index)?.node.name;
+        let request = engine_types::instance_request(prepared.entry);
+        match self.engine.check(&request, &engine_types::node_id(name), now) {
+            // The pod requests none, while every instance of the engine uses memory.
+            Err(CheckError::Removed { filter: "memory", .. })
+                if prepared.entry.requested.memory == 0 =>
+            {
                 None
             }
             Err(CheckError::Removed { filter, code, evidence }) => {
                 let (rule, text) = (filter.into(), evidence.to_string());
-                Some(Failure { rule, code, text, short: None })
+                Some(FilterFailure { rule, code, text, short: None })
             }
             Ok(()) | Err(_) => None,
         }
     }
 
-    /// Everything about one pod: what each node says, and the choice that would be made now. A pod
-    /// that is somewhere is looked at as if it were not.
+    /// Explains a pod: the verdict of each node, and the node that would be chosen now. A pod that is
+    /// on a node is treated as if it were not.
     pub fn explain(&mut self, pod: &Key, now: Timestamp) -> Option<PodExplanation> {
-        let entry = self.pods.named(pod)?.clone();
+        let entry = self.pods.by_name(pod)?.clone();
         let uid = Arc::clone(&entry.pod.uid);
-        let (news, changes) = (self.news, self.changes);
-        let (at, reserved) = (entry.at, entry.reserved);
-        // Lifting a pod whose volumes are being made ready could give them to another, and a node
-        // that is gone would be forgotten with its last pod.
-        let stays = at.and_then(|place| self.nodes.get(place)).is_some_and(|node| !node.gone);
-        let lifts = stays && (!reserved || entry.pod.claims.is_empty());
-        if lifts {
-            self.detach(&uid);
+        let (changed, generation) = (self.changed, self.generation);
+        let (at, reserved) = (entry.assigned, entry.reserved);
+        // Taking a pod off whose volumes are being prepared could give them to another pod, and a
+        // deleted node would be forgotten with its last pod.
+        let stays = at.and_then(|index| self.nodes.get(index)).is_some_and(|node| !node.deleted);
+        let is_removed = stays && (!reserved || entry.pod.claims.is_empty());
+        if is_removed {
+            self.unaccount(&uid);
         }
-        let explanation = self.explain_lifted(&entry, now);
-        if let Some(place) = at.filter(|_| lifts) {
-            self.attach(&uid, place);
+        let explanation = self.explain_unaccounted(&entry, now);
+        if let Some(index) = at.filter(|_| is_removed) {
+            self.account(&uid, index);
             self.pods.get_mut(&uid).into_iter().for_each(|it| it.reserved = reserved);
         }
-        (self.news, self.changes) = (news, changes);
+        (self.changed, self.generation) = (changed, generation);
         Some(explanation)
     }
 
-    /// Why a pod without a node waits, though there may be one: for reasons that are not the nodes'.
-    fn waits_for_else(&mut self, entry: &PodEntry, now: Timestamp) -> Option<Refusal> {
+    /// Why a pending pod is not scheduled, for reasons that do not depend on nodes.
+    fn pod_refusal(&mut self, entry: &PodEntry, now: Timestamp) -> Option<Refusal> {
         let (pod, uid) = (&entry.pod, &entry.pod.uid);
-        if pod.node.is_some() || entry.at.is_some() || pod.ended {
+        if pod.node.is_some() || entry.assigned.is_some() || pod.ended {
             return None;
         }
-        let because = |code: &'static str, text: String| Failure {
+        let because = |code: &'static str, text: String| FilterFailure {
             rule: "pod".into(),
             code,
             text,
@@ -194,38 +202,38 @@ impl Cluster {
         let ours = &self.settings.scheduler;
         if pod.scheduler != *ours {
             let text = format!(
-                "its schedulerName is {:?}, and this scheduler places pods of {ours:?}",
+                "its schedulerName is {:?}, but this scheduler handles {ours:?}",
                 pod.scheduler
             );
-            return Some(self.refuse_anywhere(uid, &because("other_scheduler", text)));
+            return Some(self.refuse_pod(uid, &because("other_scheduler", text)));
         }
         if pod.deleting {
             let text = "it is being deleted".to_owned();
-            return Some(self.refuse_anywhere(uid, &because("pod_deleting", text)));
+            return Some(self.refuse_pod(uid, &because("pod_deleting", text)));
         }
         if pod.gated {
             let text = "its schedulingGates are not all removed yet".to_owned();
-            return Some(self.refuse_anywhere(uid, &because("scheduling_gated", text)));
+            return Some(self.refuse_pod(uid, &because("scheduling_gated", text)));
         }
         let gang = Arc::clone(&pod.gang.as_ref()?.name);
-        match self.place_gang(&pod.key.namespace, &gang, now) {
-            GangOutcome::Incomplete { there, size } => {
+        match self.schedule_gang(&pod.key.namespace, &gang, now) {
+            GangOutcome::Incomplete { present, size } => {
                 let text =
-                    format!("gang {gang} has {there} of {size} pods, and waits for the rest");
-                Some(self.refuse_anywhere(uid, &because("gang_incomplete", text)))
+                    format!("gang {gang} has {present} of {size} pods, and waits for the others");
+                Some(self.refuse_pod(uid, &because("gang_incomplete", text)))
             }
             GangOutcome::Refused(refusal) => Some(*refusal),
-            // It was only asked.
+            // This was only a question.
             GangOutcome::Reserved(members) => {
-                members.iter().for_each(|member| self.give_up(&member.uid));
+                members.iter().for_each(|member| self.unreserve(&member.uid));
                 None
             }
         }
     }
 
-    fn explain_lifted(&mut self, entry: &PodEntry, now: Timestamp) -> PodExplanation {
+    fn explain_unaccounted(&mut self, entry: &PodEntry, now: Timestamp) -> PodExplanation {
         let uid = Arc::clone(&entry.pod.uid);
-        let at = entry.at.and_then(|place| self.nodes.get(place));
+        let at = entry.assigned.and_then(|index| self.nodes.get(index));
         let mut explanation = PodExplanation {
             pod: entry.pod.key.clone(),
             node: at.map(|it| Arc::clone(&it.node.name)),
@@ -233,23 +241,23 @@ impl Cluster {
             refusal: None,
             table: Vec::new(),
         };
-        let asking = match self.asking(entry) {
-            Ok(asking) => asking,
+        let prepared = match self.prepare_pod(entry) {
+            Ok(prepared) => prepared,
             Err(failure) => {
-                explanation.refusal = Some(self.refuse_anywhere(&uid, &failure));
+                explanation.refusal = Some(self.refuse_pod(&uid, &failure));
                 return explanation;
             }
         };
         let mut found = Vec::new();
-        self.scan(&asking, now, &mut found);
-        self.add_overfull(&asking, &mut found);
-        let totals: FxHashMap<usize, i64> = found.iter().map(|it| (it.place, it.total)).collect();
-        for (place, node) in self.nodes.present() {
-            let mut failures = all_failures(self, &asking, place);
+        self.find_candidates(&prepared, now, &mut found);
+        self.add_memory_overcommitted(&prepared, &mut found);
+        let totals: FxHashMap<usize, i64> = found.iter().map(|it| (it.index, it.total)).collect();
+        for (index, node) in self.nodes.present() {
+            let mut failures = all_failures(self, &prepared, index);
             if failures.is_empty() {
-                failures.extend(self.engine_says(&asking, place, now));
+                failures.extend(self.engine_failure(&prepared, index, now));
             }
-            let total = totals.get(&place).copied().filter(|_| failures.is_empty());
+            let total = totals.get(&index).copied().filter(|_| failures.is_empty());
             let removed_by =
                 failures.into_iter().map(|it| (it.rule.to_string(), it.text)).collect();
             explanation.table.push(NodeVerdict {
@@ -262,34 +270,34 @@ impl Cluster {
         let best = explanation.table.iter().filter(|it| it.total.is_some());
         let best = best.max_by(|a, b| a.total.cmp(&b.total).then(b.node.cmp(&a.node)));
         explanation.best = best.map(|it| Arc::clone(&it.node));
-        if let Some(waits) = self.waits_for_else(entry, now) {
+        if let Some(waits) = self.pod_refusal(entry, now) {
             explanation.best = None;
             explanation.refusal = Some(waits);
             return explanation;
         }
         if explanation.best.is_none() {
-            // It must not find the pod itself in its way.
+            // A cached refusal would count the pod itself.
             self.refused = None;
-            explanation.refusal = Some(self.refuse(&uid, now));
+            explanation.refusal = Some(self.build_refusal(&uid, now));
             self.refused = None;
         }
         explanation
     }
 }
 
-fn gone(uid: &str) -> Refusal {
+fn deleted_pod(uid: &str) -> Refusal {
     Refusal {
         pod: Key::new("", uid),
         code: "pod_gone".to_owned(),
         nodes: 0,
         counts: Vec::new(),
-        line: "the pod is gone".to_owned(),
+        line: "the pod was deleted".to_owned(),
         help: Vec::new(),
     }
 }
 
-/// How far along the rules a failure stands: those that come last were nearest to fitting.
-fn stage(failure: &Failure) -> usize {
+/// The position of a failure among the filters: those that come last were nearest to fitting.
+fn filter_stage(failure: &FilterFailure) -> usize {
     const ORDER: [&str; 12] = [
         "node_cordoned",
         "taint_not_tolerated",
@@ -307,25 +315,25 @@ fn stage(failure: &Failure) -> usize {
     ORDER.iter().position(|code| *code == failure.code).unwrap_or(ORDER.len())
 }
 
-fn write(entry: &PodEntry, nodes: usize, tallies: BTreeMap<Arc<str>, Tally>) -> Refusal {
+fn summarize(entry: &PodEntry, nodes: usize, tallies: BTreeMap<Arc<str>, RuleTally>) -> Refusal {
     let pod = entry.pod.key.clone();
-    let mut tallies: Vec<(Arc<str>, Tally)> = tallies.into_iter().collect();
+    let mut tallies: Vec<(Arc<str>, RuleTally)> = tallies.into_iter().collect();
     tallies.sort_by(|a, b| (b.1.nodes, &a.0).cmp(&(a.1.nodes, &b.0)));
     if nodes == 0 {
         let line = "the cluster has no nodes".to_owned();
-        let help = vec!["Add a node; the pod is tried again when it joins.".to_owned()];
+        let help = vec!["Add a node; the pod is retried when it joins.".to_owned()];
         return Refusal { pod, code: "no_nodes".to_owned(), nodes, counts: Vec::new(), line, help };
     }
     let nearest_stage = tallies.iter().max_by_key(|(_, it)| it.stage);
     let code = nearest_stage.map_or("no_place", |(_, it)| it.code).to_owned();
     let mut parts: Vec<String> =
-        tallies.iter().take(NAMED).map(|(rule, it)| part(rule, it)).collect();
-    let more: usize = tallies.iter().skip(NAMED).map(|(_, it)| it.nodes).sum();
+        tallies.iter().take(RULES_NAMED).map(|(rule, it)| describe_rule(rule, it)).collect();
+    let more: usize = tallies.iter().skip(RULES_NAMED).map(|(_, it)| it.nodes).sum();
     if more > 0 {
         parts.push(format!("{more} for other reasons"));
     }
-    let line = format!("0/{nodes} nodes can take it: {}", parts.join("; "));
-    let help = tallies.iter().filter_map(|(rule, it)| help(rule, it)).take(3).collect();
+    let line = format!("0/{nodes} nodes are available: {}", parts.join("; "));
+    let help = tallies.iter().filter_map(|(rule, it)| suggest_fix(rule, it)).take(3).collect();
     let counts = tallies
         .into_iter()
         .map(|(rule, it)| RuleCount {
@@ -337,20 +345,20 @@ fn write(entry: &PodEntry, nodes: usize, tallies: BTreeMap<Arc<str>, Tally>) -> 
     Refusal { pod, code, nodes, counts, line, help }
 }
 
-fn part(rule: &str, tally: &Tally) -> String {
+fn describe_rule(rule: &str, tally: &RuleTally) -> String {
     let nodes = tally.nodes;
     let many = if nodes == 1 { "" } else { "s" };
     let what = match tally.code {
         "node_cordoned" => format!("{nodes} cordoned"),
-        "taint_not_tolerated" => format!("{nodes} with a taint it does not tolerate"),
+        "taint_not_tolerated" => format!("{nodes} with an untolerated taint"),
         "node_selector_no_match" | "node_affinity_no_match" => {
-            format!("{nodes} not selected by its {rule}")
+            format!("{nodes} not matching its {rule}")
         }
-        "pod_anti_affinity" => format!("{nodes} near pods that it must be away from"),
-        "anti_affinity_of_others" => format!("{nodes} near pods that must be away from it"),
-        "pod_affinity" => format!("{nodes} not near the pods that it must be beside"),
-        "topology_spread" => format!("{nodes} where it would be spread too unevenly"),
-        "no_capacity_pods" => format!("{nodes} full of pods"),
+        "pod_anti_affinity" => format!("{nodes} violating its pod anti-affinity"),
+        "anti_affinity_of_others" => format!("{nodes} violating the anti-affinity of other pods"),
+        "pod_affinity" => format!("{nodes} not matching its pod affinity"),
+        "topology_spread" => format!("{nodes} violating its topology spread constraints"),
+        "no_capacity_pods" => format!("{nodes} with too many pods"),
         "host_port_in_use" => format!("{nodes} with its host port in use"),
         code if code.starts_with("no_capacity") => format!("{nodes} short of {rule}"),
         _ => format!("{nodes} node{many} by {rule}"),
@@ -363,28 +371,30 @@ fn part(rule: &str, tally: &Tally) -> String {
 }
 
 /// What would help against one rule.
-fn help(rule: &str, tally: &Tally) -> Option<String> {
+fn suggest_fix(rule: &str, tally: &RuleTally) -> Option<String> {
     let near = tally.nearest.as_ref().map_or("", |(_, node, _)| node);
     Some(match tally.code {
         "node_cordoned" => format!("Uncordon a node, such as `kubectl uncordon {near}`."),
-        "taint_not_tolerated" => "Tolerate the taint in the pod, or take it off a node.".to_owned(),
+        "taint_not_tolerated" => "Add a toleration to the pod, or remove the taint.".to_owned(),
         "node_selector_no_match" | "node_affinity_no_match" => {
-            format!("Label a node as the pod asks, or ask for less in its {rule}.")
+            format!("Label a node to match, or relax the pod's {rule}.")
         }
         "no_capacity_pods" => "Add a node, or raise maxPods of the kubelet.".to_owned(),
         code if code.starts_with("no_capacity") => {
-            format!("Ask for less {rule}, add a node, or let something go (nearest: {near}).")
+            format!("Request less {rule}, add a node, or delete other pods (nearest: {near}).")
         }
         "host_port_in_use" => "Use a Service instead of a host port, or add a node.".to_owned(),
         "pod_affinity" => {
-            "Start a pod that it can be beside, or make the rule preferred, not required."
+            "Start a pod that its affinity matches, or make the rule preferred instead of required."
                 .to_owned()
         }
         "pod_anti_affinity" | "anti_affinity_of_others" => {
-            "Add a node in another domain, or make the rule preferred, not required.".to_owned()
+            "Add a node in another domain, or make the rule preferred instead of required."
+                .to_owned()
         }
         "topology_spread" => {
-            "Add a node in the emptiest domain, or raise maxSkew, or use ScheduleAnyway.".to_owned()
+            "Add a node in the least loaded domain, raise maxSkew, or use ScheduleAnyway."
+                .to_owned()
         }
         _ => return None,
     })

@@ -1,71 +1,78 @@
-//! Gangs: pods that get a place all together or not at all.
+//! Gangs: pods that are scheduled all together or not at all.
 
 use std::sync::Arc;
 
 use berth_engine::Timestamp;
 
 use super::Cluster;
+use super::filters::FilterFailure;
 use super::outcome::{GangOutcome, Refusal, Reservation};
-use super::place::NoPlace;
 use super::pod::{Key, Pod};
-use super::pods::PodEntry;
-use super::rules::Failure;
+use super::pod_store::PodEntry;
+use super::scheduling::NoNode;
 
 impl Cluster {
-    /// Reserves a node for every pod of a gang that has none, or for none of them.
-    pub fn place_gang(&mut self, namespace: &str, name: &str, now: Timestamp) -> GangOutcome {
+    /// Reserves nodes for all pending pods of a gang, or for none.
+    pub fn schedule_gang(&mut self, namespace: &str, name: &str, now: Timestamp) -> GangOutcome {
         let key = Key::new(namespace, name);
-        // One that has ended was placed; its gang is not incomplete for it.
-        let there = |it: &&PodEntry| it.pod.ended || !it.pod.deleting;
-        let members: Vec<&PodEntry> = self.pods.gang(&key).filter(there).collect();
+        // A member that ended was scheduled; it does not make the gang incomplete.
+        let present = |it: &&PodEntry| it.pod.ended || !it.pod.deleting;
+        let members: Vec<&PodEntry> = self.pods.gang(&key).filter(present).collect();
         let size = match size(&members) {
             Ok(size) => size,
             Err((pod, failure)) => {
                 let uid = Arc::clone(&pod.uid);
-                return GangOutcome::Refused(Box::new(self.refuse_anywhere(&uid, &failure)));
+                return GangOutcome::Refused(Box::new(self.refuse_pod(&uid, &failure)));
             }
         };
-        let placed = members.iter().filter(|it| it.at.is_some() || it.pod.node.is_some()).count();
+        let placed =
+            members.iter().filter(|it| it.assigned.is_some() || it.pod.node.is_some()).count();
         let scheduler = &self.settings.scheduler;
         let mut waiting: Vec<Arc<Pod>> = members
             .iter()
             .filter(|it| it.is_pending(scheduler))
             .map(|it| Arc::clone(&it.pod))
             .collect();
-        let there = placed + waiting.len();
-        if there < size {
-            return GangOutcome::Incomplete { there, size };
+        let present = placed + waiting.len();
+        if present < size {
+            return GangOutcome::Incomplete { present, size };
         }
-        // The largest first: small ones fit in what is left.
-        let size = |it: &Pod| it.asked.resources.cpu_milli + (it.asked.resources.memory >> 20);
+        // The largest first: small pods fit into what is left.
+        let size =
+            |it: &Pod| it.requests.resources.cpu_milli + (it.requests.resources.memory >> 20);
         waiting.sort_unstable_by(|a, b| (size(b), &a.key).cmp(&(size(a), &b.key)));
-        self.place_all(&key, waiting, now)
+        self.schedule_members(&key, waiting, now)
     }
 
-    fn place_all(&mut self, gang: &Key, waiting: Vec<Arc<Pod>>, now: Timestamp) -> GangOutcome {
-        let (news, of) = (self.news, waiting.len());
-        let promised = waiting.iter().filter_map(|it| self.pods.get(&it.uid));
-        let promised: Vec<_> = promised
-            .filter_map(|it| Some((Arc::clone(&it.pod.uid), it.promised.clone()?)))
+    fn schedule_members(
+        &mut self,
+        gang: &Key,
+        waiting: Vec<Arc<Pod>>,
+        now: Timestamp,
+    ) -> GangOutcome {
+        let (changed, of) = (self.changed, waiting.len());
+        let nominated = waiting.iter().filter_map(|it| self.pods.get(&it.uid));
+        let nominated: Vec<_> = nominated
+            .filter_map(|it| Some((Arc::clone(&it.pod.uid), it.nominated.clone()?)))
             .collect();
         let mut reserved: Vec<Reservation> = Vec::with_capacity(of);
-        let Err(refusal) = self.try_all(waiting, &mut reserved, now) else {
+        let Err(refusal) = self.reserve_members(waiting, &mut reserved, now) else {
             return GangOutcome::Reserved(reserved);
         };
         for reservation in &reserved {
-            self.give_up(&reservation.uid);
+            self.unreserve(&reservation.uid);
         }
-        // What was only tried leaves no trace.
-        for (uid, node) in promised {
-            self.promise(&uid, &node);
+        // A failed attempt leaves no trace.
+        for (uid, node) in nominated {
+            self.nominate(&uid, &node);
         }
-        (self.news, self.refused) = (news, None);
+        (self.changed, self.refused) = (changed, None);
         GangOutcome::Refused(Box::new(for_gang(*refusal, gang, reserved.len(), of)))
     }
 
-    /// Reserves a node for one after the other. Who is refused is tried again after the others:
-    /// it may have to be beside one of them.
-    fn try_all(
+    /// Reserves nodes one pod at a time. A refused pod is retried after the others: it may have
+    /// affinity to one of them.
+    fn reserve_members(
         &mut self,
         mut waiting: Vec<Arc<Pod>>,
         reserved: &mut Vec<Reservation>,
@@ -74,20 +81,20 @@ impl Cluster {
         while !waiting.is_empty() {
             let mut again = Vec::new();
             for pod in &waiting {
-                match self.choose(&pod.uid, now) {
-                    Ok(place) => match self.reserve(&pod.uid, place) {
+                match self.choose_node(&pod.uid, now) {
+                    Ok(index) => match self.reserve(&pod.uid, index) {
                         Some(reservation) => reserved.push(reservation),
-                        // What was let through a moment ago cannot be had: nobody goes.
-                        None => return Err(Box::new(self.refuse(&pod.uid, now))),
+                        // What was accepted a moment ago is not available: none is placed.
+                        None => return Err(Box::new(self.build_refusal(&pod.uid, now))),
                     },
-                    Err(NoPlace::Everywhere) => again.push(Arc::clone(pod)),
-                    Err(NoPlace::Anywhere(failure)) => {
-                        return Err(Box::new(self.refuse_anywhere(&pod.uid, &failure)));
+                    Err(NoNode::NodesRejected) => again.push(Arc::clone(pod)),
+                    Err(NoNode::PodRejected(failure)) => {
+                        return Err(Box::new(self.refuse_pod(&pod.uid, &failure)));
                     }
                 }
             }
             if let Some(first) = again.first().filter(|_| again.len() == waiting.len()) {
-                return Err(Box::new(self.refuse(&first.uid, now)));
+                return Err(Box::new(self.build_refusal(&first.uid, now)));
             }
             waiting = again;
         }
@@ -98,25 +105,25 @@ impl Cluster {
 fn for_gang(mut refusal: Refusal, gang: &Key, done: usize, of: usize) -> Refusal {
     let line = std::mem::take(&mut refusal.line);
     refusal.line = format!(
-        "gang {} is placed all together or not at all: {done} of {of} found a place, then for {} {line}",
+        "gang {} is scheduled all together or not at all: {done} of {of} pods fit, then for {} {line}",
         gang.name, refusal.pod.name,
     );
     refusal
 }
 
-/// How many pods the gang has, on which all of its pods must agree.
-fn size<'a>(members: &[&'a PodEntry]) -> Result<usize, (&'a Pod, Failure)> {
+/// The size of a gang, on which all its pods must agree.
+fn size<'a>(members: &[&'a PodEntry]) -> Result<usize, (&'a Pod, FilterFailure)> {
     let mut size = None;
     for entry in members {
         let Some(gang) = &entry.pod.gang else { continue };
         let wrong = |text: String| {
             let (rule, code) = ("gang".into(), "gang_size_invalid");
-            Err((&*entry.pod, Failure { rule, code, text, short: None }))
+            Err((&*entry.pod, FilterFailure { rule, code, text, short: None }))
         };
         match (&gang.size, size) {
             (Err(found), _) => {
                 return wrong(format!(
-                    "{} is {found:?}; accepted is a number of pods from 1 on",
+                    "{} is {found:?}; accepted: a number of pods, at least 1",
                     super::pod::GANG_SIZE
                 ));
             }

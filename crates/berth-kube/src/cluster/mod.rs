@@ -1,34 +1,33 @@
-//! The cluster as the scheduler knows it, and where its pods go. Pure: no I/O, no clock.
+//! The scheduler's cluster state, and the choice of a node for each pod. Pure: no I/O, no clock.
 //!
-//! Objects of the API server come in through `put_…` and `remove_…`; [`Cluster::place`] filters,
-//! scores and **reserves** in one step, so that the next pod sees what the last one took. The
-//! engine sieves by its columns and scores by its policy; Kubernetes' own rules stand in [`rules`],
-//! exact to the byte. Nothing is ever reserved that [`rules::first_failure`] did not let through.
+//! API objects come in through `put_…` and `remove_…`; [`Cluster::schedule_pod`] filters, scores and
+//! **reserves** in one step, so that the next pod sees what the last one took. The engine preselects
+//! nodes by its columns and scores them by its policy; Kubernetes' own rules are in [`filters`], exact
+//! to the byte. Nothing is ever reserved that [`filters::first_failure`] has not accepted.
 
-mod bits;
-pub mod budgets;
-mod classes;
+mod cache;
+pub mod disruption_budgets;
+mod eligibility;
+mod engine_types;
 mod explain;
-mod facts;
+mod filters;
 mod gangs;
 pub mod node;
-mod nodes;
+mod node_store;
 pub mod outcome;
 pub mod permits;
-mod place;
 pub mod pod;
-mod pods;
-mod preempt;
+mod pod_affinity;
+mod pod_store;
+mod preemption;
 pub mod quantity;
 pub mod resources;
-mod rules;
+mod scheduling;
 pub mod selector;
-mod spreads;
-mod state;
-mod terms;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod topology_spread;
 pub mod vm;
 pub mod volumes;
 
@@ -38,65 +37,66 @@ use std::sync::Arc;
 use berth_engine::{Engine, Policy};
 use rustc_hash::FxHashMap;
 
-use budgets::Budgets;
-use classes::Classes;
-use nodes::Nodes;
-use pods::Pods;
-use spreads::Spreads;
-use terms::Terms;
+use disruption_budgets::Budgets;
+use eligibility::EligibilityCache;
+use node_store::NodeStore;
+use pod_affinity::AffinityIndex;
+use pod_store::PodStore;
 use topology::Topologies;
+use topology_spread::SpreadIndex;
 use vm::Vms;
 use volumes::Volumes;
 
-pub use pods::PodState;
+pub use pod_store::PodState;
 
-/// What becomes of pods whose containers state neither requests nor limits.
+/// How to treat pods whose containers declare neither requests nor limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Missing {
-    /// What is not stated counts as zero.
+pub enum MissingRequests {
+    /// Missing requests count as zero.
     #[default]
     Zero,
-    /// They are refused.
+    /// Such pods are unschedulable.
     Refuse,
 }
 
-/// How a cluster is scheduled.
+/// How pods are scheduled.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The name by which pods ask for this scheduler.
+    /// The scheduler name that pods ask for.
     pub scheduler: String,
-    /// How the engine scores.
+    /// The engine's scoring policy.
     pub policy: Policy,
-    /// What becomes of pods that do not say what they need.
-    pub missing: Missing,
+    /// How to treat pods without requests and limits.
+    pub missing_requests: MissingRequests,
 }
 
-/// A cluster: its nodes, its pods, and who holds what.
+/// The state of a cluster: nodes, pods, and what each pod uses.
 pub struct Cluster {
     settings: Settings,
     engine: Engine,
-    nodes: Nodes,
-    pods: Pods,
-    classes: Classes,
+    nodes: NodeStore,
+    pods: PodStore,
+    eligibility: EligibilityCache,
     topologies: Topologies,
-    terms: Terms,
-    spreads: Spreads,
+    affinity: AffinityIndex,
+    spreads: SpreadIndex,
     volumes: Volumes,
     budgets: Budgets,
     vms: Vms,
-    /// Pods that a node was promised to, by the node's name.
-    promises: FxHashMap<Arc<str>, Vec<Arc<str>>>,
-    /// How many pods that count are of each priority.
+    /// Pods that are nominated to a node, by the node's name.
+    nominations: FxHashMap<Arc<str>, Vec<Arc<str>>>,
+    /// The number of accounted pods of each priority.
     priorities: BTreeMap<i32, usize>,
-    news: bool,
-    /// Whether somebody was refused who may get a place when others come.
+    /// Whether something changed that may make an unschedulable pod schedulable.
+    changed: bool,
+    /// Whether a refused pod may become schedulable when other pods are placed.
     waits_for_others: bool,
-    /// Kept so that a scan allocates nothing.
-    found: Vec<place::Found>,
-    /// Rises with every change of who is where.
-    changes: u64,
+    /// A buffer, so that a scan does not allocate.
+    found: Vec<scheduling::ScoredNode>,
+    /// Increases with every change of what is where.
+    generation: u64,
     /// The last refusal, for pods that would get the same.
-    refused: Option<explain::Refused>,
+    refused: Option<explain::CachedRefusal>,
 }
 
 impl Cluster {
@@ -106,30 +106,30 @@ impl Cluster {
         Self {
             engine: Engine::new(settings.policy.clone()),
             settings,
-            nodes: Nodes::default(),
-            pods: Pods::default(),
-            classes: Classes::default(),
+            nodes: NodeStore::default(),
+            pods: PodStore::default(),
+            eligibility: EligibilityCache::default(),
             topologies: Topologies::default(),
-            terms: Terms::default(),
-            spreads: Spreads::default(),
+            affinity: AffinityIndex::default(),
+            spreads: SpreadIndex::default(),
             volumes: Volumes::default(),
             budgets: Budgets::default(),
             vms: Vms::default(),
-            promises: FxHashMap::default(),
+            nominations: FxHashMap::default(),
             priorities: BTreeMap::new(),
-            news: false,
+            changed: false,
             waits_for_others: false,
             found: Vec::new(),
-            changes: 0,
+            generation: 0,
             refused: None,
         }
     }
 
-    /// Changes the policy. What is reserved stays.
+    /// Changes the policy. Reservations stay.
     pub fn set_policy(&mut self, policy: Policy) {
         self.engine.set_policy(policy.clone());
         self.settings.policy = policy;
-        self.news = true;
-        self.changes += 1;
+        self.changed = true;
+        self.generation += 1;
     }
 }

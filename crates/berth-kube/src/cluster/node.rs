@@ -5,17 +5,17 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 
 use super::quantity;
-use super::resources::{Resources, Stated};
+use super::resources::{ResourceList, Resources};
 use super::selector::Labels;
 
-/// What a taint does to pods that do not tolerate it.
+/// The effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// They are not placed there.
+    /// They are not scheduled there.
     NoSchedule,
-    /// They are placed there if there is nothing better.
+    /// They are scheduled there only if there is no better node.
     PreferNoSchedule,
-    /// They are not placed there, and those that are there have to go.
+    /// They are not scheduled there, and running pods are evicted.
     NoExecute,
 }
 
@@ -46,24 +46,24 @@ pub struct Node {
     pub labels: Arc<Labels>,
     /// Its taints.
     pub taints: Vec<Taint>,
-    /// Whether it takes no new pods.
+    /// Whether it is cordoned.
     pub unschedulable: bool,
-    /// What pods may ask for.
+    /// Resources for pods.
     pub allocatable: Resources,
-    /// How many pods it takes.
+    /// The maximum number of pods.
     pub max_pods: i64,
-    /// Images that it has, by any of their names.
+    /// Images present on the node, by any of their names.
     pub images: Vec<String>,
 }
 
 impl Node {
-    /// A node as the API server has it.
+    /// Reads a node.
     #[must_use]
     pub fn read(node: &core::Node) -> Self {
         let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
-        // Older nodes state only what they have, not what pods may have of it.
+        // Older nodes report only the capacity.
         let stated = status.and_then(|it| it.allocatable.as_ref().or(it.capacity.as_ref()));
-        let pods = |stated: &Stated| stated.get("pods").and_then(quantity::whole);
+        let pods = |stated: &ResourceList| stated.get("pods").and_then(quantity::whole);
         let images = status.and_then(|it| it.images.as_ref()).into_iter().flatten();
         Self {
             name: node.metadata.name.as_deref().unwrap_or_default().into(),
@@ -76,13 +76,13 @@ impl Node {
                 .collect(),
             unschedulable: spec.and_then(|it| it.unschedulable).unwrap_or(false),
             allocatable: stated.map(Resources::read).unwrap_or_default(),
-            // A node that does not say how many it takes has not reported yet: it takes none.
+            // A node that does not report a maximum is not ready yet: it takes none.
             max_pods: stated.and_then(pods).unwrap_or(0),
             images: images.flat_map(|it| it.names.clone().unwrap_or_default()).collect(),
         }
     }
 
-    /// Whether nothing differs that rules about nodes look at.
+    /// Whether labels, taints and cordon are the same.
     #[must_use]
     pub fn same_facts(&self, other: &Self) -> bool {
         self.labels == other.labels
@@ -90,7 +90,7 @@ impl Node {
             && self.unschedulable == other.unschedulable
     }
 
-    /// The zone that it says it is in.
+    /// The zone from its label.
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.labels.get("topology.kubernetes.io/zone").map(String::as_str)
@@ -108,7 +108,7 @@ fn read_taint(taint: &core::Taint) -> Option<Taint> {
     Some(Taint { key: taint.key.clone(), value, effect })
 }
 
-/// What a pod puts up with.
+/// A toleration of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Toleration {
     /// The key; absent: any.
@@ -117,12 +117,12 @@ pub struct Toleration {
     value: Option<String>,
     /// The effect; absent: any.
     effect: Option<String>,
-    /// It means nothing, and so tolerates nothing.
+    /// The operator is invalid, so it tolerates nothing.
     never: bool,
 }
 
 impl Toleration {
-    /// A toleration as it was written.
+    /// Reads a toleration.
     #[must_use]
     pub fn read(toleration: &core::Toleration) -> Self {
         let text = |it: &Option<String>| it.clone().filter(|it| !it.is_empty());
@@ -150,7 +150,7 @@ impl Toleration {
     }
 }
 
-/// The first taint with such an effect that nothing here tolerates.
+/// The first untolerated taint with such an effect.
 #[must_use]
 pub fn untolerated<'a>(
     taints: &'a [Taint],

@@ -1,126 +1,126 @@
-//! What became of a pod that was to be placed: reserved, refused with reasons, or others must go.
+//! Results of scheduling: a reservation, a preemption, or a refusal with reasons.
 
 use std::sync::Arc;
 
 use super::pod::Key;
 
-/// A place that is held for a pod until it is bound or given up.
+/// A node that is reserved for a pod until it is bound or unreserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The pod.
     pub pod: Key,
-    /// The API server's id of it.
+    /// Its uid.
     pub uid: Arc<str>,
     /// The node.
     pub node: Arc<str>,
-    /// What has to be done to its volumes before it is bound.
+    /// What to do with its volumes before it is bound.
     pub volumes: VolumePlan,
 }
 
-/// What has to be done to a pod's volumes before it is bound.
+/// What to do with a pod's volumes before it is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct VolumePlan {
-    /// Claims to be bound to volumes that exist: the claim, and the volume's name.
+    /// Claims to bind to existing volumes: the claim, and the volume's name.
     pub bind: Vec<(Key, String)>,
-    /// Claims whose volumes are to be made for the node.
+    /// Claims whose volumes are to be provisioned for the node.
     pub provision: Vec<Key>,
 }
 
 impl VolumePlan {
-    /// Whether nothing has to be done.
+    /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bind.is_empty() && self.provision.is_empty()
     }
 }
 
-/// A pod that has to go so that another can come.
+/// A pod that is deleted by preemption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// The pod.
     pub pod: Key,
-    /// The API server's id of it.
+    /// Its uid.
     pub uid: Arc<str>,
     /// Its priority.
     pub priority: i32,
-    /// Whether a disruption budget would rather keep it.
+    /// Whether its deletion violates a disruption budget.
     pub breaks_budget: bool,
 }
 
-/// Room that is made by letting others go.
+/// Victims to delete so that a pod fits on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// The pod that comes.
+    /// The preempting pod.
     pub pod: Key,
-    /// The API server's id of it.
+    /// Its uid.
     pub uid: Arc<str>,
-    /// The node, which from now on is promised to it.
+    /// The node, which is now nominated for it.
     pub node: Arc<str>,
-    /// Who has to go.
+    /// The pods to delete.
     pub victims: Vec<Victim>,
-    /// Pods of lower priority that the node was promised to, and no longer is.
-    pub unpromised: Vec<(Key, Arc<str>)>,
+    /// Pods of lower priority whose nomination for the node was cleared.
+    pub unnominated: Vec<(Key, Arc<str>)>,
 }
 
-/// What became of a pod.
+/// The result for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has a place.
+    /// A node is reserved for it.
     Reserved(Box<Reservation>),
-    /// It gets a place when these have gone. The refusal says why it has none now.
+    /// It fits when the victims are gone. The refusal says why it does not fit now.
     Preempt(Box<Preemption>, Box<Refusal>),
-    /// It has no place.
+    /// It is unschedulable.
     Refused(Box<Refusal>),
-    /// It is not to be placed: it is bound, gone, gated, or another scheduler's.
+    /// It must not be scheduled: it is bound, deleted, gated, or another scheduler's.
     NotPending,
 }
 
-/// What became of a gang.
+/// The result for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GangOutcome {
-    /// All of its pods that had no place have one.
+    /// Every pending member has a reservation.
     Reserved(Vec<Reservation>),
-    /// It is not complete: so many are there of so many.
+    /// Members are missing.
     Incomplete {
-        /// Pods that are there.
-        there: usize,
-        /// Pods that it has.
+        /// Members that exist.
+        present: usize,
+        /// Members that the gang has.
         size: usize,
     },
-    /// Not all of them can be placed; none is. The refusal is of the first that could not.
+    /// Not all members fit, so none is reserved. The refusal is of the first that does not.
     Refused(Box<Refusal>),
 }
 
-/// How many nodes one rule removed, and the nearest miss among them.
+/// How many nodes a rule rejected, and the nearest miss among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCount {
     /// The rule's name, such as `memory` or `taints`.
     pub rule: String,
-    /// Nodes that it was the first to remove.
+    /// Nodes that it was the first to reject.
     pub nodes: usize,
-    /// The nearest miss: a node, and what it lacks.
+    /// The nearest miss: the node, and what it lacks.
     pub nearest: Option<(Arc<str>, String)>,
 }
 
-/// Why a pod has no place.
+/// Why a pod is unschedulable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The pod.
     pub pod: Key,
     /// A stable code, such as `no_capacity_memory`.
     pub code: String,
-    /// Nodes that were looked at.
+    /// Nodes that were considered.
     pub nodes: usize,
-    /// What removed them, the most first.
+    /// The rules that rejected them, the most frequent first.
     pub counts: Vec<RuleCount>,
-    /// Why, in one line.
+    /// The reason in one line.
     pub line: String,
-    /// What would help, line by line.
+    /// Suggestions, line by line.
     pub help: Vec<String>,
 }
 
 impl Refusal {
-    /// All of it as text: the one line first.
+    /// The reason in one line, followed by the suggestions.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = self.line.clone();
@@ -132,28 +132,28 @@ impl Refusal {
     }
 }
 
-/// One node in the table of an explanation.
+/// One node of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeVerdict {
     /// The node.
     pub node: Arc<str>,
-    /// Every rule that removes it, and why; empty: it could take the pod.
+    /// Every rule that rejects it, and why; empty: it can take the pod.
     pub removed_by: Vec<(String, String)>,
-    /// Its total, where nothing removes it.
+    /// Its score, if no rule rejects it.
     pub total: Option<i64>,
 }
 
-/// Everything about one pod.
+/// A full explanation for one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodExplanation {
     /// The pod.
     pub pod: Key,
-    /// Where it is, if it is somewhere.
+    /// The node that it is on, if any.
     pub node: Option<Arc<str>>,
-    /// The node that it would be given now.
+    /// The node that would be chosen now.
     pub best: Option<Arc<str>>,
-    /// Why it has no place, if there is none.
+    /// Why it is unschedulable, if it is.
     pub refusal: Option<Refusal>,
-    /// Every node, in order of name.
+    /// Every node, ordered by name.
     pub table: Vec<NodeVerdict>,
 }

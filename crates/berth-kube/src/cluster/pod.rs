@@ -1,4 +1,4 @@
-//! A pod as the rules see it.
+//! Pods as the filters see them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use rustc_hash::FxHasher;
 use uuid::Uuid;
 
 use super::node::Toleration;
-use super::resources::{Asked, asked};
+use super::resources::{PodRequests, pod_requests};
 use super::selector::{Labels, NodeSelector, Selector, Term};
 
-/// The label or annotation that names a pod's gang.
+/// The label or annotation with the name of a pod's gang.
 pub const GANG: &str = "berth.dev/gang";
-/// The label or annotation that says how many pods its gang has.
+/// The label or annotation with the size of its gang.
 pub const GANG_SIZE: &str = "berth.dev/gang-size";
-/// The label of a pod that runs a virtual machine: the machine's name.
+/// The label of a pod that runs a virtual machine, with the machine's name.
 pub const VM_NAME: &str = "vm.neon.tech/name";
 
 /// A namespace and a name.
@@ -30,7 +30,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of these.
+    /// A key from strings.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
@@ -56,19 +56,19 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a pod asks of a node's facts. Pods of one template share it.
+/// A pod's requirements on nodes. Pods of one template share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Needs {
-    /// Labels that the node must have.
+pub struct NodeRequirements {
+    /// Labels of `nodeSelector`.
     pub labels: Vec<(String, String)>,
-    /// Alternatives of which one must match.
+    /// Required node affinity.
     pub nodes: NodeSelector,
-    /// Taints that it puts up with.
+    /// Its tolerations.
     pub tolerations: Vec<Toleration>,
 }
 
-impl Needs {
-    /// Whether the node is one of those it asks for, taints aside.
+impl NodeRequirements {
+    /// Whether a node matches, taints aside.
     #[must_use]
     pub fn selects(&self, name: &str, labels: &Labels) -> bool {
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -76,46 +76,46 @@ impl Needs {
     }
 }
 
-/// Which namespaces a rule about other pods looks into.
+/// The namespaces of an affinity term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Namespaces {
-    /// These.
+    /// By name.
     pub named: Vec<String>,
-    /// And those whose labels match.
+    /// By label.
     pub selected: Option<Selector>,
 }
 
-/// Other pods, and the part of the cluster in which they count.
+/// Other pods, and the topology in which they count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodTerm {
-    /// Where to look.
+    /// The namespaces.
     pub namespaces: Namespaces,
-    /// Which pods; absent: none.
+    /// The pods; absent: none.
     pub selector: Option<Selector>,
-    /// The label of nodes that makes a domain.
+    /// The topology key.
     pub topology: String,
 }
 
-/// How a pod wants to be spread.
+/// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spread {
-    /// The label of nodes that makes a domain.
+    /// The topology key.
     pub topology: String,
     /// Which pods are counted; absent: none.
     pub selector: Option<Selector>,
-    /// By how many a domain may be ahead of the emptiest.
+    /// By how many a domain may exceed the minimum.
     pub max_skew: i64,
-    /// With fewer domains than this, the emptiest counts as empty.
+    /// With fewer domains than this, the minimum counts as 0.
     pub min_domains: i64,
-    /// Whether it must hold.
+    /// Whether it must hold (`DoNotSchedule`).
     pub hard: bool,
-    /// Whether only nodes that the pod asks for count.
+    /// Whether only nodes that match the pod's node affinity count.
     pub by_affinity: bool,
     /// Whether only nodes whose taints it tolerates count.
     pub by_taints: bool,
 }
 
-/// A port of the host.
+/// A host port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Port {
     /// The number.
@@ -127,7 +127,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Whether both cannot be on one node.
+    /// Whether two pods with these ports cannot share a node.
     #[must_use]
     pub fn clashes(&self, other: &Self) -> bool {
         const ANY: &str = "0.0.0.0";
@@ -137,12 +137,12 @@ impl Port {
     }
 }
 
-/// Pods that are bound all or none.
+/// A group of pods that are bound all together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gang {
-    /// Its name in the namespace.
+    /// Its name within the namespace.
     pub name: Arc<str>,
-    /// How many pods it has; what was written if that is no number.
+    /// Its size; the text if that is invalid.
     pub size: Result<usize, String>,
 }
 
@@ -151,66 +151,66 @@ pub struct Gang {
 pub struct Pod {
     /// Namespace and name.
     pub key: Key,
-    /// The API server's id of it.
+    /// Its uid.
     pub uid: Arc<str>,
     /// The engine's id of it.
     pub id: InstanceId,
-    /// Who is to schedule it.
+    /// Its scheduler name.
     pub scheduler: String,
     /// The node it is bound to.
     pub node: Option<Arc<str>>,
-    /// The node it was promised when others were told to go.
-    pub nominated: Option<Arc<str>>,
-    /// Whether it has ended.
+    /// `nominatedNodeName` of its status.
+    pub nominated_node: Option<Arc<str>>,
+    /// Whether it succeeded or failed.
     pub ended: bool,
-    /// Whether it is about to go.
+    /// Whether it is terminating.
     pub deleting: bool,
-    /// Whether it is not to be scheduled yet.
+    /// Whether it has scheduling gates.
     pub gated: bool,
     /// Whether it is ready.
     pub ready: bool,
     /// Its labels.
     pub labels: Arc<Labels>,
-    /// What it asks for.
-    pub asked: Asked,
+    /// What it requests.
+    pub requests: PodRequests,
     /// Its priority.
     pub priority: i32,
-    /// Whether others may be told to go for it.
+    /// Whether it may preempt others.
     pub preempts: bool,
-    /// What it asks of nodes.
-    pub needs: Arc<Needs>,
-    /// Nodes it likes, by weight.
-    pub likes: Vec<(i64, Term)>,
-    /// Pods it must be beside.
-    pub beside: Vec<PodTerm>,
-    /// Pods it must be away from.
-    pub away: Vec<PodTerm>,
-    /// Pods it wants to be beside, or with a negative weight away from.
-    pub wishes: Vec<(i64, PodTerm)>,
-    /// How it is to be spread.
+    /// Its requirements on nodes.
+    pub node_requirements: Arc<NodeRequirements>,
+    /// Preferred node affinity, by weight.
+    pub preferred_nodes: Vec<(i64, Term)>,
+    /// Required pod affinity.
+    pub required_affinity: Vec<PodTerm>,
+    /// Required pod anti-affinity.
+    pub anti_affinity: Vec<PodTerm>,
+    /// Preferred pod affinity, by weight; anti-affinity has negative weights.
+    pub preferred_affinity: Vec<(i64, PodTerm)>,
+    /// Its topology spread constraints.
     pub spread: Vec<Spread>,
-    /// Ports of the host that it uses.
+    /// Its host ports.
     pub ports: Vec<Port>,
-    /// Volume claims that it uses, by name.
+    /// Names of the volume claims that it uses.
     pub claims: Vec<String>,
-    /// A device claim that it has; nobody here gives devices.
+    /// A device claim that it has; this scheduler does not allocate devices.
     pub device_claim: Option<String>,
     /// Its controller: kind, name and uid.
     pub owner: Option<(String, String, String)>,
     /// Its gang.
     pub gang: Option<Gang>,
-    /// Its first image, as it names it.
+    /// The image of its first container.
     pub image: Option<String>,
     /// The virtual machine that it runs.
     pub vm: Option<String>,
-    /// When it was created, in seconds.
+    /// Its creation time, in seconds.
     pub created: i64,
-    /// When it was started, in seconds.
+    /// Its start time, in seconds.
     pub started: Option<i64>,
 }
 
 impl Pod {
-    /// A pod as the API server has it.
+    /// Reads a pod.
     #[must_use]
     pub fn read(pod: &core::Pod) -> Self {
         let empty = core::PodSpec::default();
@@ -219,7 +219,8 @@ impl Pod {
         let key = Key::of(meta);
         let labels = meta.labels.clone().unwrap_or_default();
         let affinity = spec.affinity.as_ref();
-        let (beside, away, wishes) = pod_terms(affinity, &key.namespace, &labels);
+        let (required_affinity, anti_affinity, preferred_affinity) =
+            pod_terms(affinity, &key.namespace, &labels);
         let phase = status.and_then(|it| it.phase.as_deref());
         let uid: Arc<str> = meta.uid.as_deref().unwrap_or_default().into();
         let name =
@@ -230,19 +231,19 @@ impl Pod {
             uid,
             scheduler: spec.scheduler_name.clone().unwrap_or_default(),
             node: name(spec.node_name.as_ref()),
-            nominated: name(status.and_then(|it| it.nominated_node_name.as_ref())),
+            nominated_node: name(status.and_then(|it| it.nominated_node_name.as_ref())),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             deleting: meta.deletion_timestamp.is_some(),
             gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
             ready: is_ready(pod),
-            asked: asked(pod),
+            requests: pod_requests(pod),
             priority: spec.priority.unwrap_or(0),
             preempts: spec.preemption_policy.as_deref() != Some("Never"),
-            needs: Arc::new(needs(spec)),
-            likes: likes(affinity),
-            beside,
-            away,
-            wishes,
+            node_requirements: Arc::new(node_requirements(spec)),
+            preferred_nodes: preferred_nodes(affinity),
+            required_affinity,
+            anti_affinity,
+            preferred_affinity,
             spread: spread(spec, &labels),
             ports: ports(spec),
             claims: claims(spec, &key.name),
@@ -258,20 +259,20 @@ impl Pod {
         }
     }
 
-    /// Whether it counts on its node.
+    /// Whether it uses its node.
     #[must_use]
-    pub fn counts(&self) -> bool {
+    pub fn uses_node(&self) -> bool {
         !self.ended
     }
 
-    /// Whether only what its life brings differs: the rules see the same.
+    /// Whether everything is the same that the filters look at.
     #[must_use]
-    pub fn same_rules(&self, other: &Self) -> bool {
+    pub fn same_filter_fields(&self, other: &Self) -> bool {
         self.uid == other.uid
             && self.labels == other.labels
-            && self.asked == other.asked
+            && self.requests == other.requests
             && self.priority == other.priority
-            && self.needs == other.needs
+            && self.node_requirements == other.node_requirements
             && self.ports == other.ports
             && self.vm == other.vm
             && self.gang == other.gang
@@ -279,7 +280,7 @@ impl Pod {
     }
 }
 
-/// The engine's id of a pod: its uid, which is a UUID wherever a real API server made it.
+/// The engine's id of a pod: its uid, which is a UUID if a real API server made it.
 fn instance_id(uid: &str) -> InstanceId {
     use std::hash::{Hash, Hasher};
     let number = Uuid::parse_str(uid).map(|uuid| uuid.as_u128()).unwrap_or_else(|_| {
@@ -298,18 +299,18 @@ fn is_ready(pod: &core::Pod) -> bool {
     conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
-fn needs(spec: &core::PodSpec) -> Needs {
+fn node_requirements(spec: &core::PodSpec) -> NodeRequirements {
     let required = spec.affinity.as_ref().and_then(|it| it.node_affinity.as_ref());
     let required =
         required.and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
-    Needs {
+    NodeRequirements {
         labels: spec.node_selector.clone().unwrap_or_default().into_iter().collect(),
         nodes: NodeSelector::read(required),
         tolerations: spec.tolerations.iter().flatten().map(Toleration::read).collect(),
     }
 }
 
-fn likes(affinity: Option<&core::Affinity>) -> Vec<(i64, Term)> {
+fn preferred_nodes(affinity: Option<&core::Affinity>) -> Vec<(i64, Term)> {
     let preferred = affinity.and_then(|it| it.node_affinity.as_ref());
     let preferred =
         preferred.and_then(|it| it.preferred_during_scheduling_ignored_during_execution.as_ref());
@@ -317,30 +318,33 @@ fn likes(affinity: Option<&core::Affinity>) -> Vec<(i64, Term)> {
     terms.map(|it| (i64::from(it.weight), Term::read(&it.preference))).collect()
 }
 
-type Terms = (Vec<PodTerm>, Vec<PodTerm>, Vec<(i64, PodTerm)>);
+type AffinityIndex = (Vec<PodTerm>, Vec<PodTerm>, Vec<(i64, PodTerm)>);
 
-fn pod_terms(affinity: Option<&core::Affinity>, namespace: &str, own: &Labels) -> Terms {
+fn pod_terms(affinity: Option<&core::Affinity>, namespace: &str, own: &Labels) -> AffinityIndex {
     let read = |term: &core::PodAffinityTerm| read_term(term, namespace, own);
-    let (mut beside, mut away, mut wishes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut required_affinity, mut anti_affinity, mut preferred_affinity) =
+        (Vec::new(), Vec::new(), Vec::new());
     if let Some(found) = affinity.and_then(|it| it.pod_affinity.as_ref()) {
         let required = found.required_during_scheduling_ignored_during_execution.iter().flatten();
-        beside.extend(required.map(read));
+        required_affinity.extend(required.map(read));
         let wished = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
-        wishes.extend(wished.map(|it| (i64::from(it.weight), read(&it.pod_affinity_term))));
+        preferred_affinity
+            .extend(wished.map(|it| (i64::from(it.weight), read(&it.pod_affinity_term))));
     }
     if let Some(found) = affinity.and_then(|it| it.pod_anti_affinity.as_ref()) {
         let required = found.required_during_scheduling_ignored_during_execution.iter().flatten();
-        away.extend(required.map(read));
+        anti_affinity.extend(required.map(read));
         let wished = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
-        wishes.extend(wished.map(|it| (-i64::from(it.weight), read(&it.pod_affinity_term))));
+        preferred_affinity
+            .extend(wished.map(|it| (-i64::from(it.weight), read(&it.pod_affinity_term))));
     }
-    (beside, away, wishes)
+    (required_affinity, anti_affinity, preferred_affinity)
 }
 
 fn read_term(term: &core::PodAffinityTerm, namespace: &str, own: &Labels) -> PodTerm {
     let mut selector = term.label_selector.as_ref().map(Selector::read);
     if let Some(selector) = &mut selector {
-        // The API server has put these into the selector; where it has not, they mean the same.
+        // The API server merges these into the selector; where it has not, they mean the same.
         for key in term.match_label_keys.iter().flatten() {
             if let Some(value) = own.get(key) {
                 selector.and_equal(key, value);
@@ -390,7 +394,7 @@ fn spread(spec: &core::PodSpec, own: &Labels) -> Vec<Spread> {
 }
 
 fn ports(spec: &core::PodSpec) -> Vec<Port> {
-    // Sidecars run beside the others; what only initialises is gone by then.
+    // Sidecars run along with the containers; other init containers have ended by then.
     let sidecars = spec.init_containers.iter().flatten();
     let sidecars = sidecars.filter(|it| it.restart_policy.as_deref() == Some("Always"));
     let all = spec.containers.iter().chain(sidecars);
@@ -411,7 +415,7 @@ fn ports(spec: &core::PodSpec) -> Vec<Port> {
     ports
 }
 
-/// Claims by name; one that is made for the pod alone is named after it.
+/// Claims by name; the claim of an ephemeral volume is named after the pod.
 fn claims(spec: &core::PodSpec, pod: &str) -> Vec<String> {
     let volumes = spec.volumes.iter().flatten();
     volumes

@@ -1,24 +1,24 @@
 //! Quantities as Kubernetes writes them: `100m`, `1.5`, `2Gi`, `1e3`, `500M`.
 //!
-//! Integers only. What is asked for rounds up, to whole units or to thousandths, as the API server
-//! does; what does not fit a number saturates.
+//! Integers only. Requests round up, to whole units or to thousandths, as the API server does; values
+//! out of range saturate.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// A number and the power of ten and of two that it is multiplied with.
+/// A number with its powers of ten and two.
 struct Parsed {
     digits: i128,
     tens: i32,
     twos: u32,
 }
 
-/// The whole units of a quantity, rounded up; absent when it is none.
+/// A quantity in whole units, rounded up; absent if it is invalid.
 #[must_use]
 pub fn whole(quantity: &Quantity) -> Option<i64> {
     parse(&quantity.0).map(|parsed| scaled(&parsed, 0))
 }
 
-/// The thousandths of a quantity, rounded up; absent when it is none.
+/// A quantity in thousandths, rounded up; absent if it is invalid.
 #[must_use]
 pub fn milli(quantity: &Quantity) -> Option<i64> {
     parse(&quantity.0).map(|parsed| scaled(&parsed, 3))
@@ -27,14 +27,14 @@ pub fn milli(quantity: &Quantity) -> Option<i64> {
 fn parse(text: &str) -> Option<Parsed> {
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')));
-    // An exponent's own sign comes after its letter.
+    // The sign of an exponent comes after its letter.
     let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
     let (digits, places) = decimal(number)?;
     let (tens, twos) = unit(suffix)?;
     Some(Parsed { digits, tens: tens - places, twos })
 }
 
-/// The digits of a decimal number, and how many of them stand behind the point.
+/// The digits of a decimal number, and how many of them are behind the point.
 fn decimal(number: &str) -> Option<(i128, i32)> {
     let (sign, number) = match number.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -46,12 +46,12 @@ fn decimal(number: &str) -> Option<(i128, i32)> {
         return None;
     }
     let digits = format!("{before}{after}");
-    // More digits than any amount has: the largest there is.
+    // More digits than any amount has: saturate.
     let value = digits.parse::<i128>().unwrap_or(i128::from(i64::MAX) * 1_000_000_000);
     Some((sign * value, i32::try_from(after.len()).ok()?))
 }
 
-/// A suffix as powers of ten and of two.
+/// A suffix as powers of ten and two.
 fn unit(suffix: &str) -> Option<(i32, u32)> {
     Some(match suffix {
         "" => (0, 0),
@@ -92,7 +92,7 @@ fn scaled(parsed: &Parsed, more: i32) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// Bytes as people read them, in the largest unit that leaves at least one of it.
+/// Bytes formatted for people, in the largest unit that gives at least 1.
 #[must_use]
 pub fn bytes(value: i64) -> String {
     const UNITS: [(&str, u64); 4] =
@@ -108,7 +108,7 @@ pub fn bytes(value: i64) -> String {
     }
 }
 
-/// Thousandths of a core as people read them.
+/// Millicores formatted for people.
 #[must_use]
 pub fn cpus(milli: i64) -> String {
     if milli % 1000 == 0 { format!("{}", milli / 1000) } else { format!("{milli}m") }

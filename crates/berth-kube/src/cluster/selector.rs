@@ -8,45 +8,47 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// What one key must be.
+/// A requirement on one key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     /// The key.
     pub key: String,
-    /// What of it.
-    pub is: Is,
+    /// The condition on its value.
+    pub condition: Condition,
 }
 
-/// What is asked of a value.
+/// A condition on a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Is {
+pub enum Condition {
     /// One of these.
     In(Vec<String>),
-    /// None of these; an absent key is none.
+    /// None of these; also if the key is absent.
     NotIn(Vec<String>),
-    /// There.
+    /// The key exists.
     Present,
-    /// Not there.
+    /// The key does not exist.
     Absent,
-    /// An integer above this.
+    /// An integer greater than this.
     Above(i64),
-    /// An integer below this.
+    /// An integer less than this.
     Below(i64),
-    /// Nothing fits: what was asked for means nothing.
+    /// Nothing matches: the requirement is invalid.
     Never,
 }
 
 impl Requirement {
     fn holds(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
-        match &self.is {
-            Is::In(values) => value.is_some_and(|value| values.iter().any(|it| it == value)),
-            Is::NotIn(values) => value.is_none_or(|value| values.iter().all(|it| it != value)),
-            Is::Present => value.is_some(),
-            Is::Absent => value.is_none(),
-            Is::Above(than) => number().is_some_and(|number| number > *than),
-            Is::Below(than) => number().is_some_and(|number| number < *than),
-            Is::Never => false,
+        match &self.condition {
+            Condition::In(values) => value.is_some_and(|value| values.iter().any(|it| it == value)),
+            Condition::NotIn(values) => {
+                value.is_none_or(|value| values.iter().all(|it| it != value))
+            }
+            Condition::Present => value.is_some(),
+            Condition::Absent => value.is_none(),
+            Condition::Above(than) => number().is_some_and(|number| number > *than),
+            Condition::Below(than) => number().is_some_and(|number| number < *than),
+            Condition::Never => false,
         }
     }
 
@@ -56,30 +58,32 @@ impl Requirement {
             Some([one]) => one.parse::<i64>().ok(),
             _ => None,
         };
-        let is = match operator {
-            "In" => Is::In(list()),
-            "NotIn" => Is::NotIn(list()),
-            "Exists" => Is::Present,
-            "DoesNotExist" => Is::Absent,
-            "Gt" => number().map_or(Is::Never, Is::Above),
-            "Lt" => number().map_or(Is::Never, Is::Below),
-            _ => Is::Never,
+        let condition = match operator {
+            "In" => Condition::In(list()),
+            "NotIn" => Condition::NotIn(list()),
+            "Exists" => Condition::Present,
+            "DoesNotExist" => Condition::Absent,
+            "Gt" => number().map_or(Condition::Never, Condition::Above),
+            "Lt" => number().map_or(Condition::Never, Condition::Below),
+            _ => Condition::Never,
         };
-        Self { key: key.to_owned(), is }
+        Self { key: key.to_owned(), condition }
     }
 }
 
-/// All of these must hold; none: everything matches.
+/// All requirements must hold; without any, everything matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Selector(pub Vec<Requirement>);
 
 impl Selector {
-    /// A label selector. What is absent selects nothing, what is empty everything.
+    /// Reads a label selector. An absent one selects nothing, an empty one everything.
     #[must_use]
     pub fn read(selector: &meta::LabelSelector) -> Self {
         let labels = selector.match_labels.iter().flatten();
-        let equal = labels
-            .map(|(key, value)| Requirement { key: key.clone(), is: Is::In(vec![value.clone()]) });
+        let equal = labels.map(|(key, value)| Requirement {
+            key: key.clone(),
+            condition: Condition::In(vec![value.clone()]),
+        });
         let more = selector.match_expressions.iter().flatten();
         let more = more.map(|it| Requirement::read(&it.key, &it.operator, it.values.as_ref()));
         Self(equal.chain(more).collect())
@@ -91,14 +95,20 @@ impl Selector {
         self.0.iter().all(|it| it.holds(labels.get(&it.key).map(String::as_str)))
     }
 
-    /// The same, and this key must have this value.
+    /// Adds the requirement that a key has this value.
     pub fn and_equal(&mut self, key: &str, value: &str) {
-        self.0.push(Requirement { key: key.to_owned(), is: Is::In(vec![value.to_owned()]) });
+        self.0.push(Requirement {
+            key: key.to_owned(),
+            condition: Condition::In(vec![value.to_owned()]),
+        });
     }
 
-    /// The same, and this key must not have this value.
+    /// Adds the requirement that a key does not have this value.
     pub fn and_differs(&mut self, key: &str, value: &str) {
-        self.0.push(Requirement { key: key.to_owned(), is: Is::NotIn(vec![value.to_owned()]) });
+        self.0.push(Requirement {
+            key: key.to_owned(),
+            condition: Condition::NotIn(vec![value.to_owned()]),
+        });
     }
 }
 
@@ -110,25 +120,25 @@ pub struct Term {
 }
 
 impl Term {
-    /// A term as it was written.
+    /// Reads a term.
     #[must_use]
     pub fn read(term: &core::NodeSelectorTerm) -> Self {
         let read = |it: &core::NodeSelectorRequirement| {
             Requirement::read(&it.key, &it.operator, it.values.as_ref())
         };
         let labels = term.match_expressions.iter().flatten().map(read).collect();
-        // The only field that there is is the name.
+        // The name is the only field that is supported.
         let names = term.match_fields.iter().flatten().map(|it| {
             let mut field = read(it);
             if field.key != "metadata.name" {
-                field.is = Is::Never;
+                field.condition = Condition::Never;
             }
             field
         });
         Self { labels: Selector(labels), names: names.collect() }
     }
 
-    /// Whether a node matches. A term that asks for nothing matches no node.
+    /// Whether a node matches. An empty term matches no node.
     #[must_use]
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         let empty = self.labels.0.is_empty() && self.names.is_empty();
@@ -136,12 +146,12 @@ impl Term {
     }
 }
 
-/// Which nodes: the alternatives of a node selector. Absent: all.
+/// The alternatives of a node selector. Absent: all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct NodeSelector(pub Option<Vec<Term>>);
 
 impl NodeSelector {
-    /// A node selector as it was written.
+    /// Reads a node selector.
     #[must_use]
     pub fn read(selector: Option<&core::NodeSelector>) -> Self {
         Self(selector.map(|it| it.node_selector_terms.iter().map(Term::read).collect()))
@@ -167,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_selector_needs_all_that_it_names() -> Result<(), serde_json::Error> {
+    fn all_requirements_of_a_label_selector_must_hold() -> Result<(), serde_json::Error> {
         let found = labels(&[("app", "web"), ("tier", "front")]);
         let cases = [
             (serde_json::json!({}), true),
@@ -198,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terms_of_a_node_selector_are_alternatives_and_an_empty_one_matches_nothing()
+    fn node_selector_terms_are_alternatives_and_an_empty_one_matches_nothing()
     -> Result<(), serde_json::Error> {
         let found = labels(&[("cores", "16"), ("zone", "a")]);
         let read = |terms: serde_json::Value| {

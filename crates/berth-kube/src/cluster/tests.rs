@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::outcome::{GangOutcome, Outcome, Reservation};
 use super::pod::Key;
-use super::{Cluster, Missing, PodState, Settings};
+use super::{Cluster, MissingRequests, PodState, Settings};
 
 type Tested = Result<(), Box<dyn std::error::Error>>;
 
@@ -17,7 +17,8 @@ struct World(Cluster);
 impl World {
     fn new(nodes: &[Value]) -> Result<Self, Box<dyn std::error::Error>> {
         let policy = Policy::builtin("balanced")?;
-        let settings = Settings { scheduler: "berth".into(), policy, missing: Missing::Zero };
+        let settings =
+            Settings { scheduler: "berth".into(), policy, missing_requests: MissingRequests::Zero };
         let mut world = Self(Cluster::new(settings));
         for node in nodes {
             world.node(node)?;
@@ -34,15 +35,15 @@ impl World {
         Ok(self.0.put_pod(&serde_json::from_value(pod.clone())?))
     }
 
-    fn place(&mut self, pod: &Value) -> Result<Outcome, serde_json::Error> {
+    fn schedule(&mut self, pod: &Value) -> Result<Outcome, serde_json::Error> {
         self.pod(pod)?;
-        Ok(self.0.place(pod["metadata"]["uid"].as_str().unwrap_or_default(), NOW))
+        Ok(self.0.schedule_pod(pod["metadata"]["uid"].as_str().unwrap_or_default(), NOW))
     }
 
     fn reserved(&mut self, pod: &Value) -> Result<Reservation, Box<dyn std::error::Error>> {
-        match self.place(pod)? {
+        match self.schedule(pod)? {
             Outcome::Reserved(reservation) => Ok(*reservation),
-            other => Err(format!("it has no place: {other:?}").into()),
+            other => Err(format!("it has no node: {other:?}").into()),
         }
     }
 }
@@ -74,13 +75,13 @@ fn a_node_is_filled_to_the_last_byte_and_the_refusal_has_both_numbers() -> Teste
     let mut world = World::new(&[node("a", "2", "1G")])?;
     world.reserved(&pod("p1", "1", "500M"))?;
     world.reserved(&pod("p2", "500m", "500M"))?;
-    let Outcome::Refused(refusal) = world.place(&pod("p3", "100m", "1"))? else {
+    let Outcome::Refused(refusal) = world.schedule(&pod("p3", "100m", "1"))? else {
         return Err("there is no byte left".into());
     };
     assert_eq!(refusal.code, "no_capacity_memory");
     assert_eq!(
         refusal.line,
-        "0/1 nodes can take it: 1 short of memory (nearest a: 0 free of 1 asked)"
+        "0/1 nodes are available: 1 short of memory (nearest a: 0 free of 1 requested)"
     );
     Ok(())
 }
@@ -91,10 +92,10 @@ fn pods_that_others_bound_count_and_give_back_when_they_end() -> Tested {
     let mut other = bound(pod("other", "800m", "100Mi"), "a");
     other["spec"]["schedulerName"] = "default-scheduler".into();
     assert_eq!(world.pod(&other)?, PodState::Bound);
-    assert!(matches!(world.place(&pod("mine", "300m", "1Mi"))?, Outcome::Refused(_)));
+    assert!(matches!(world.schedule(&pod("mine", "300m", "1Mi"))?, Outcome::Refused(_)));
     other["status"]["phase"] = "Succeeded".into();
     assert_eq!(world.pod(&other)?, PodState::Ended);
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
     world.reserved(&pod("mine", "300m", "1Mi"))?;
     Ok(())
 }
@@ -104,13 +105,13 @@ fn a_reservation_becomes_a_binding_and_one_that_is_given_up_leaves_nothing() -> 
     let mut world = World::new(&[node("a", "1", "1Gi")])?;
     let first = pod("p1", "1", "1Gi");
     world.reserved(&first)?;
-    assert_eq!(world.place(&first)?, Outcome::NotPending, "it is reserved already");
-    world.0.give_up("p1");
+    assert_eq!(world.schedule(&first)?, Outcome::NotPending, "it is reserved already");
+    world.0.unreserve("p1");
     let second = pod("p2", "1", "1Gi");
     world.reserved(&second)?;
     assert_eq!(world.pod(&bound(second.clone(), "a"))?, PodState::Bound);
-    world.0.give_up("p2");
-    assert!(matches!(world.place(&first)?, Outcome::Refused(_)), "a binding is not given up");
+    world.0.unreserve("p2");
+    assert!(matches!(world.schedule(&first)?, Outcome::Refused(_)), "a binding is not given up");
     world.0.remove_pod(&Key::new("shop", "p2"), "p2");
     world.reserved(&first)?;
     Ok(())
@@ -133,9 +134,9 @@ fn a_node_that_moves_to_another_zone_keeps_its_pods_and_is_counted_there() -> Te
         }],
     }});
     assert_eq!(&*world.reserved(&apart)?.node, "b");
-    world.0.give_up("apart");
+    world.0.unreserve("apart");
     world.node(&with_zone("a", "y"))?;
-    assert!(matches!(world.place(&apart)?, Outcome::Refused(_)), "both zones are one now");
+    assert!(matches!(world.schedule(&apart)?, Outcome::Refused(_)), "both zones are one now");
     world.node(&with_zone("a", "z"))?;
     assert_eq!(&*world.reserved(&apart)?.node, "b");
     Ok(())
@@ -152,17 +153,17 @@ fn a_gang_is_placed_as_a_whole_or_leaves_no_trace() -> Tested {
     };
     world.pod(&member("g1"))?;
     world.pod(&member("g2"))?;
-    let found = world.0.place_gang("shop", "train", NOW);
-    assert_eq!(found, GangOutcome::Incomplete { there: 2, size: 3 });
+    let found = world.0.schedule_gang("shop", "train", NOW);
+    assert_eq!(found, GangOutcome::Incomplete { present: 2, size: 3 });
     world.pod(&member("g3"))?;
-    let GangOutcome::Refused(refusal) = world.0.place_gang("shop", "train", NOW) else {
+    let GangOutcome::Refused(refusal) = world.0.schedule_gang("shop", "train", NOW) else {
         return Err("two of three fit".into());
     };
-    assert!(refusal.line.starts_with("gang train is placed all together"), "{}", refusal.line);
+    assert!(refusal.line.starts_with("gang train is scheduled all together"), "{}", refusal.line);
     world.reserved(&pod("single", "2", "1Gi"))?;
-    world.0.give_up("single");
+    world.0.unreserve("single");
     world.node(&node("b", "1", "8Gi"))?;
-    let GangOutcome::Reserved(all) = world.0.place_gang("shop", "train", NOW) else {
+    let GangOutcome::Reserved(all) = world.0.schedule_gang("shop", "train", NOW) else {
         return Err("all three fit now".into());
     };
     assert_eq!(all.len(), 3);
@@ -179,13 +180,16 @@ fn the_least_important_pod_makes_room_and_the_node_is_promised() -> Tested {
     };
     world.pod(&bound(with("low", 1), "a"))?;
     world.pod(&bound(with("mid", 5), "b"))?;
-    let Outcome::Preempt(preemption, _) = world.place(&with("high", 10))? else {
-        return Err("there is somebody to go".into());
+    let Outcome::Preempt(preemption, _) = world.schedule(&with("high", 10))? else {
+        return Err("there is a victim".into());
     };
     assert_eq!((&*preemption.node, &*preemption.victims[0].uid), ("a", "low"));
     assert_eq!(preemption.victims.len(), 1);
     world.0.remove_pod(&Key::new("shop", "low"), "low");
-    assert!(matches!(world.place(&with("equal", 10))?, Outcome::Preempt(..) | Outcome::Refused(_)));
+    assert!(matches!(
+        world.schedule(&with("equal", 10))?,
+        Outcome::Preempt(..) | Outcome::Refused(_)
+    ));
     assert_eq!(&*world.reserved(&with("high", 10))?.node, "a");
     Ok(())
 }
@@ -224,19 +228,19 @@ fn a_machine_that_was_found_counts_in_full_until_its_agent_speaks() -> Tested {
             "memorySlots": {"min": 1, "use": 1, "max": 4}}},
     }));
     assert!(
-        matches!(world.place(&pod("p", "1", "1Gi"))?, Outcome::Refused(_)),
+        matches!(world.schedule(&pod("p", "1", "1Gi"))?, Outcome::Refused(_)),
         "4 of 4 are set aside"
     );
     let key = Key::new("shop", "runner");
     let unit = Some(Size::new(1000, 1024));
-    let wish = PermitRequest {
+    let request = PermitRequest {
         last_permit: Some(Size::new(1000, 1024)),
         ..PermitRequest::new(Size::new(2000, 2048))
     };
-    let decided = world.0.ask_permit(&key, &wish, unit, 0)?;
+    let decided = world.0.request_permit(&key, &request, unit, 0)?;
     assert_eq!(decided.permit.granted, Size::new(2000, 2048));
     world.reserved(&pod("p", "2", "1Gi"))?;
-    let more = world.0.ask_permit(&key, &PermitRequest::new(Size::new(3000, 3072)), unit, 0)?;
+    let more = world.0.request_permit(&key, &PermitRequest::new(Size::new(3000, 3072)), unit, 0)?;
     assert_eq!(more.permit.granted, Size::new(2000, 2048), "the node is full");
     Ok(())
 }
@@ -246,9 +250,9 @@ fn an_explanation_has_every_node_and_changes_nothing() -> Tested {
     let mut cordoned = node("b", "4", "8Gi");
     cordoned["spec"] = json!({"unschedulable": true});
     let mut world = World::new(&[node("a", "1", "8Gi"), cordoned])?;
-    let mut asked = pod("p", "2", "1Gi");
-    asked["spec"]["nodeSelector"] = json!({"disk": "ssd"});
-    world.pod(&asked)?;
+    let mut requested = pod("p", "2", "1Gi");
+    requested["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+    world.pod(&requested)?;
     let found = world.0.explain(&Key::new("shop", "p"), NOW).ok_or("it is there")?;
     let rules: Vec<Vec<&str>> = (found.table.iter())
         .map(|node| node.removed_by.iter().map(|(rule, _)| rule.as_str()).collect())

@@ -1,4 +1,4 @@
-//! Virtual machines (`vm.neon.tech/v1`): what a pod that runs one is charged, and how far it may grow.
+//! Virtual machines (`vm.neon.tech/v1`): what their pods are charged, and how far they may grow.
 
 use berth_engine::elastic::{Permit, Size};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -9,19 +9,19 @@ use super::pod::{Key, Pod};
 use super::quantity;
 use super::resources::Resources;
 
-/// The label of a machine whose size an agent changes.
+/// The label of an autoscaled virtual machine.
 const SCALES: &str = "autoscaling.neon.tech/enabled";
 
-/// A virtual machine's CPU and memory.
+/// The size of a virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vm {
-    /// The least.
+    /// The minimum.
     pub min: Size,
-    /// What it uses now.
+    /// The current size.
     pub used: Size,
-    /// The most.
+    /// The maximum.
     pub max: Size,
-    /// Whether an agent may change its size.
+    /// Whether an agent scales it.
     pub scales: bool,
 }
 
@@ -32,46 +32,45 @@ pub(super) struct Vms {
 }
 
 impl Vms {
-    /// Takes one in; absent when it cannot be read.
+    /// Adds or updates one; `None` if it has no name.
     pub(super) fn put(&mut self, vm: &Value) -> Option<Key> {
         let text = |name: &str| vm.pointer(name).and_then(Value::as_str);
         let key = Key::new(text("/metadata/namespace")?, text("/metadata/name")?);
         match Vm::read(vm) {
             Some(read) => drop(self.all.insert(key.clone(), read)),
             None => {
-                tracing::warn!(vm = %key, "spec.guest of the virtual machine cannot be read");
+                tracing::warn!(vm = %key, "invalid spec.guest of virtual machine");
                 self.all.remove(&key);
             }
         }
         Some(key)
     }
 
-    /// Takes one out.
+    /// Removes one.
     pub(super) fn remove(&mut self, key: &Key) {
         self.all.remove(key);
     }
 
-    /// The machine that a pod runs.
+    /// The virtual machine of a pod.
     pub(super) fn of(&self, pod: &Pod) -> Option<&Vm> {
         let name = pod.vm.as_deref()?;
         self.all.get(&Key { namespace: pod.key.namespace.clone(), name: name.into() })
     }
 }
 
-/// What a pod is charged: what its machine may have come to use, if it runs one.
+/// The resources a pod is charged: what its virtual machine may be using, if it runs one.
 pub(super) fn charge(pod: &Pod, permit: Option<&Permit>) -> Resources {
-    let mut asked = pod.asked.resources.clone();
+    let mut requested = pod.requests.resources.clone();
     if let Some(charge) = permit.map(Permit::charge) {
-        asked.cpu_milli = i64::from(charge.cpu_milli);
-        asked.memory = i64::from(charge.memory_mib) << 20;
+        requested.cpu_milli = i64::from(charge.cpu_milli);
+        requested.memory = i64::from(charge.memory_mib) << 20;
     }
-    asked
+    requested
 }
 
 impl Vm {
     /// Reads `spec.guest`: `cpus` and `memorySlots`, each with `min`, `use` and `max`, and
-    /// `memorySlotSize`. What is not stated is what is stated: a missing `use` is `min`, a missing
-    /// `max` is `use`.
+    /// `memorySlotSize`. A missing `use` defaults to `min`, a missing `max` to `use`.
     #[must_use]
     pub fn read(vm: &Value) -> Option<Self> {
         let guest = vm.pointer("/spec/guest")?;
@@ -98,7 +97,7 @@ impl Vm {
     }
 }
 
-/// A quantity may be written as text or as a number.
+/// A quantity, written as a string or a number.
 fn quantity_of(value: &Value) -> Option<Quantity> {
     match value {
         Value::String(text) => Some(Quantity(text.clone())),
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_read_in_slots_and_cores_and_what_is_missing_follows() {
+    fn a_virtual_machine_is_read_and_missing_sizes_are_defaulted() {
         let vm = |guest: Value| Vm::read(&serde_json::json!({"spec": {"guest": guest}}));
         let full = vm(serde_json::json!({
             "cpus": {"min": "250m", "use": 1, "max": "2"}, "memorySlotSize": "1Gi",

@@ -1,8 +1,8 @@
-//! Nodes that are being emptied, because they carry `berth.dev/drain` as an annotation or a taint.
+//! Drains of nodes that carry `berth.dev/drain` as an annotation or a taint.
 //!
-//! Pure bookkeeping: which nodes, since when, by when, who was told to go and who cannot. The same
-//! words as drains of Berth's own fleets: running, blocked, done; a deadline after which those go, too,
-//! that have no other place. Disruption budgets hold before and after it.
+//! Pure bookkeeping: which nodes, since when, until when, which pods are being evicted and which cannot
+//! be. The states are those of drains of Berth's own fleets: running, blocked, done; after the deadline
+//! pods are evicted even if no other node can take them. Disruption budgets always hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,160 +11,119 @@ use berth_engine::Timestamp;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 
-use super::brain::Moment;
-use super::messages::{Evicted, Work};
-use super::queue::Millis;
+use super::messages::{Action, DrainRecord, DrainState, DrainStatus, EvictionOutcome};
+use super::queue::{Millis, Moment};
 
-/// The annotation or taint of a node that is to be emptied; its value may say by when.
+/// The annotation or taint of a node to drain; its value may be a deadline.
 pub const DRAIN: &str = "berth.dev/drain";
-/// The annotation that says how far it is.
+/// The annotation with the progress of the drain.
 pub const DRAIN_STATUS: &str = "berth.dev/drain-status";
 
-/// How often nodes that are being emptied are looked at.
-const LOOK_EVERY_MS: Millis = 1_000;
-/// One that has no other place is looked at again after this long.
-const AGAIN_MS: Millis = 10_000;
-/// One whose eviction failed is tried again after this long.
-const RETRY_MS: Millis = 5_000;
-/// For this long a pod that went is taken to have no other place yet.
-const SETTLING_MS: Millis = 10_000;
-/// Pods whose other places are looked for in one look: it takes time from those who wait for a place.
-const LOOK_MOST: usize = 16;
-/// How often a cordon is asked for again.
-const CORDON_AGAIN_MS: Millis = 10_000;
-/// The least time between two reports that only differ in numbers.
-const REPORT_MS: Millis = 2_000;
+/// How often nodes are checked.
+const PASS_INTERVAL_MS: Millis = 1_000;
+/// When a pod that no other node can take is checked again.
+const NO_NODE_RETRY_MS: Millis = 10_000;
+/// When a failed eviction is retried.
+const EVICTION_RETRY_MS: Millis = 5_000;
+/// How long an evicted pod is assumed to be unscheduled.
+const RESCHEDULING_MS: Millis = 10_000;
+/// Pods checked against all other nodes in one pass, which takes time away from scheduling.
+const CHECKS_PER_PASS: usize = 16;
+/// When a cordon is requested again.
+const CORDON_RETRY_MS: Millis = 10_000;
+/// The least time between two statuses that differ only in numbers.
+const STATUS_INTERVAL_MS: Millis = 2_000;
 
-/// How far a drain is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DrainState {
-    /// Pods are leaving.
-    Running,
-    /// Pods are left, and none of them can leave.
-    Blocked,
-    /// It is empty.
-    Done,
-}
-
-/// How far a drain is, as it is written on the node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainRecord {
-    /// How far it is.
-    pub state: DrainState,
-    /// The same in one sentence.
-    pub message: String,
-    /// When it was begun.
-    pub since: jiff::Timestamp,
-    /// By when it should be done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<jiff::Timestamp>,
-    /// How many pods were there.
-    pub total: usize,
-    /// How many are left.
-    pub left: usize,
-}
-
-/// How far a node is, to be written on it; without a record, what was written is taken away.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DrainStatus {
-    pub(crate) node: Arc<str>,
-    pub(crate) record: Option<DrainRecord>,
-    /// Whether the node is told so by an event, too.
-    pub(crate) is_event: bool,
-}
-
-/// A node that is being emptied.
+/// A node that is being drained.
 #[derive(Debug)]
-struct Draining {
+struct NodeDrain {
     since: jiff::Timestamp,
     deadline: Option<jiff::Timestamp>,
     total: usize,
-    /// What it was told, where that means nothing.
+    /// The value of the annotation or taint, if it is invalid.
     invalid: Option<String>,
-    /// Whether no new pods come.
-    is_closed: bool,
-    cordon_asked: Option<Millis>,
+    /// Whether the node is cordoned.
+    is_cordoned: bool,
+    cordon_requested: Option<Millis>,
     reported: Option<(DrainRecord, Millis)>,
 }
 
-/// A pod that could not leave.
+/// A pod that could not be evicted.
 #[derive(Debug)]
-struct Stuck {
-    why: String,
-    again: Millis,
+struct StuckPod {
+    reason: String,
+    retry_at: Millis,
     since: Millis,
 }
 
-/// A pod of ours on a node that is being emptied.
+/// A pod of this scheduler on a node that is being drained.
 #[derive(Clone, Debug)]
-pub(super) struct Leaver {
+pub(super) struct DrainingPod {
     pub(super) uid: Arc<str>,
     pub(super) key: crate::cluster::pod::Key,
     pub(super) priority: i32,
-    /// Whether it is already on its way out.
-    pub(super) leaving: bool,
-    /// Whether it has no controller, which would make another in its place.
-    pub(super) alone: bool,
+    pub(super) terminating: bool,
+    /// Whether it has no controller that would recreate it.
+    pub(super) unmanaged: bool,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Drains {
-    nodes: BTreeMap<Arc<str>, Draining>,
-    /// Nodes that are not emptied any more, and still say so.
+pub(crate) struct DrainTracker {
+    nodes: BTreeMap<Arc<str>, NodeDrain>,
+    /// Nodes whose drain ended and that still carry a status.
     ended: Vec<Arc<str>>,
-    stuck: FxHashMap<Arc<str>, Stuck>,
-    /// Pods that are being told, or went a short time ago: until when they count.
-    going: FxHashMap<Arc<str>, Millis>,
-    at_once: usize,
-    next: Millis,
+    stuck: FxHashMap<Arc<str>, StuckPod>,
+    /// Pods that are being evicted, or were a short time ago: until when they count.
+    evicting: FxHashMap<Arc<str>, Millis>,
+    max_concurrent: usize,
+    next_pass: Millis,
 }
 
-impl Drains {
-    /// None; so many pods are told to go at once.
-    pub(crate) fn new(at_once: usize) -> Self {
-        Self { at_once: at_once.max(1), ..Self::default() }
+impl DrainTracker {
+    /// No drains; at most this many pods are evicted at a time.
+    pub(crate) fn new(max_concurrent: usize) -> Self {
+        Self { max_concurrent: max_concurrent.max(1), ..Self::default() }
     }
 
-    /// A node is as follows.
+    /// A node was added or updated.
     pub(crate) fn put_node(&mut self, node: &core::Node, now: Moment) {
         let Some(name) = node.metadata.name.as_deref() else { return };
         let annotations = node.metadata.annotations.as_ref();
         let taints = node.spec.iter().flat_map(|it| it.taints.iter().flatten());
         let taint = taints.into_iter().find(|it| it.key == DRAIN);
         let annotated = annotations.and_then(|it| it.get(DRAIN));
-        let told = annotated.or_else(|| taint.and_then(|it| it.value.as_ref()));
+        let value = annotated.or_else(|| taint.and_then(|it| it.value.as_ref()));
         let written = annotations.and_then(|it| it.get(DRAIN_STATUS));
-        let is_told = annotated.is_some() || taint.is_some();
-        if !is_told || told.is_some_and(|it| it == "false") {
-            let was = self.nodes.remove(name).is_some();
-            if (was || written.is_some()) && !self.ended.iter().any(|it| **it == *name) {
+        let is_requested = annotated.is_some() || taint.is_some();
+        if !is_requested || value.is_some_and(|it| it == "false") {
+            let was_draining = self.nodes.remove(name).is_some();
+            let has_status = was_draining || written.is_some();
+            if has_status && !self.ended.iter().any(|it| **it == *name) {
                 self.ended.push(name.into());
             }
             return;
         }
         let keeps_off = taint.is_some_and(|it| matches!(&*it.effect, "NoSchedule" | "NoExecute"));
-        let is_closed =
+        let is_cordoned =
             keeps_off || node.spec.as_ref().and_then(|it| it.unschedulable).unwrap_or(false);
-        let draining = self.nodes.entry(name.into()).or_insert_with(|| {
+        let drain = self.nodes.entry(name.into()).or_insert_with(|| {
             let before = written.and_then(|it| serde_json::from_str::<DrainRecord>(it).ok());
-            Draining {
-                since: before.as_ref().map_or_else(|| date(now.date), |it| it.since),
+            NodeDrain {
+                since: before.as_ref().map_or_else(|| to_jiff(now.date), |it| it.since),
                 deadline: None,
                 total: before.as_ref().map_or(0, |it| it.total),
-                is_closed,
+                is_cordoned,
                 invalid: None,
-                cordon_asked: None,
+                cordon_requested: None,
                 reported: before.map(|it| (it, now.millis)),
             }
         });
-        draining.is_closed = is_closed;
-        draining.deadline = told.and_then(|it| deadline(it, draining.since));
-        let unclear = |it: &&String| !it.is_empty() && *it != "true" && draining.deadline.is_none();
-        draining.invalid = told.filter(unclear).cloned();
+        drain.is_cordoned = is_cordoned;
+        drain.deadline = value.and_then(|it| parse_deadline(it, drain.since));
+        let is_invalid = |it: &&String| !it.is_empty() && *it != "true" && drain.deadline.is_none();
+        drain.invalid = value.filter(is_invalid).cloned();
     }
 
     pub(crate) fn remove_node(&mut self, name: &str) {
@@ -172,179 +131,195 @@ impl Drains {
         self.ended.retain(|it| **it != *name);
     }
 
-    /// A pod has gone. That it went still counts for a while.
-    pub(crate) fn forget(&mut self, uid: &str) {
+    /// A pod was deleted. Its eviction still counts for a while.
+    pub(crate) fn forget_pod(&mut self, uid: &str) {
         self.stuck.remove(uid);
     }
 
-    /// What became of an eviction.
-    pub(crate) fn evicted(&mut self, uid: &Arc<str>, outcome: Evicted, now: Moment) {
-        let (why, wait) = match outcome {
-            Evicted::Goes => {
+    /// Records the answer to an eviction.
+    pub(crate) fn record_eviction(
+        &mut self,
+        uid: &Arc<str>,
+        outcome: EvictionOutcome,
+        now: Moment,
+    ) {
+        let (reason, delay) = match outcome {
+            EvictionOutcome::Accepted => {
                 self.stuck.remove(uid);
-                self.going.insert(Arc::clone(uid), now.millis.saturating_add(SETTLING_MS));
+                self.evicting.insert(Arc::clone(uid), now.millis.saturating_add(RESCHEDULING_MS));
                 return;
             }
-            Evicted::Kept { after_s, why } => (why, after_s.saturating_mul(1_000)),
-            Evicted::Failed { why } => (why, RETRY_MS),
+            EvictionOutcome::BlockedByBudget { after_s, reason } => {
+                (reason, after_s.saturating_mul(1_000))
+            }
+            EvictionOutcome::Failed { reason } => (reason, EVICTION_RETRY_MS),
         };
-        self.going.remove(uid);
-        self.hold(uid, why, wait, now);
+        self.evicting.remove(uid);
+        self.delay_pod(uid, reason, delay, now);
     }
 
-    fn hold(&mut self, uid: &Arc<str>, why: String, wait: Millis, now: Moment) {
-        let again = now.millis.saturating_add(wait);
+    fn delay_pod(&mut self, uid: &Arc<str>, reason: String, delay: Millis, now: Moment) {
+        let retry_at = now.millis.saturating_add(delay);
         let since = self.stuck.get(uid).map_or(now.millis, |it| it.since);
-        self.stuck.insert(Arc::clone(uid), Stuck { why, again, since });
+        self.stuck.insert(Arc::clone(uid), StuckPod { reason, retry_at, since });
     }
 
-    /// When nodes are to be looked at next.
-    pub(crate) fn next_at(&self) -> Option<Millis> {
-        (!self.nodes.is_empty() || !self.ended.is_empty()).then_some(self.next)
+    /// When the next pass is due.
+    pub(crate) fn next_check(&self) -> Option<Millis> {
+        (!self.nodes.is_empty() || !self.ended.is_empty()).then_some(self.next_pass)
     }
 
-    /// Whether nodes are to be looked at now.
-    pub(super) fn is_due(&mut self, now: Moment) -> bool {
-        let due = self.next_at().is_some_and(|at| at <= now.millis);
+    /// Begins a pass, if one is due.
+    pub(super) fn begin_pass(&mut self, now: Moment) -> bool {
+        let due = self.next_check().is_some_and(|at| at <= now.millis);
         if due {
-            self.next = now.millis.saturating_add(LOOK_EVERY_MS);
-            self.going.retain(|_, until| *until > now.millis);
+            self.next_pass = now.millis.saturating_add(PASS_INTERVAL_MS);
+            self.evicting.retain(|_, until| *until > now.millis);
         }
         due
     }
 
-    /// Nodes that are being emptied.
+    /// Nodes that are being drained.
     pub(super) fn nodes(&self) -> Vec<Arc<str>> {
         self.nodes.keys().cloned().collect()
     }
 
-    /// Decides who of a node is told to go now. `other_places` says on how many other nodes a pod
-    /// could be, or why on none.
-    pub(super) fn empty(
+    /// Decides which pods of a node are evicted now. `count_other_nodes` returns how many other nodes
+    /// could take a pod, or why none can.
+    pub(super) fn plan_evictions(
         &mut self,
         node: &Arc<str>,
-        mut leavers: Vec<Leaver>,
+        mut pods: Vec<DrainingPod>,
         now: Moment,
-        work: &mut Vec<Work>,
-        mut other_places: impl FnMut(&Leaver) -> Result<usize, String>,
+        actions: &mut Vec<Action>,
+        mut count_other_nodes: impl FnMut(&DrainingPod) -> Result<usize, String>,
     ) {
-        let Some(draining) = self.nodes.get_mut(node) else { return };
-        draining.total = draining.total.max(leavers.len());
-        // Nobody is sent away for a slip of the pen.
-        if draining.invalid.is_some() {
-            self.report(node, &leavers, now, work);
+        let Some(drain) = self.nodes.get_mut(node) else { return };
+        drain.total = drain.total.max(pods.len());
+        // A mistyped value evicts nothing.
+        if drain.invalid.is_some() {
+            self.report_status(node, &pods, now, actions);
             return;
         }
-        if !draining.is_closed {
-            let asked = draining.cordon_asked.is_some_and(|at| now.millis < at + CORDON_AGAIN_MS);
-            if !asked {
-                draining.cordon_asked = Some(now.millis);
-                work.push(Work::Cordon { node: Arc::clone(node) });
+        if !drain.is_cordoned {
+            let requested =
+                drain.cordon_requested.is_some_and(|at| now.millis < at + CORDON_RETRY_MS);
+            if !requested {
+                drain.cordon_requested = Some(now.millis);
+                actions.push(Action::Cordon { node: Arc::clone(node) });
             }
             return;
         }
-        let overdue = draining.deadline.is_some_and(|end| end <= date(now.date));
-        // Those never refused come first, then those that waited longest: one that fits nowhere must
-        // not keep the others from their turn.
-        leavers.sort_by_key(|it| {
+        let overdue = drain.deadline.is_some_and(|end| end <= to_jiff(now.date));
+        // Pods that were never stuck come first, then those that are stuck for longest: a pod that fits
+        // nowhere must not block the others.
+        pods.sort_by_key(|it| {
             (self.stuck.get(&it.uid).map(|it| it.since), it.priority, it.key.clone())
         });
-        let mut busy = self.going.len()
-            + leavers.iter().filter(|it| it.leaving && !self.going.contains_key(&it.uid)).count();
-        let mut looked = 0;
-        for leaver in leavers.iter().filter(|it| !it.leaving) {
-            if busy >= self.at_once || looked >= LOOK_MOST {
+        let terminating =
+            |it: &&DrainingPod| it.terminating && !self.evicting.contains_key(&it.uid);
+        let mut busy = self.evicting.len() + pods.iter().filter(terminating).count();
+        let mut checked = 0;
+        for pod in pods.iter().filter(|it| !it.terminating) {
+            if busy >= self.max_concurrent || checked >= CHECKS_PER_PASS {
                 break;
             }
-            let waits = self.stuck.get(&leaver.uid).is_some_and(|it| it.again > now.millis);
-            if waits || self.going.contains_key(&leaver.uid) {
+            let is_delayed = self.stuck.get(&pod.uid).is_some_and(|it| it.retry_at > now.millis);
+            if is_delayed || self.evicting.contains_key(&pod.uid) {
                 continue;
             }
             if !overdue {
-                looked += 1;
-                match other_places(leaver) {
-                    // Everyone who is on the way takes at most one of these places.
-                    Ok(places) if places > busy => {}
+                checked += 1;
+                match count_other_nodes(pod) {
+                    // Every pod that is being evicted takes at most one of these nodes.
+                    Ok(nodes) if nodes > busy => {}
                     Ok(_) => continue,
-                    Err(why) => {
-                        self.hold(&leaver.uid, why, AGAIN_MS, now);
+                    Err(reason) => {
+                        self.delay_pod(&pod.uid, reason, NO_NODE_RETRY_MS, now);
                         continue;
                     }
                 }
             }
             busy += 1;
-            // Until the answer is there it counts as going.
-            self.going.insert(Arc::clone(&leaver.uid), Millis::MAX);
-            work.push(Work::Evict { pod: leaver.key.clone(), uid: Arc::clone(&leaver.uid) });
+            // Until the answer arrives, the eviction counts without limit.
+            self.evicting.insert(Arc::clone(&pod.uid), Millis::MAX);
+            actions.push(Action::Evict { pod: pod.key.clone(), uid: Arc::clone(&pod.uid) });
         }
-        self.report(node, &leavers, now, work);
+        self.report_status(node, &pods, now, actions);
     }
 
-    fn report(&mut self, node: &Arc<str>, leavers: &[Leaver], now: Moment, work: &mut Vec<Work>) {
-        let Some(draining) = self.nodes.get_mut(node) else { return };
-        let stuck = |it: &&Leaver| {
-            !it.leaving && !self.going.contains_key(&it.uid) && self.stuck.contains_key(&it.uid)
+    fn report_status(
+        &mut self,
+        node: &Arc<str>,
+        pods: &[DrainingPod],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(drain) = self.nodes.get_mut(node) else { return };
+        let is_stuck = |it: &&DrainingPod| {
+            !it.terminating
+                && !self.evicting.contains_key(&it.uid)
+                && self.stuck.contains_key(&it.uid)
         };
-        let blocked: Vec<&Leaver> = leavers.iter().filter(stuck).collect();
-        let (left, total) = (leavers.len(), draining.total);
-        let why = blocked.first().and_then(|it| self.stuck.get(&it.uid)).map(|it| it.why.as_str());
-        let (state, message) = match (left, blocked.len()) {
-            _ if draining.invalid.is_some() => {
-                let told = draining.invalid.as_deref().unwrap_or_default();
+        let stuck: Vec<&DrainingPod> = pods.iter().filter(is_stuck).collect();
+        let (left, total) = (pods.len(), drain.total);
+        let reason = stuck.first().and_then(|it| self.stuck.get(&it.uid));
+        let reason = reason.map(|it| it.reason.as_str()).unwrap_or_default();
+        let (state, message) = match (left, stuck.len()) {
+            _ if drain.invalid.is_some() => {
+                let value = drain.invalid.as_deref().unwrap_or_default();
                 let message = format!(
-                    "{DRAIN} is {told:?}, so nobody is told to go; accepted is nothing, true, false, a \
-                     duration such as 30m, or a date"
+                    "{DRAIN} is {value:?}, so no pods are evicted; accepted: empty, true, false, a \
+                                         duration such as 30m, or a timestamp"
                 );
                 (DrainState::Blocked, message)
             }
-            (0, _) => (DrainState::Done, "it is empty".to_owned()),
-            (left, blocked) if left == blocked => (
+            (0, _) => (DrainState::Done, "no pods remain".to_owned()),
+            (left, stuck) if left == stuck => (
                 DrainState::Blocked,
-                format!(
-                    "{left} of {total} pods are left, and none can leave: {}",
-                    why.unwrap_or_default()
-                ),
+                format!("{left} of {total} pods remain, and none can be evicted: {reason}"),
             ),
-            (left, 0) => (DrainState::Running, format!("{left} of {total} pods are left")),
-            (left, blocked) => (
+            (left, 0) => (DrainState::Running, format!("{left} of {total} pods remain")),
+            (left, stuck) => (
                 DrainState::Running,
-                format!("{left} of {total} pods are left, {blocked} of them cannot leave"),
+                format!("{left} of {total} pods remain; {stuck} cannot be evicted now"),
             ),
         };
-        let (since, deadline) = (draining.since, draining.deadline);
+        let (since, deadline) = (drain.since, drain.deadline);
         let record = DrainRecord { state, message, since, deadline, total, left };
-        let (is_news, is_event) = match &draining.reported {
+        let (is_due, is_event) = match &drain.reported {
             None => (true, true),
             Some((before, _)) if *before == record => (false, false),
             Some((before, at)) => {
-                let other = before.state != record.state;
-                (other || now.millis >= at.saturating_add(REPORT_MS), other)
+                let changed = before.state != record.state;
+                (changed || now.millis >= at.saturating_add(STATUS_INTERVAL_MS), changed)
             }
         };
-        if is_news {
-            draining.reported = Some((record.clone(), now.millis));
+        if is_due {
+            drain.reported = Some((record.clone(), now.millis));
             let node = Arc::clone(node);
-            work.push(Work::DrainStatus(DrainStatus { node, record: Some(record), is_event }));
+            let status = DrainStatus { node, record: Some(record), is_event };
+            actions.push(Action::WriteDrainStatus(status));
         }
     }
 
-    /// Nodes that are not emptied any more are told so once.
-    pub(super) fn end(&mut self, work: &mut Vec<Work>) {
+    /// Removes the status from nodes whose drain ended.
+    pub(super) fn clear_ended_statuses(&mut self, actions: &mut Vec<Action>) {
         for node in self.ended.drain(..) {
             let status = DrainStatus { node, record: None, is_event: false };
-            work.push(Work::DrainStatus(status));
+            actions.push(Action::WriteDrainStatus(status));
         }
     }
 }
 
-fn date(at: Timestamp) -> jiff::Timestamp {
+fn to_jiff(at: Timestamp) -> jiff::Timestamp {
     jiff::Timestamp::from_second(at.0).unwrap_or_default()
 }
 
-/// By when: a duration from the beginning, or a date.
-fn deadline(told: &str, since: jiff::Timestamp) -> Option<jiff::Timestamp> {
-    let by_duration = told.parse::<SignedDuration>().ok().filter(SignedDuration::is_positive);
-    by_duration.and_then(|it| since.checked_add(it).ok()).or_else(|| told.parse().ok())
+/// A deadline: a duration since the beginning, or a timestamp.
+fn parse_deadline(value: &str, since: jiff::Timestamp) -> Option<jiff::Timestamp> {
+    let duration = value.parse::<SignedDuration>().ok().filter(SignedDuration::is_positive);
+    duration.and_then(|it| since.checked_add(it).ok()).or_else(|| value.parse().ok())
 }
 
 #[cfg(test)]
@@ -360,122 +335,124 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    fn closed(value: &str) -> core::Node {
+    fn cordoned(value: &str) -> core::Node {
         node(serde_json::json!({
             "metadata": {"name": "n", "annotations": {DRAIN: value}},
             "spec": {"unschedulable": true},
         }))
     }
 
-    fn leavers(names: &[&str]) -> Vec<Leaver> {
-        let leaver = |name: &&str| Leaver {
+    fn pods(names: &[&str]) -> Vec<DrainingPod> {
+        let pod = |name: &&str| DrainingPod {
             uid: (**name).into(),
             key: Key::new("default", name),
             priority: 0,
-            leaving: false,
-            alone: false,
+            terminating: false,
+            unmanaged: false,
         };
-        names.iter().map(leaver).collect()
+        names.iter().map(pod).collect()
     }
 
-    fn evictions(work: &[Work]) -> Vec<String> {
-        let name = |work: &Work| match work {
-            Work::Evict { pod, .. } => Some(pod.name.to_string()),
+    fn evictions(actions: &[Action]) -> Vec<String> {
+        let name = |action: &Action| match action {
+            Action::Evict { pod, .. } => Some(pod.name.to_string()),
             _ => None,
         };
-        work.iter().filter_map(name).collect()
+        actions.iter().filter_map(name).collect()
     }
 
-    fn last_message(work: &[Work]) -> String {
-        let message = |work: &Work| match work {
-            Work::DrainStatus(DrainStatus { record: Some(record), .. }) => {
+    fn last_message(actions: &[Action]) -> String {
+        let message = |action: &Action| match action {
+            Action::WriteDrainStatus(DrainStatus { record: Some(record), .. }) => {
                 Some(record.message.clone())
             }
             _ => None,
         };
-        work.iter().filter_map(message).next_back().unwrap_or_default()
+        actions.iter().filter_map(message).next_back().unwrap_or_default()
     }
 
     #[test]
-    fn a_node_that_still_takes_pods_is_closed_before_anyone_leaves() {
-        let mut drains = Drains::new(4);
+    fn a_node_is_cordoned_before_its_pods_are_evicted() {
+        let mut drains = DrainTracker::new(4);
         let open = serde_json::json!({"metadata": {"name": "n", "annotations": {DRAIN: ""}}});
         drains.put_node(&node(open), at(0));
-        let mut work = Vec::new();
-        drains.empty(&"n".into(), leavers(&["a"]), at(0), &mut work, |_| Ok(9));
-        assert_eq!(work, [Work::Cordon { node: "n".into() }]);
+        let mut actions = Vec::new();
+        drains.plan_evictions(&"n".into(), pods(&["a"]), at(0), &mut actions, |_| Ok(9));
+        assert_eq!(actions, [Action::Cordon { node: "n".into() }]);
         let tainted = serde_json::json!({
             "metadata": {"name": "n"},
             "spec": {"taints": [{"key": DRAIN, "effect": "NoSchedule"}]},
         });
         drains.put_node(&node(tainted), at(1));
-        work.clear();
-        drains.empty(&"n".into(), leavers(&["a"]), at(1), &mut work, |_| Ok(9));
-        assert_eq!(evictions(&work), ["a"]);
+        actions.clear();
+        drains.plan_evictions(&"n".into(), pods(&["a"]), at(1), &mut actions, |_| Ok(9));
+        assert_eq!(evictions(&actions), ["a"]);
     }
 
     #[test]
-    fn only_so_many_leave_at_once_and_only_as_many_as_there_are_places() {
-        let mut drains = Drains::new(3);
-        drains.put_node(&closed(""), at(0));
-        let (mut work, all) = (Vec::new(), ["a", "b", "c", "d"]);
-        drains.empty(&"n".into(), leavers(&all), at(0), &mut work, |_| Ok(9));
-        assert_eq!(evictions(&work), ["a", "b", "c"]);
+    fn evictions_are_limited_and_never_more_than_other_nodes_can_take() {
+        let mut drains = DrainTracker::new(3);
+        drains.put_node(&cordoned(""), at(0));
+        let (mut actions, all) = (Vec::new(), ["a", "b", "c", "d"]);
+        drains.plan_evictions(&"n".into(), pods(&all), at(0), &mut actions, |_| Ok(9));
+        assert_eq!(evictions(&actions), ["a", "b", "c"]);
 
-        let mut drains = Drains::new(3);
-        drains.put_node(&closed(""), at(0));
-        work.clear();
-        drains.empty(&"n".into(), leavers(&all), at(0), &mut work, |_| Ok(2));
-        assert_eq!(evictions(&work), ["a", "b"]);
+        let mut drains = DrainTracker::new(3);
+        drains.put_node(&cordoned(""), at(0));
+        actions.clear();
+        drains.plan_evictions(&"n".into(), pods(&all), at(0), &mut actions, |_| Ok(2));
+        assert_eq!(evictions(&actions), ["a", "b"]);
     }
 
     #[test]
-    fn a_pod_without_another_place_stays_until_the_deadline() {
-        let mut drains = Drains::new(3);
-        drains.put_node(&closed("30m"), at(0));
-        let (mut work, none) = (Vec::new(), |_: &Leaver| Err("nowhere".to_owned()));
-        drains.empty(&"n".into(), leavers(&["a"]), at(0), &mut work, none);
-        assert!(evictions(&work).is_empty());
-        assert_eq!(last_message(&work), "1 of 1 pods are left, and none can leave: nowhere");
-        drains.empty(&"n".into(), leavers(&["a"]), at(1799), &mut work, none);
-        assert!(evictions(&work).is_empty());
-        drains.empty(&"n".into(), leavers(&["a"]), at(1810), &mut work, none);
-        assert_eq!(evictions(&work), ["a"]);
+    fn a_pod_that_no_other_node_can_take_stays_until_the_deadline() {
+        let mut drains = DrainTracker::new(3);
+        drains.put_node(&cordoned("30m"), at(0));
+        let (mut actions, none) = (Vec::new(), |_: &DrainingPod| Err("no node".to_owned()));
+        drains.plan_evictions(&"n".into(), pods(&["a"]), at(0), &mut actions, none);
+        assert!(evictions(&actions).is_empty());
+        let message = "1 of 1 pods remain, and none can be evicted: no node";
+        assert_eq!(last_message(&actions), message);
+        drains.plan_evictions(&"n".into(), pods(&["a"]), at(1799), &mut actions, none);
+        assert!(evictions(&actions).is_empty());
+        drains.plan_evictions(&"n".into(), pods(&["a"]), at(1810), &mut actions, none);
+        assert_eq!(evictions(&actions), ["a"]);
     }
 
     #[test]
-    fn one_that_a_budget_keeps_lets_others_go_first_and_is_tried_again_when_told() {
-        let mut drains = Drains::new(1);
-        drains.put_node(&closed(""), at(0));
-        let mut work = Vec::new();
-        drains.empty(&"n".into(), leavers(&["a", "b"]), at(0), &mut work, |_| Ok(9));
-        let kept = Evicted::Kept { after_s: 7, why: "a budget".to_owned() };
-        drains.evicted(&"a".into(), kept, at(1));
-        drains.empty(&"n".into(), leavers(&["a", "b"]), at(1), &mut work, |_| Ok(9));
-        drains.evicted(&"b".into(), Evicted::Goes, at(2));
-        assert_eq!(evictions(&work), ["a", "b"]);
+    fn a_pod_blocked_by_a_budget_lets_others_go_first_and_is_retried() {
+        let mut drains = DrainTracker::new(1);
+        drains.put_node(&cordoned(""), at(0));
+        let mut actions = Vec::new();
+        drains.plan_evictions(&"n".into(), pods(&["a", "b"]), at(0), &mut actions, |_| Ok(9));
+        let blocked =
+            EvictionOutcome::BlockedByBudget { after_s: 7, reason: "a budget".to_owned() };
+        drains.record_eviction(&"a".into(), blocked, at(1));
+        drains.plan_evictions(&"n".into(), pods(&["a", "b"]), at(1), &mut actions, |_| Ok(9));
+        drains.record_eviction(&"b".into(), EvictionOutcome::Accepted, at(2));
+        assert_eq!(evictions(&actions), ["a", "b"]);
         for second in [2, 30] {
-            assert!(drains.is_due(at(second)));
-            drains.empty(&"n".into(), leavers(&["a"]), at(second), &mut work, |_| Ok(9));
+            assert!(drains.begin_pass(at(second)));
+            drains.plan_evictions(&"n".into(), pods(&["a"]), at(second), &mut actions, |_| Ok(9));
         }
-        assert_eq!(evictions(&work), ["a", "b", "a"]);
+        assert_eq!(evictions(&actions), ["a", "b", "a"]);
     }
 
     #[test]
-    fn since_when_and_how_many_survive_a_restart() {
-        let mut drains = Drains::new(1);
-        drains.put_node(&closed("1h"), at(100));
-        let mut work = Vec::new();
-        drains.empty(&"n".into(), leavers(&["a", "b"]), at(100), &mut work, |_| Ok(9));
-        let Some(Work::DrainStatus(status)) = work.pop() else { panic!("no status") };
+    fn start_and_total_survive_a_restart() {
+        let mut drains = DrainTracker::new(1);
+        drains.put_node(&cordoned("1h"), at(100));
+        let mut actions = Vec::new();
+        drains.plan_evictions(&"n".into(), pods(&["a", "b"]), at(100), &mut actions, |_| Ok(9));
+        let Some(Action::WriteDrainStatus(status)) = actions.pop() else { panic!("no status") };
         let record = status.record.unwrap();
-        let mut later = closed("1h");
+        let mut later = cordoned("1h");
         let written = serde_json::to_string(&record).unwrap();
         later.metadata.annotations.as_mut().unwrap().insert(DRAIN_STATUS.to_owned(), written);
-        let mut drains = Drains::new(1);
+        let mut drains = DrainTracker::new(1);
         drains.put_node(&later, at(2_000));
-        drains.empty(&"n".into(), Vec::new(), at(2_000), &mut work, |_| Ok(9));
-        let Some(Work::DrainStatus(status)) = work.pop() else { panic!("no status") };
+        drains.plan_evictions(&"n".into(), Vec::new(), at(2_000), &mut actions, |_| Ok(9));
+        let Some(Action::WriteDrainStatus(status)) = actions.pop() else { panic!("no status") };
         let done = status.record.unwrap();
         assert_eq!((done.since, done.deadline, done.total), (record.since, record.deadline, 2));
         assert_eq!((done.state, done.left), (DrainState::Done, 0));
@@ -483,18 +460,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_emptied_any_more_loses_its_status() {
-        let mut drains = Drains::new(1);
-        drains.put_node(&closed(""), at(0));
+    fn the_status_is_removed_when_a_drain_is_cancelled() {
+        let mut drains = DrainTracker::new(1);
+        drains.put_node(&cordoned(""), at(0));
         drains.put_node(&node(serde_json::json!({"metadata": {"name": "n"}})), at(1));
-        let mut work = Vec::new();
-        drains.end(&mut work);
+        let mut actions = Vec::new();
+        drains.clear_ended_statuses(&mut actions);
         let status = DrainStatus { node: "n".into(), record: None, is_event: false };
-        assert_eq!(work, [Work::DrainStatus(status)]);
+        assert_eq!(actions, [Action::WriteDrainStatus(status)]);
     }
 
     #[test]
-    fn a_deadline_is_a_duration_or_a_date() {
+    fn a_deadline_is_a_duration_or_a_timestamp() {
         let since = jiff::Timestamp::from_second(1_000_000).unwrap();
         let cases = [
             ("30m", Some(1_001_800)),
@@ -504,9 +481,9 @@ mod tests {
             ("soon", None),
             ("", None),
         ];
-        for (told, expected) in cases {
-            let found = deadline(told, since).map(|it| it.as_second());
-            assert_eq!(found, expected, "{told:?}");
+        for (value, expected) in cases {
+            let found = parse_deadline(value, since).map(|it| it.as_second());
+            assert_eq!(found, expected, "{value:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a pod is where it is, or nowhere: as text, as JSON, and without a running scheduler.
+//! Explains why a pod is where it is, or unschedulable: as text, as JSON, and without a running scheduler.
 
 use std::fmt::Write as _;
 
@@ -16,29 +16,29 @@ use crate::cluster::outcome::{PodExplanation, Refusal};
 use crate::cluster::pod::Key;
 use crate::cluster::{Cluster, Settings};
 
-/// Objects in one answer.
-const PAGE: u32 = 500;
+/// Objects per page of a list.
+const PAGE_SIZE: u32 = 500;
 
 /// A pod cannot be explained.
 #[derive(Debug, Error)]
 pub enum ExplainError {
-    /// Something could not be listed.
-    #[error("the {kind} could not be listed")]
+    /// A list failed.
+    #[error("failed to list {kind}")]
     List {
-        /// What.
+        /// The kind, in the plural.
         kind: String,
-        /// Why.
+        /// The error of the client.
         source: Box<kube::Error>,
     },
-    /// There is no such pod.
-    #[error("there is no pod {0}")]
+    /// The pod does not exist.
+    #[error("pod {0} not found")]
     NoPod(Key),
 }
 
-/// Lists everything once and explains a pod as a scheduler with these settings would see it.
+/// Lists all objects once and explains a pod as a scheduler with these settings would see it.
 ///
 /// # Errors
-/// When something cannot be listed, or there is no such pod.
+/// When a list fails, or the pod does not exist.
 pub async fn explain_once(
     client: &Client,
     settings: Settings,
@@ -46,57 +46,59 @@ pub async fn explain_once(
 ) -> Result<PodExplanation, ExplainError> {
     let mut cluster = Cluster::new(settings);
     let now = berth_engine::Timestamp(jiff::Timestamp::now().as_second());
-    for it in all::<core::Namespace>(client).await? {
+    for it in list_all::<core::Namespace>(client).await? {
         let labels = it.metadata.labels.unwrap_or_default();
         cluster.put_namespace(it.metadata.name.as_deref().unwrap_or_default(), &labels);
     }
-    all::<core::Node>(client).await?.iter().for_each(|it| cluster.put_node(it));
+    list_all::<core::Node>(client).await?.iter().for_each(|it| cluster.put_node(it));
     let volumes = cluster.volumes();
-    all::<storage::StorageClass>(client).await?.iter().for_each(|it| volumes.put_class(it));
-    all::<storage::CSINode>(client).await?.iter().for_each(|it| volumes.put_csi_node(it));
-    all::<storage::CSIDriver>(client).await?.iter().for_each(|it| volumes.put_csi_driver(it));
-    let capacities = all::<storage::CSIStorageCapacity>(client).await?;
+    list_all::<storage::StorageClass>(client).await?.iter().for_each(|it| volumes.put_class(it));
+    list_all::<storage::CSINode>(client).await?.iter().for_each(|it| volumes.put_csi_node(it));
+    list_all::<storage::CSIDriver>(client).await?.iter().for_each(|it| volumes.put_csi_driver(it));
+    let capacities = list_all::<storage::CSIStorageCapacity>(client).await?;
     capacities.iter().for_each(|it| volumes.put_csi_capacity(it));
-    all::<core::PersistentVolume>(client).await?.iter().for_each(|it| volumes.put_volume(it));
-    all::<core::PersistentVolumeClaim>(client).await?.iter().for_each(|it| volumes.put_claim(it));
-    all::<PodDisruptionBudget>(client).await?.iter().for_each(|it| cluster.put_budget(it));
-    for machine in machines(client).await? {
-        cluster.put_vm(&serde_json::to_value(&machine).unwrap_or_default());
+    list_all::<core::PersistentVolume>(client).await?.iter().for_each(|it| volumes.put_volume(it));
+    let claims = list_all::<core::PersistentVolumeClaim>(client).await?;
+    claims.iter().for_each(|it| volumes.put_claim(it));
+    list_all::<PodDisruptionBudget>(client).await?.iter().for_each(|it| cluster.put_budget(it));
+    for vm in list_vms(client).await? {
+        cluster.put_vm(&serde_json::to_value(&vm).unwrap_or_default());
     }
-    for it in all::<core::Pod>(client).await? {
+    for it in list_all::<core::Pod>(client).await? {
         cluster.put_pod(&it);
     }
     cluster.explain(pod, now).ok_or_else(|| ExplainError::NoPod(pod.clone()))
 }
 
-async fn all<K>(client: &Client) -> Result<Vec<K>, ExplainError>
+async fn list_all<K>(client: &Client) -> Result<Vec<K>, ExplainError>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
-    pages(Api::<K>::all(client.clone())).await.map_err(|error| ExplainError::List {
+    list_pages(Api::<K>::all(client.clone())).await.map_err(|error| ExplainError::List {
         kind: K::plural(&()).into_owned(),
         source: Box::new(error),
     })
 }
 
-/// Virtual machines, where they are defined.
-async fn machines(client: &Client) -> Result<Vec<DynamicObject>, ExplainError> {
+/// Virtual machines, if they are defined.
+async fn list_vms(client: &Client) -> Result<Vec<DynamicObject>, ExplainError> {
     let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
     let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
-    match pages(Api::<DynamicObject>::all_with(client.clone(), &resource)).await {
+    match list_pages(Api::<DynamicObject>::all_with(client.clone(), &resource)).await {
         Ok(found) => Ok(found),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         Err(error) => Err(ExplainError::List { kind: resource.plural, source: Box::new(error) }),
     }
 }
 
-async fn pages<K>(api: Api<K>) -> Result<Vec<K>, kube::Error>
+async fn list_pages<K>(api: Api<K>) -> Result<Vec<K>, kube::Error>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
     let (mut found, mut token) = (Vec::new(), None);
     loop {
-        let params = ListParams { limit: Some(PAGE), continue_token: token, ..Default::default() };
+        let params =
+            ListParams { limit: Some(PAGE_SIZE), continue_token: token, ..Default::default() };
         let page = api.list(&params).await?;
         found.extend(page.items);
         token = page.metadata.continue_.filter(|it| !it.is_empty());
@@ -142,7 +144,7 @@ fn refusal_as_json(refusal: &Refusal) -> Value {
     })
 }
 
-/// An explanation as text: the answer first, then every node and what it says.
+/// An explanation as text: the answer first, then every node with its verdict.
 #[must_use]
 pub fn as_text(found: &PodExplanation) -> String {
     let mut text = String::new();
@@ -152,17 +154,17 @@ pub fn as_text(found: &PodExplanation) -> String {
             format!("{pod} is on {node}, which would be chosen again")
         }
         (Some(node), Some(best), _) => {
-            format!("{pod} is on {node}; were it placed now, {best} would be chosen")
+            format!("{pod} is on {node}; if it were scheduled now, {best} would be chosen")
         }
         (Some(node), None, Some(refusal)) => {
-            format!("{pod} is on {node}; were it placed now: {}", refusal.line)
+            format!("{pod} is on {node}; if it were scheduled now: {}", refusal.line)
         }
         (Some(node), None, None) => format!("{pod} is on {node}"),
-        (None, Some(best), _) => format!("{pod} would be placed on {best}"),
-        (None, None, Some(refusal)) => format!("{pod} has no place: {}", refusal.line),
-        (None, None, None) => format!("{pod} has no place"),
+        (None, Some(best), _) => format!("{pod} would be scheduled on {best}"),
+        (None, None, Some(refusal)) => format!("{pod} is unschedulable: {}", refusal.line),
+        (None, None, None) => format!("{pod} is unschedulable"),
     };
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{first}");
     for line in found.refusal.iter().flat_map(|it| &it.help) {
         let _ = writeln!(text, "  {line}");

@@ -1,7 +1,7 @@
-//! Everything the rules look at, listed and then watched.
+//! Informers: list and watch every kind that scheduling depends on.
 //!
-//! Only tells the brain. A watch that breaks is taken up where it was; one that is too old is begun
-//! anew by a list, and what vanished meanwhile is told as gone.
+//! They only send changes to the core. A broken watch is resumed; one that is too old is replaced by a
+//! new list, and objects that are missing from it are reported as deleted.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::known::{Known, Told};
 use super::messages::{Change, Message};
 use super::metrics::Metrics;
+use super::watch_diff::{ObjectIndex, WatchDelta};
+use crate::client::backoff_delay;
 use crate::cluster::pod::Key;
 
 /// The kind whose definition may be missing.
 const VMS: &str = "virtualmachines.vm.neon.tech";
 
-/// The kinds that are listed before anything is placed.
+/// The kinds that must be listed before anything is scheduled.
 pub(crate) const KINDS: [&str; 11] = [
     "nodes",
     "pods",
@@ -40,71 +41,73 @@ pub(crate) const KINDS: [&str; 11] = [
     VMS,
 ];
 
-/// How often it is looked whether virtual machines are defined now.
-const LOOK_FOR_VMS: Duration = Duration::from_secs(60);
-/// Seconds after which a quiet watch is begun anew: a connection that died silently is found out then.
-const WATCH_S: u32 = 240;
+/// How often to check whether virtual machines are defined.
+const VM_DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
+/// Seconds after which a quiet watch is replaced, to detect connections that died silently.
+const WATCH_TIMEOUT_S: u32 = 240;
 
 /// What all informers share.
 #[derive(Clone)]
 pub(crate) struct Informers {
     pub(crate) client: Client,
-    pub(crate) brain: mpsc::Sender<Message>,
+    pub(crate) inbox: mpsc::Sender<Message>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stop: CancellationToken,
 }
 
 impl Informers {
-    /// Begins to tell the brain of everything.
+    /// Starts the informers of all kinds.
     pub(crate) fn start(self) {
         let [nodes, pods, namespaces, budgets, claims, volumes, classes, csi_nodes, ..] = KINDS;
         let [.., csi_drivers, csi_capacities, _] = KINDS;
-        self.all(nodes, Change::Node, |key, _| Change::NodeGone(key));
-        self.all(pods, Change::Pod, Change::PodGone);
-        self.all(namespaces, Change::Namespace, |key, _| Change::NamespaceGone(key));
-        self.all(budgets, Change::Budget, |key, _| Change::BudgetGone(key));
-        self.all(claims, Change::Claim, |key, _| Change::ClaimGone(key));
-        self.all(volumes, Change::Volume, |key, _| Change::VolumeGone(key));
-        self.all(classes, Change::Class, |key, _| Change::ClassGone(key));
-        self.all(csi_nodes, Change::CsiNode, |key, _| Change::CsiNodeGone(key));
-        self.all(csi_drivers, Change::CsiDriver, |key, _| Change::CsiDriverGone(key));
-        self.all(csi_capacities, Change::CsiCapacity, |key, _| Change::CsiCapacityGone(key));
-        tokio::spawn(self.machines());
+        self.spawn_informer(nodes, Change::Node, |key, _| Change::NodeDeleted(key));
+        self.spawn_informer(pods, Change::Pod, Change::PodDeleted);
+        self.spawn_informer(namespaces, Change::Namespace, |key, _| Change::NamespaceDeleted(key));
+        self.spawn_informer(budgets, Change::Budget, |key, _| Change::BudgetDeleted(key));
+        self.spawn_informer(claims, Change::Claim, |key, _| Change::ClaimDeleted(key));
+        self.spawn_informer(volumes, Change::Volume, |key, _| Change::VolumeDeleted(key));
+        self.spawn_informer(classes, Change::Class, |key, _| Change::ClassDeleted(key));
+        self.spawn_informer(csi_nodes, Change::CsiNode, |key, _| Change::CsiNodeDeleted(key));
+        self.spawn_informer(csi_drivers, Change::CsiDriver, |key, _| Change::CsiDriverDeleted(key));
+        self.spawn_informer(csi_capacities, Change::CsiCapacity, |key, _| {
+            Change::CsiCapacityDeleted(key)
+        });
+        tokio::spawn(self.run_vm_informer());
     }
 
-    fn all<K>(
+    fn spawn_informer<K>(
         &self,
         kind: &'static str,
         put: fn(Box<K>) -> Change,
-        gone: fn(Key, Arc<str>) -> Change,
+        deleted: fn(Key, Arc<str>) -> Change,
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let api = Api::<K>::all(self.client.clone());
-        let told = move |told: Told<K>| match told {
-            Told::Put(object) => Message::Change(put(Box::new(object))),
-            Told::Gone(key, uid) => Message::Change(gone(key, uid)),
-            Told::Listed => Message::Listed(kind),
+        let to_message = move |delta: WatchDelta<K>| match delta {
+            WatchDelta::Updated(object) => Message::Change(put(Box::new(object))),
+            WatchDelta::Deleted(key, uid) => Message::Change(deleted(key, uid)),
+            WatchDelta::Synced => Message::Synced(kind),
         };
         let informers = self.clone();
         let meta: fn(&K) -> &ObjectMeta = K::meta;
-        tokio::spawn(async move { informers.follow(api, kind, meta, told).await });
+        tokio::spawn(async move { informers.run_informer(api, kind, meta, to_message).await });
     }
 
-    /// Lists and watches one kind until it is told to stop, or its definition has gone.
-    async fn follow<K>(
+    /// Lists and watches one kind until stopped, or until its definition is deleted.
+    async fn run_informer<K>(
         &self,
         api: Api<K>,
         kind: &'static str,
         meta: fn(&K) -> &ObjectMeta,
-        told: impl Fn(Told<K>) -> Message,
+        to_message: impl Fn(WatchDelta<K>) -> Message,
     ) where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let config = watcher::Config::default().timeout(WATCH_S);
+        let config = watcher::Config::default().timeout(WATCH_TIMEOUT_S);
         let prune = |object: &mut K| object.meta_mut().managed_fields = None;
         let mut events = watcher(api, config).modify(prune).boxed();
-        let (mut known, mut messages) = (Known::default(), Vec::new());
+        let (mut index, mut messages) = (ObjectIndex::default(), Vec::new());
         let mut failures = 0;
         loop {
             let event = tokio::select! {
@@ -113,23 +116,25 @@ impl Informers {
             };
             match event {
                 Some(Ok(event)) => {
-                    // That a list is begun says nothing of whether it will be answered.
+                    // `Init` only says that a list begins, not that it will be answered.
                     failures = if matches!(event, watcher::Event::Init) { failures } else { 0 };
-                    known.hear(event, meta, &mut |it| messages.push(told(it)));
+                    index.apply_event(event, meta, &mut |it| messages.push(to_message(it)));
                 }
                 Some(Err(error)) => {
                     failures += 1;
-                    self.metrics.watch_restarted(kind);
-                    tracing::debug!(kind, %error, "a watch broke and is begun anew");
+                    self.metrics.record_watch_restart(kind);
+                    tracing::debug!(kind, %error, "restarting watch after error");
                     if let watcher::Error::InitialListFailed(error)
                     | watcher::Error::WatchStartFailed(error) = &error
                     {
-                        tracing::warn!(kind, %error, "it cannot be listed or watched now, and is tried again");
+                        tracing::warn!(kind, %error, "failed to list or watch; retrying");
                         if kind == VMS && matches!(error, kube::Error::Api(it) if it.code == 404) {
-                            // All of them went with their definition.
+                            // All objects were deleted with their definition.
                             let none = [watcher::Event::Init, watcher::Event::InitDone];
                             for event in none {
-                                known.hear(event, meta, &mut |it| messages.push(told(it)));
+                                index.apply_event(event, meta, &mut |it| {
+                                    messages.push(to_message(it));
+                                });
                             }
                             self.send(&mut messages).await;
                             return;
@@ -144,49 +149,50 @@ impl Informers {
             if failures > 0 {
                 tokio::select! {
                     () = self.stop.cancelled() => return,
-                    () = tokio::time::sleep(back_off(failures)) => {}
+                                        () = tokio::time::sleep(backoff_delay(failures)) => {}
                 }
             }
         }
     }
 
-    /// Tells the brain. False: it has ended.
+    /// Sends messages to the core. Returns false if it has stopped.
     async fn send(&self, messages: &mut Vec<Message>) -> bool {
         for message in messages.drain(..) {
-            if self.brain.send(message).await.is_err() {
+            if self.inbox.send(message).await.is_err() {
                 return false;
             }
         }
         true
     }
 
-    /// Virtual machines, where they are defined; looked for again now and then.
-    async fn machines(self) {
+    /// Watches virtual machines where they are defined, and otherwise checks again periodically.
+    async fn run_vm_informer(self) {
         let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
         let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
-        let mut listed = false;
+        let mut synced = false;
         loop {
             let found = self.client.list_api_group_resources("vm.neon.tech/v1").await;
             let is_there = match &found {
                 Ok(list) => Some(list.resources.iter().any(|it| it.name == resource.plural)),
                 Err(kube::Error::Api(status)) if status.code == 404 => Some(false),
-                // Whether there are any is not known.
+                // Discovery failed, so it is not known whether they are defined.
                 Err(error) => {
-                    tracing::warn!(%error, "whether there are virtual machines cannot be found out");
+                    tracing::warn!(%error, "failed to discover the VirtualMachine resource; retrying");
                     None
                 }
             };
             if is_there == Some(true) {
                 let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
-                self.follow(api, VMS, |it| &it.metadata, machine).await;
-                listed = true;
-            } else if is_there == Some(false) && !listed {
-                listed = true;
-                if self.brain.send(Message::Listed(VMS)).await.is_err() {
+                self.run_informer(api, VMS, |it| &it.metadata, vm_message).await;
+                synced = true;
+            } else if is_there == Some(false) && !synced {
+                synced = true;
+                if self.inbox.send(Message::Synced(VMS)).await.is_err() {
                     return;
                 }
             }
-            let wait = if is_there.is_some() { LOOK_FOR_VMS } else { Duration::from_secs(2) };
+            let wait =
+                if is_there.is_some() { VM_DISCOVERY_INTERVAL } else { Duration::from_secs(2) };
             tokio::select! {
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
@@ -195,20 +201,14 @@ impl Informers {
     }
 }
 
-/// How long to wait after so many failures in a row.
-fn back_off(failures: u32) -> Duration {
-    let doubled = Duration::from_millis(50).saturating_mul(1 << failures.min(8));
-    doubled.min(Duration::from_secs(5))
-}
-
-fn machine(told: Told<DynamicObject>) -> Message {
-    match told {
-        Told::Put(object) => {
-            // An object that was read can be written.
+fn vm_message(delta: WatchDelta<DynamicObject>) -> Message {
+    match delta {
+        WatchDelta::Updated(object) => {
+            // What was deserialized can be serialized.
             let value = serde_json::to_value(&object).unwrap_or_default();
             Message::Change(Change::Vm(Box::new(value)))
         }
-        Told::Gone(key, _) => Message::Change(Change::VmGone(key)),
-        Told::Listed => Message::Listed(VMS),
+        WatchDelta::Deleted(key, _) => Message::Change(Change::VmDeleted(key)),
+        WatchDelta::Synced => Message::Synced(VMS),
     }
 }

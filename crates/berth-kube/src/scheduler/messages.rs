@@ -1,160 +1,233 @@
-//! What the brain is told, and what it wants done.
+//! What the core receives (messages) and what it asks to be done (actions).
+//!
+//! Plain data: the lowest layer of the scheduler, without I/O.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1 as storage;
 use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::drain::DrainStatus;
 use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
-use crate::wire::PermitAsked;
+use crate::wire::PermitCall;
 
-/// Something of the cluster is as follows, or has gone.
+/// An object was created, updated or deleted.
 #[derive(Debug)]
 pub(crate) enum Change {
     Node(Box<core::Node>),
-    NodeGone(Key),
+    NodeDeleted(Key),
     Pod(Box<core::Pod>),
-    PodGone(Key, Arc<str>),
+    PodDeleted(Key, Arc<str>),
     Namespace(Box<core::Namespace>),
-    NamespaceGone(Key),
+    NamespaceDeleted(Key),
     Budget(Box<PodDisruptionBudget>),
-    BudgetGone(Key),
+    BudgetDeleted(Key),
     Claim(Box<core::PersistentVolumeClaim>),
-    ClaimGone(Key),
+    ClaimDeleted(Key),
     Volume(Box<core::PersistentVolume>),
-    VolumeGone(Key),
+    VolumeDeleted(Key),
     Class(Box<storage::StorageClass>),
-    ClassGone(Key),
+    ClassDeleted(Key),
     CsiNode(Box<storage::CSINode>),
-    CsiNodeGone(Key),
+    CsiNodeDeleted(Key),
     CsiDriver(Box<storage::CSIDriver>),
-    CsiDriverGone(Key),
+    CsiDriverDeleted(Key),
     CsiCapacity(Box<storage::CSIStorageCapacity>),
-    CsiCapacityGone(Key),
+    CsiCapacityDeleted(Key),
     Vm(Box<serde_json::Value>),
-    VmGone(Key),
+    VmDeleted(Key),
 }
 
-/// What the brain is told.
+/// An input of the core.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// The API server says so.
+    /// A watch event.
     Change(Change),
-    /// All objects of a kind have been told.
-    Listed(&'static str),
-    /// All pods are about to be listed beside what the watch tells, which may be newer.
-    Listing,
-    /// All pods there are, listed just now and told as changes before this: others have gone, unless
-    /// they are newer than the list.
-    Fresh { uids: FxHashSet<Arc<str>>, version: Option<u64> },
-    /// Whether pods are placed from now on.
-    Lead(bool),
-    /// What became of work.
-    Report(Report),
-    /// A question.
-    Ask(Ask),
-    /// A machine wants to be of another size.
-    Permit(PermitAsked),
-    /// The end.
+    /// The initial list of a kind is complete.
+    Synced(&'static str),
+    /// A full list of pods is about to be taken; watch events that arrive meanwhile may be newer.
+    RelistStarted,
+    /// The list is complete, and its pods were sent as changes before this message. Pods that are
+    /// not in it are deleted, unless they are newer than the list.
+    Relisted { uids: FxHashSet<Arc<str>>, version: Option<u64> },
+    /// Whether this replica is the leader from now on.
+    LeadershipChanged(bool),
+    /// The outcome of an action.
+    ActionCompleted(ActionResult),
+    /// A read-only question.
+    Query(Query),
+    /// The agent of a virtual machine asks for another size.
+    PermitRequested(PermitCall),
+    /// Stop the loop.
     Stop,
 }
 
-/// What became of work. That a pod was bound is not told: its place stays reserved until the watch
-/// shows it there.
+/// The outcome of an action. A successful binding is not reported: the pod stays reserved until the
+/// watch shows it on its node.
 #[derive(Debug)]
-pub(crate) enum Report {
-    /// The pod is not what it was, such as bound elsewhere: it looks like this.
-    Changed { uid: Arc<str>, pod: Box<core::Pod> },
-    /// The pod has gone, or is about to.
-    Gone { uid: Arc<str> },
-    /// The pod could not be bound, for certain.
-    Failed { uid: Arc<str>, why: String },
-    /// It was not tried, because we do not lead any more.
-    NotLeading { uid: Arc<str> },
-    /// Those who had to go for this pod were told to; or could not be told.
+pub(crate) enum ActionResult {
+    /// The pod changed since the decision, for example it is bound to another node.
+    PodChanged { uid: Arc<str>, pod: Box<core::Pod> },
+    /// The pod no longer exists.
+    PodDeleted { uid: Arc<str> },
+    /// The pod is certainly not bound.
+    BindFailed { uid: Arc<str>, reason: String },
+    /// Nothing was attempted, because this replica is not the leader any more.
+    NotLeader { uid: Arc<str> },
+    /// The victims of a preemption were deleted, or that failed.
     Preempted { uid: Arc<str>, done: bool },
-    /// A pod was told to leave its node.
-    Evicted { uid: Arc<str>, outcome: Evicted },
+    /// The answer to an eviction.
+    Evicted { uid: Arc<str>, outcome: EvictionOutcome },
 }
 
-/// What became of an eviction.
+/// The answer to an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Evicted {
-    /// It goes.
-    Goes,
-    /// A disruption budget keeps it for now; try again after so many seconds.
-    Kept { after_s: u64, why: String },
-    /// It is not known, or was refused; try again.
-    Failed { why: String },
+pub(crate) enum EvictionOutcome {
+    /// The pod is terminating.
+    Accepted,
+    /// A disruption budget forbids it for now; retry after this many seconds.
+    BlockedByBudget { after_s: u64, reason: String },
+    /// Rejected, or the result is unknown; retry.
+    Failed { reason: String },
 }
 
-/// A question to the brain.
+/// A read-only question to the core.
 #[derive(Debug)]
-pub(crate) enum Ask {
-    /// Everything about one pod.
+pub(crate) enum Query {
+    /// Why a pod is where it is.
     Explain(Key, oneshot::Sender<Option<PodExplanation>>),
-    /// How many of what there are.
+    /// Numbers of nodes, pods and queue entries.
     Counts(oneshot::Sender<Counts>),
 }
 
-/// How many of what there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// Numbers of nodes, pods and queue entries, as `/v1/state` returns them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Nodes.
     pub nodes: usize,
-    /// Pods, whoever schedules them.
+    /// Pods of all schedulers.
     pub pods: usize,
-    /// Pods of ours without a place.
+    /// Pods of this scheduler without a node.
     pub pending: usize,
-    /// Pods of ours with a place that they are being bound to.
+    /// Pods of this scheduler that are being bound.
     pub reserved: usize,
-    /// Entries that are tried next.
-    pub ready: usize,
-    /// Entries that were refused a short time ago.
-    pub backing_off: usize,
-    /// Entries that wait for something to change.
-    pub parked: usize,
-    /// Whether this replica leads.
+    /// Queue entries that are tried next.
+    #[serde(rename = "ready")]
+    pub active: usize,
+    /// Queue entries in backoff after a failed attempt.
+    #[serde(rename = "backing_off")]
+    pub backoff: usize,
+    /// Queue entries that wait for a change in the cluster.
+    #[serde(rename = "parked")]
+    pub unschedulable: usize,
+    /// Whether this replica is the leader.
     pub leader: bool,
-    /// Whether everything has been listed.
-    pub warm: bool,
+    /// Whether the initial lists of all kinds are complete.
+    #[serde(rename = "warm")]
+    pub synced: bool,
 }
 
-/// What the brain wants done.
+/// A change that the core asks the executor to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum Action {
     /// Bind a pod.
     Bind(Box<Reservation>),
-    /// Bind these pods, all or none.
+    /// Bind all of these pods or none.
     BindGang { gang: Key, members: Vec<Reservation> },
-    /// Tell others to go, so that this pod can come.
+    /// Nominate a node for a pod and delete the victims on it.
     Preempt(Box<Preemption>),
-    /// A pod is not promised a node any more.
-    Unnominate { pod: Key, uid: Arc<str> },
-    /// A pod is told why it has no place.
-    Tell(Notice),
-    /// A node takes no more pods, because it is being emptied.
+    /// Clear the nominated node of a pod.
+    ClearNomination { pod: Key, uid: Arc<str> },
+    /// Write the condition and the event of a pod that cannot be scheduled.
+    NotifyUnschedulable(UnschedulableNotice),
+    /// Cordon a node that is being drained.
     Cordon { node: Arc<str> },
-    /// A pod is told to leave its node.
+    /// Evict a pod from a node that is being drained.
     Evict { pod: Key, uid: Arc<str> },
-    /// A node is told how far it is with being emptied.
-    DrainStatus(DrainStatus),
+    /// Write the progress of a drain to the node.
+    WriteDrainStatus(DrainStatus),
 }
 
-/// Why a pod has no place, for its events and conditions.
+/// Why a pod cannot be scheduled, for its condition and event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Notice {
+pub(crate) struct UnschedulableNotice {
     pub(crate) pod: Key,
     pub(crate) uid: Arc<str>,
-    /// One clear line first.
+    /// The first line is the summary.
     pub(crate) message: String,
-    /// The version of the pod that it is said of; a newer one may be bound.
+    /// The resource version that the decision was made for; a newer pod may be bound.
     pub(crate) version: Option<u64>,
-    /// Whether this is the first time since we know the pod.
+    /// Whether this is the first notice for this pod.
     pub(crate) first: bool,
+}
+
+/// The state of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainState {
+    /// Pods are being evicted.
+    Running,
+    /// Pods remain, and none of them can be evicted now.
+    Blocked,
+    /// No pods remain.
+    Done,
+}
+
+/// The progress of a drain, as it is written to the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRecord {
+    /// The state.
+    pub state: DrainState,
+    /// The state in one sentence.
+    pub message: String,
+    /// When the drain began.
+    pub since: jiff::Timestamp,
+    /// From when on pods are evicted even if no other node can take them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<jiff::Timestamp>,
+    /// The largest number of pods seen on the node since then.
+    pub total: usize,
+    /// The number of pods that remain.
+    pub left: usize,
+}
+
+/// A drain's progress for the executor to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DrainStatus {
+    pub(crate) node: Arc<str>,
+    /// Absent: remove the annotation.
+    pub(crate) record: Option<DrainRecord>,
+    /// Whether to record an event as well.
+    pub(crate) is_event: bool,
+}
+
+/// Which kinds the informers have not listed yet; shared by the core, the readiness probe and
+/// [`super::leadership_sync`].
+#[derive(Debug, Default)]
+pub(crate) struct SyncStatus {
+    unsynced: Mutex<BTreeSet<&'static str>>,
+}
+
+impl SyncStatus {
+    /// The status before anything was listed.
+    pub(crate) fn new(kinds: &[&'static str]) -> Self {
+        Self { unsynced: Mutex::new(kinds.iter().copied().collect()) }
+    }
+
+    /// Kinds that have not been listed yet.
+    pub(crate) fn unsynced_kinds(&self) -> Vec<&'static str> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    /// Records that a kind was listed. Returns whether all are now.
+    pub(crate) fn mark_synced(&self, kind: &'static str) -> bool {
+        let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        unsynced.remove(kind);
+        unsynced.is_empty()
+    }
 }

@@ -1,4 +1,4 @@
-//! What the scheduler counts, for Prometheus. Labels come from closed sets.
+//! Prometheus metrics of the scheduler. All labels come from closed sets.
 
 use std::time::Duration;
 
@@ -9,41 +9,41 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use super::queue::Lengths;
+use super::queue::QueueLengths;
 
-/// Seconds that own logic takes: from ten microseconds to a tenth of a second.
-const THINKING: [f64; 10] =
+/// Buckets for the scheduler's own logic: 10 µs to 100 ms.
+const ALGORITHM_BUCKETS: [f64; 10] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.005, 0.025, 0.1];
-/// Seconds that the API server takes: from a millisecond to a minute.
-const ASKING: [f64; 12] =
+/// Buckets for API requests: 1 ms to 1 min.
+const REQUEST_BUCKETS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
 
-/// How an attempt to place ended.
+/// The result of a scheduling attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
-    Placed,
+pub(crate) enum AttemptResult {
+    Scheduled,
     Preempting,
-    Refused,
+    Unschedulable,
     NotPending,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Ended {
+struct ResultLabel {
     result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct State {
-    state: &'static str,
+struct QueueLabel {
+    queue: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Kind {
+struct KindLabel {
     kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Call {
+struct CallLabels {
     verb: &'static str,
     code: String,
 }
@@ -51,21 +51,21 @@ struct Call {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    attempts: Family<Ended, Counter>,
-    placing: Histogram,
+    attempts: Family<ResultLabel, Counter>,
+    algorithm_duration: Histogram,
     scheduled: Counter,
-    binding: Histogram,
-    binds: Family<Ended, Counter>,
-    queue: Family<State, Gauge>,
+    binding_duration: Histogram,
+    bindings: Family<ResultLabel, Counter>,
+    queue_entries: Family<QueueLabel, Gauge>,
     preemptions: Counter,
     victims: Counter,
-    evictions: Family<Ended, Counter>,
+    evictions: Family<ResultLabel, Counter>,
     leader: Gauge,
-    watch_restarts: Family<Kind, Counter>,
-    api_errors: Family<Call, Counter>,
+    watch_restarts: Family<KindLabel, Counter>,
+    api_errors: Family<CallLabels, Counter>,
 }
 
-/// Registers a metric and keeps a handle of it.
+/// Registers a metric and returns a handle to it.
 fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
@@ -83,86 +83,116 @@ fn add_seconds(
 }
 
 impl Metrics {
-    /// Nothing counted yet; the names are `berth_scheduler_…`.
+    /// Registers all metrics under `berth_scheduler_…`.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let registry = registry.sub_registry_with_prefix("berth_scheduler");
         Self {
-            attempts: add(registry, "attempts", "Attempts to place, by result", Family::default()),
-            placing: add_seconds(registry, "placing", "Own logic for one attempt", THINKING),
+            attempts: add(
+                registry,
+                "schedule_attempts",
+                "Scheduling attempts, by result",
+                Family::default(),
+            ),
+            algorithm_duration: add_seconds(
+                registry,
+                "scheduling_algorithm_duration",
+                "Duration of the scheduling logic of one attempt",
+                ALGORITHM_BUCKETS,
+            ),
             scheduled: add(registry, "pods_scheduled", "Pods bound", Counter::default()),
-            binding: add_seconds(registry, "binding", "From reserved to bound", ASKING),
-            binds: add(registry, "binds", "Pods that had a place, by result", Family::default()),
-            queue: add(registry, "queue", "Pods and gangs that wait, by state", Family::default()),
-            preemptions: add(registry, "preemptions", "Pods that made room", Counter::default()),
-            victims: add(registry, "victims", "Pods that had to go", Counter::default()),
-            evictions: add(registry, "evictions", "Evictions, by result", Family::default()),
-            leader: add(registry, "leader", "Whether this replica leads", Gauge::default()),
+            binding_duration: add_seconds(
+                registry,
+                "binding_duration",
+                "Duration from reservation to binding",
+                REQUEST_BUCKETS,
+            ),
+            bindings: add(registry, "bindings", "Bindings, by result", Family::default()),
+            queue_entries: add(
+                registry,
+                "queue_entries",
+                "Pods and gangs in each scheduling queue",
+                Family::default(),
+            ),
+            preemptions: add(registry, "preemptions", "Preemptions", Counter::default()),
+            victims: add(
+                registry,
+                "preemption_victims",
+                "Pods deleted by preemption",
+                Counter::default(),
+            ),
+            evictions: add(
+                registry,
+                "evictions",
+                "Evictions from draining nodes, by result",
+                Family::default(),
+            ),
+            leader: add(registry, "leader", "Whether this replica is the leader", Gauge::default()),
             watch_restarts: add(
                 registry,
                 "watch_restarts",
-                "Watches that failed and began anew, by kind",
+                "Watches restarted after an error, by kind",
                 Family::default(),
             ),
             api_errors: add(
                 registry,
                 "api_errors",
-                "Failed requests to the API server",
+                "Failed API requests, by verb and code",
                 Family::default(),
             ),
         }
     }
 
-    pub(crate) fn attempt(&self, attempt: Attempt, took: Duration) {
-        let result = match attempt {
-            Attempt::Placed => "placed",
-            Attempt::Preempting => "preempting",
-            Attempt::Refused => "refused",
-            Attempt::NotPending => "not_pending",
+    pub(crate) fn record_attempt(&self, result: AttemptResult, duration: Duration) {
+        let result = match result {
+            AttemptResult::Scheduled => "scheduled",
+            AttemptResult::Preempting => "preempting",
+            AttemptResult::Unschedulable => "unschedulable",
+            AttemptResult::NotPending => "not_pending",
         };
-        self.attempts.get_or_create(&Ended { result }).inc();
-        self.placing.observe(took.as_secs_f64());
+        self.attempts.get_or_create(&ResultLabel { result }).inc();
+        self.algorithm_duration.observe(duration.as_secs_f64());
     }
 
-    pub(crate) fn bound(&self, took: Duration) {
+    pub(crate) fn record_bound(&self, duration: Duration) {
         self.scheduled.inc();
-        self.binds.get_or_create(&Ended { result: "bound" }).inc();
-        self.binding.observe(took.as_secs_f64());
+        self.bindings.get_or_create(&ResultLabel { result: "bound" }).inc();
+        self.binding_duration.observe(duration.as_secs_f64());
     }
 
-    pub(crate) fn not_bound(&self, result: &'static str) {
-        self.binds.get_or_create(&Ended { result }).inc();
+    pub(crate) fn record_not_bound(&self, result: &'static str) {
+        self.bindings.get_or_create(&ResultLabel { result }).inc();
     }
 
-    pub(crate) fn queue(&self, lengths: Lengths) {
-        let states = [
-            ("ready", lengths.ready),
-            ("backing_off", lengths.backing_off),
-            ("parked", lengths.parked),
+    pub(crate) fn set_queue_lengths(&self, lengths: QueueLengths) {
+        let queues = [
+            ("active", lengths.active),
+            ("backoff", lengths.backoff),
+            ("unschedulable", lengths.unschedulable),
         ];
-        for (state, length) in states {
+        for (queue, length) in queues {
             let length = i64::try_from(length).unwrap_or(i64::MAX);
-            self.queue.get_or_create(&State { state }).set(length);
+            self.queue_entries.get_or_create(&QueueLabel { queue }).set(length);
         }
     }
 
-    pub(crate) fn preempted(&self, victims: usize) {
+    pub(crate) fn record_preemption(&self, victims: usize) {
         self.preemptions.inc();
         self.victims.inc_by(u64::try_from(victims).unwrap_or(u64::MAX));
     }
 
-    pub(crate) fn evicted(&self, result: &'static str) {
-        self.evictions.get_or_create(&Ended { result }).inc();
+    pub(crate) fn record_eviction(&self, result: &'static str) {
+        self.evictions.get_or_create(&ResultLabel { result }).inc();
     }
 
-    pub(crate) fn leader(&self, leads: bool) {
-        self.leader.set(i64::from(leads));
+    pub(crate) fn set_leader(&self, is_leader: bool) {
+        self.leader.set(i64::from(is_leader));
     }
 
-    pub(crate) fn watch_restarted(&self, kind: &'static str) {
-        self.watch_restarts.get_or_create(&Kind { kind }).inc();
+    pub(crate) fn record_watch_restart(&self, kind: &'static str) {
+        self.watch_restarts.get_or_create(&KindLabel { kind }).inc();
     }
 
-    pub(crate) fn api_error(&self, verb: &'static str, code: &str) {
-        self.api_errors.get_or_create(&Call { verb, code: code.to_owned() }).inc();
+    pub(crate) fn record_api_error(&self, verb: &'static str, code: &str) {
+        self.api_errors.get_or_create(&CallLabels { verb, code: code.to_owned() }).inc();
     }
 }

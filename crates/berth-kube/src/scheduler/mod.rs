@@ -1,29 +1,28 @@
-//! The scheduler: watches the cluster, gives pods a place, and binds them to it.
+//! The scheduler: watches the cluster, chooses a node for each pending pod, and binds it.
 //!
 //! ```text
-//!  informers ──► brain ──► hands ──► API server
-//!                  ▲         │
-//!                  └─────────┘  what became of it
+//!  informers ──► core ──► executor ──► API server
+//!                 ▲          │
+//!                 └──────────┘  outcomes
 //! ```
 //!
-//! The [`brain`] owns all that is known and decides alone, on a thread of its own; the informers and the
-//! hands talk to the API server and decide nothing. One replica leads; the others keep their informers
-//! warm. What must not happen twice is guarded by the API server: a binding names the pod's uid, and a
-//! pod is bound once.
+//! The [`core`](self::core) owns all state and makes all decisions, on a thread of its own; the informers and
+//! the executor talk to the API server and decide nothing. One replica leads; the others keep their
+//! state warm. The API server guards against double binding: a binding names the pod's uid, and a pod is
+//! bound once.
 
-mod brain;
+mod benchmark;
+mod core;
 pub mod drain;
+mod endpoints;
+mod executor;
 mod explain;
-mod hands;
 mod informers;
-mod known;
-mod measure;
+mod leadership_sync;
 mod messages;
 mod metrics;
 mod queue;
-mod takeover;
-mod version;
-mod web;
+mod watch_diff;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,52 +36,54 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::core::SchedulerCore;
 use crate::cluster::Settings;
-use crate::lease::{Candidate, Leadership};
+use crate::leader_election::{Candidate, Leadership};
 use crate::probes::Probes;
-use brain::{Brain, Moment, Status};
-use drain::Drains;
+pub use benchmark::{BenchmarkResult, run_benchmark};
+use drain::DrainTracker;
+use executor::{ApiExecutor, Limits};
 pub use explain::{ExplainError, as_json, as_text, explain_once};
-use hands::{Hands, Limits};
 use informers::{Informers, KINDS};
-pub use measure::{Measured, measure};
-pub use messages::Counts;
-use messages::{Message, Work};
+use leadership_sync::LeadershipSync;
+use messages::{Action, Message, SyncStatus};
+pub use messages::{Counts, DrainRecord, DrainState};
 use metrics::Metrics;
+use queue::Moment;
 
-/// Messages that wait for the brain before those who send them wait, too.
-const INBOX: usize = 8_192;
+/// Messages that may wait for the core before senders have to wait.
+const INBOX_CAPACITY: usize = 8_192;
 
-/// How the scheduler runs.
+/// Options of the scheduler.
 pub struct Options {
-    /// The way to the API server; it must not repeat requests by itself.
+    /// The client of the API server; it must not retry requests by itself.
     pub client: Client,
-    /// How the cluster is scheduled.
+    /// How pods are scheduled.
     pub settings: Settings,
-    /// Who we are, in events; no two replicas may be the same.
+    /// Unique identity of this replica, used in events.
     pub identity: String,
-    /// The lease that replicas compete for; absent: we are alone.
+    /// The lease for leader election; absent: there is only this replica.
     pub lease: Option<Candidate>,
-    /// Where health, metrics and explanations are told.
+    /// Where probes, metrics and explanations are served.
     pub probes: Option<Probes>,
-    /// Where agents of virtual machines ask for permits.
+    /// Where agents of virtual machines request permits.
     pub wire: Option<TcpListener>,
-    /// Pods that are bound at once.
+    /// Pods that are bound concurrently.
     pub binds_at_once: usize,
-    /// How long one request to the API server may take.
+    /// Timeout of one API request.
     pub request_timeout: Duration,
-    /// How long volumes may take to be bound or made.
+    /// How long volumes may take to be bound or provisioned.
     pub volume_timeout: Duration,
-    /// Events and conditions that are written in a second.
+    /// Events and conditions written per second.
     pub notices_per_s: u32,
-    /// Pods that leave at once from nodes that are being emptied.
+    /// Pods that are evicted concurrently from draining nodes.
     pub evictions_at_once: usize,
-    /// How long bindings that were begun may take when we stop.
+    /// How long bindings in progress may take at shutdown.
     pub grace: Duration,
 }
 
 impl Options {
-    /// The usual times and numbers.
+    /// The defaults.
     #[must_use]
     pub fn new(client: Client, settings: Settings, identity: &str) -> Self {
         Self {
@@ -102,52 +103,54 @@ impl Options {
     }
 }
 
-/// The scheduler cannot go on.
+/// The scheduler cannot continue.
 #[derive(Debug, Error)]
 pub enum SchedulerError {
-    /// The thread that decides could not be started.
-    #[error("the thread that decides could not be started")]
+    /// The core's thread could not be started.
+    #[error("failed to start the scheduler thread")]
     Thread(#[source] std::io::Error),
-    /// The thread that decides has ended, though nobody told it to.
+    /// The core's thread ended unexpectedly.
     #[error(
-        "the thread that decides has ended; this is a bug, and a restart continues from what the API server knows"
+        "the scheduler thread ended unexpectedly; this is a bug; a restart recovers from the API server's state"
     )]
     Ended,
 }
 
-/// Schedules until it is told to stop; then lets bindings that were begun end, and gives the lease back.
+/// Runs the scheduler until stopped; then waits for bindings in progress and releases the lease.
 ///
 /// # Errors
-/// When the thread that decides cannot be started, or ends by itself.
+/// When the core's thread cannot be started, or ends unexpectedly.
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), SchedulerError> {
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::new(&mut registry));
-    let status = Arc::new(Status::waiting_for(&KINDS));
-    let (inbox, told) = mpsc::channel(INBOX);
-    let (orders, ordered) = mpsc::unbounded_channel();
-    // These end after what they serve.
-    let (elected, served) = (CancellationToken::new(), CancellationToken::new());
-    // Whoever drops this future wants it to end, too.
-    let _guards = (elected.clone().drop_guard(), served.clone().drop_guard());
+    let sync_status = Arc::new(SyncStatus::new(&KINDS));
+    let (inbox, messages) = mpsc::channel(INBOX_CAPACITY);
+    let (submit, actions) = mpsc::unbounded_channel();
+    // Both are cancelled after the parts that depend on them have ended.
+    let (election_stop, stop_serving) = (CancellationToken::new(), CancellationToken::new());
+    // Dropping this future stops everything, too.
+    let _guards = (election_stop.clone().drop_guard(), stop_serving.clone().drop_guard());
 
     let leadership = match options.lease {
-        Some(candidate) => candidate.stand_guarded(options.client.clone(), elected.clone()),
+        Some(candidate) => {
+            candidate.campaign_guarded(options.client.clone(), election_stop.clone())
+        }
         None => Leadership::alone(),
     };
-    let brain = Brain::new(
+    let core = SchedulerCore::new(
         options.settings.clone(),
-        Drains::new(options.evictions_at_once),
-        Arc::clone(&status),
+        DrainTracker::new(options.evictions_at_once),
+        Arc::clone(&sync_status),
         Arc::clone(&metrics),
     );
-    let mut ended = think(brain, told, orders)?;
+    let mut ended = start_core(core, messages, submit)?;
     let limits = Limits {
         binds: options.binds_at_once.max(1),
         request: options.request_timeout,
         volumes: options.volume_timeout,
         notices_per_s: options.notices_per_s,
     };
-    let hands = Hands::new(
+    let executor = ApiExecutor::new(
         options.client.clone(),
         (&options.settings.scheduler, &options.identity),
         leadership.clone(),
@@ -155,46 +158,46 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
         inbox.clone(),
         Arc::clone(&metrics),
     );
-    let worker = hands.clone();
-    let working = tokio::spawn(async move { worker.work(ordered).await });
+    let worker = executor.clone();
+    let executing = tokio::spawn(async move { worker.run(actions).await });
     let (client, metrics) = (options.client.clone(), Arc::clone(&metrics));
-    Informers { client, brain: inbox.clone(), metrics, stop: served.clone() }.start();
-    let follower = takeover::Follower {
+    Informers { client, inbox: inbox.clone(), metrics, stop: stop_serving.clone() }.start();
+    let leadership_sync = LeadershipSync {
         client: options.client,
-        brain: inbox.clone(),
-        status: Arc::clone(&status),
-        stop: served.clone(),
+        inbox: inbox.clone(),
+        sync_status: Arc::clone(&sync_status),
+        stop: stop_serving.clone(),
     };
-    tokio::spawn(follower.follow(leadership.clone()));
-    serve(options.probes, options.wire, registry, &status, &inbox, &served);
+    tokio::spawn(leadership_sync.run(leadership.clone()));
+    serve(options.probes, options.wire, registry, &sync_status, &inbox, &stop_serving);
 
     let outcome = tokio::select! {
         () = stop.cancelled() => Ok(()),
         _ = &mut ended => Err(SchedulerError::Ended),
     };
-    // It hands out nothing more; what it has handed out is seen by the hands before they finish.
+    // After this it submits no actions; those it has submitted are executed before the shutdown.
     let _ = inbox.send(Message::Stop).await;
     let finish = async {
-        let _ = working.await;
-        hands.finish().await;
+        let _ = executing.await;
+        executor.shut_down().await;
     };
     if tokio::time::timeout(options.grace, finish).await.is_err() {
         tracing::warn!(
-            "bindings that were begun have not ended; what became of them is seen later"
+            "bindings still in progress at shutdown; the next leader sees their outcome"
         );
     }
-    elected.cancel();
+    election_stop.cancel();
     let mut leadership = leadership;
     while leadership.changed().await {}
-    served.cancel();
+    stop_serving.cancel();
     outcome
 }
 
-/// Starts the thread that decides.
-fn think(
-    mut brain: Brain,
-    mut told: mpsc::Receiver<Message>,
-    orders: mpsc::UnboundedSender<Work>,
+/// Starts the thread of the core.
+fn start_core(
+    mut core: SchedulerCore,
+    mut messages: mpsc::Receiver<Message>,
+    actions: mpsc::UnboundedSender<Action>,
 ) -> Result<oneshot::Receiver<()>, SchedulerError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -202,60 +205,61 @@ fn think(
         .map_err(SchedulerError::Thread)?;
     let (ending, ended) = oneshot::channel();
     let began = Instant::now();
-    let thread = std::thread::Builder::new().name("brain".to_owned());
+    let thread = std::thread::Builder::new().name("scheduler-core".to_owned());
     let body = move || {
-        // Dropped at the end, also by a panic.
+        // Dropped at the end, even after a panic.
         let _ending: oneshot::Sender<()> = ending;
         let clock = || Moment {
             millis: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
             date: Timestamp(jiff::Timestamp::now().as_second()),
         };
-        // When the hands have ended, nothing is wanted of them.
-        let hand_out = |work| drop(orders.send(work));
-        runtime.block_on(brain::drive::drive(&mut brain, &mut told, clock, hand_out));
+        // The executor has ended if this fails.
+        let submit = |action| drop(actions.send(action));
+        let running =
+            self::core::event_loop::run_event_loop(&mut core, &mut messages, clock, submit);
+        runtime.block_on(running);
     };
     thread.spawn(body).map_err(SchedulerError::Thread)?;
     Ok(ended)
 }
 
-fn is_ready(status: &Status) -> Result<(), String> {
-    let missing = status.missing();
-    match missing.as_slice() {
+fn check_ready(status: &SyncStatus) -> Result<(), String> {
+    let unsynced = status.unsynced_kinds();
+    match unsynced.as_slice() {
         [] => Ok(()),
-        missing => Err(format!("not listed yet: {}", missing.join(", "))),
+        kinds => Err(format!("not listed yet: {}", kinds.join(", "))),
     }
 }
 
-/// Answers whoever asks us, until it is told to stop.
+/// Serves probes, endpoints and the wire protocol until stopped.
 fn serve(
     probes: Option<Probes>,
     wire: Option<TcpListener>,
     registry: Registry,
-    status: &Arc<Status>,
-    brain: &mpsc::Sender<Message>,
+    sync_status: &Arc<SyncStatus>,
+    inbox: &mpsc::Sender<Message>,
     stop: &CancellationToken,
 ) {
     if let Some(probes) = probes {
-        let (status, answers) = (Arc::clone(status), web::Answers::new(brain.clone()));
-        let routes = Arc::new(move |request: &_| answers.answer(request));
+        let (status, routes) = (Arc::clone(sync_status), endpoints::router(inbox.clone()));
         let (registry, stop) = (Arc::new(registry), stop.clone());
         tokio::spawn(async move {
-            probes.serve_with(move || is_ready(&status), registry, Some(routes), stop).await;
+            probes.serve_with(move || check_ready(&status), registry, routes, stop).await;
         });
     }
     if let Some(listener) = wire {
-        tokio::spawn(serve_wire(listener, brain.clone(), stop.clone()));
+        tokio::spawn(serve_wire(listener, inbox.clone(), stop.clone()));
     }
 }
 
-async fn serve_wire(listener: TcpListener, brain: mpsc::Sender<Message>, stop: CancellationToken) {
-    let (asked, mut asking) = mpsc::channel(64);
+async fn serve_wire(listener: TcpListener, inbox: mpsc::Sender<Message>, stop: CancellationToken) {
+    let (calls, mut received) = mpsc::channel(64);
     tokio::spawn(async move {
-        while let Some(asked) = asking.recv().await {
-            if brain.send(Message::Permit(asked)).await.is_err() {
+        while let Some(call) = received.recv().await {
+            if inbox.send(Message::PermitRequested(call)).await.is_err() {
                 return;
             }
         }
     });
-    crate::wire::serve(listener, asked, stop).await;
+    crate::wire::serve(listener, calls, stop).await;
 }

@@ -1,44 +1,53 @@
-//! Which pod is next: by priority, then age, then name. Those that were refused wait.
+//! The scheduling queue: active entries by priority, then age, then name; entries in backoff and
+//! unschedulable entries wait.
 //!
-//! Pure: time is an argument. A refused entry first backs off, whatever happens; then it waits until
-//! something has changed that may help it, at most [`LONGEST_MS`].
+//! Pure: time is an argument. A refused entry first backs off, whatever happens; then it waits until the
+//! cluster changes, at most [`UNSCHEDULABLE_MAX_MS`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use berth_engine::Timestamp;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::pod::Key;
 
-/// Milliseconds of a clock that only goes forward.
+/// Milliseconds of a monotonic clock.
 pub(crate) type Millis = u64;
 
-/// How long the first refusal keeps an entry away; every further one twice as long.
-const BACK_OFF_MS: Millis = 1_000;
-/// The longest back-off.
-const BACK_OFF_MAX_MS: Millis = 10_000;
-/// After this long an entry is tried though nothing seems to have changed.
-const LONGEST_MS: Millis = 60_000;
+/// A point in time: by a monotonic clock, and by the calendar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) millis: Millis,
+    pub(crate) date: Timestamp,
+}
 
-/// Who waits: a pod, or a gang as one.
+/// The backoff after the first refusal; it doubles with each further one.
+const BACKOFF_MS: Millis = 1_000;
+/// The longest backoff.
+const BACKOFF_MAX_MS: Millis = 10_000;
+/// After this time an entry is retried even if nothing changed.
+const UNSCHEDULABLE_MAX_MS: Millis = 60_000;
+
+/// What is queued: a pod, or a whole gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Who {
-    /// A pod, by its uid.
+pub(crate) enum QueueKey {
+    /// A pod, by uid.
     Pod(Arc<str>),
-    /// A gang, by its namespace and name.
+    /// A gang, by namespace and name.
     Gang(Key),
 }
 
-/// Where an entry stands among the others: the smallest is next.
+/// The order of entries: the smallest is next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank {
+pub(crate) struct QueueRank {
     priority: Reverse<i32>,
     created: i64,
     name: Key,
 }
 
-impl Rank {
+impl QueueRank {
     pub(crate) fn new(priority: i32, created: i64, name: Key) -> Self {
         Self { priority: Reverse(priority), created, name }
     }
@@ -46,189 +55,195 @@ impl Rank {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It is in line.
-    Ready,
-    /// It was refused and keeps away until then.
-    BackingOff(Millis),
-    /// It waits for news, until then at most.
-    Parked(Millis),
-    /// It was taken out of line and is being worked on.
-    Taken,
+    /// It can be tried.
+    Active,
+    /// It was refused, and waits at least until then.
+    Backoff(Millis),
+    /// It waits for a change in the cluster, at most until then.
+    Unschedulable(Millis),
+    /// It was popped, and is being worked on.
+    InFlight,
 }
 
 #[derive(Debug)]
 struct Entry {
-    rank: Rank,
+    rank: QueueRank,
     state: State,
     refusals: u32,
-    /// The news that there were when it was tried last.
-    saw: u64,
+    /// The move cycle in which it was tried last.
+    tried_in: u64,
 }
 
-/// How many entries are in which state.
+/// The number of entries in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lengths {
-    pub(crate) ready: usize,
-    pub(crate) backing_off: usize,
-    pub(crate) parked: usize,
+pub(crate) struct QueueLengths {
+    pub(crate) active: usize,
+    pub(crate) backoff: usize,
+    pub(crate) unschedulable: usize,
 }
 
-/// All that wait for a place.
+/// All pods and gangs that wait for a node.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    entries: FxHashMap<Who, Entry>,
-    ready: BTreeSet<(Rank, Who)>,
-    backing_off: BTreeSet<(Millis, Who)>,
-    parked: BTreeSet<(Millis, Who)>,
-    news: u64,
+pub(crate) struct SchedulingQueue {
+    entries: FxHashMap<QueueKey, Entry>,
+    active: BTreeSet<(QueueRank, QueueKey)>,
+    backoff: BTreeSet<(Millis, QueueKey)>,
+    unschedulable: BTreeSet<(Millis, QueueKey)>,
+    /// Counts calls of [`Self::move_all_to_active`], so that a change during an attempt is not missed.
+    move_cycle: u64,
 }
 
-impl Queue {
-    /// Puts one in line. One that is there keeps its state, and gets this rank.
-    pub(crate) fn add(&mut self, who: Who, rank: Rank) {
-        if let Some(entry) = self.entries.get_mut(&who) {
+impl SchedulingQueue {
+    /// Adds an entry. An existing one keeps its state and gets the new rank.
+    pub(crate) fn add(&mut self, key: QueueKey, rank: QueueRank) {
+        if let Some(entry) = self.entries.get_mut(&key) {
             if entry.rank != rank {
                 let old = std::mem::replace(&mut entry.rank, rank.clone());
-                if entry.state == State::Ready {
-                    self.ready.remove(&(old, who.clone()));
-                    self.ready.insert((rank, who));
+                if entry.state == State::Active {
+                    self.active.remove(&(old, key.clone()));
+                    self.active.insert((rank, key));
                 }
             }
             return;
         }
-        let entry = Entry { rank: rank.clone(), state: State::Ready, refusals: 0, saw: self.news };
-        self.ready.insert((rank, who.clone()));
-        self.entries.insert(who, entry);
+        let entry = Entry {
+            rank: rank.clone(),
+            state: State::Active,
+            refusals: 0,
+            tried_in: self.move_cycle,
+        };
+        self.active.insert((rank, key.clone()));
+        self.entries.insert(key, entry);
     }
 
-    /// Takes one out for good.
-    pub(crate) fn remove(&mut self, who: &Who) {
-        let Some(entry) = self.entries.remove(who) else { return };
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, key: &QueueKey) {
+        let Some(entry) = self.entries.remove(key) else { return };
         match entry.state {
-            State::Ready => drop(self.ready.remove(&(entry.rank, who.clone()))),
-            State::BackingOff(at) => drop(self.backing_off.remove(&(at, who.clone()))),
-            State::Parked(at) => drop(self.parked.remove(&(at, who.clone()))),
-            State::Taken => {}
+            State::Active => drop(self.active.remove(&(entry.rank, key.clone()))),
+            State::Backoff(at) => drop(self.backoff.remove(&(at, key.clone()))),
+            State::Unschedulable(at) => drop(self.unschedulable.remove(&(at, key.clone()))),
+            State::InFlight => {}
         }
     }
 
-    /// The next in line. It stays known, and out of line, until it is put back or removed.
-    pub(crate) fn take(&mut self) -> Option<Who> {
-        let (_, who) = self.ready.pop_first()?;
-        if let Some(entry) = self.entries.get_mut(&who) {
-            entry.state = State::Taken;
-            entry.saw = self.news;
+    /// Takes the next active entry. It stays in flight until it is requeued or removed.
+    pub(crate) fn pop(&mut self) -> Option<QueueKey> {
+        let (_, key) = self.active.pop_first()?;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.state = State::InFlight;
+            entry.tried_in = self.move_cycle;
         }
-        Some(who)
+        Some(key)
     }
 
-    /// One that was taken has no place: it backs off, then waits for news.
-    pub(crate) fn refuse(&mut self, who: &Who, now: Millis) {
-        let Some(entry) = self.entries.get_mut(who).filter(|it| it.state == State::Taken) else {
+    /// An entry in flight was refused: it backs off, then waits for a change.
+    pub(crate) fn requeue_with_backoff(&mut self, key: &QueueKey, now: Millis) {
+        let Some(entry) = self.entries.get_mut(key).filter(|it| it.state == State::InFlight) else {
             return;
         };
-        let doubled = BACK_OFF_MS.checked_shl(entry.refusals).unwrap_or(BACK_OFF_MAX_MS);
-        let until = now.saturating_add(doubled.min(BACK_OFF_MAX_MS));
+        let doubled = BACKOFF_MS.checked_shl(entry.refusals).unwrap_or(BACKOFF_MAX_MS);
+        let until = now.saturating_add(doubled.min(BACKOFF_MAX_MS));
         entry.refusals = entry.refusals.saturating_add(1).min(32);
-        entry.state = State::BackingOff(until);
-        self.backing_off.insert((until, who.clone()));
+        entry.state = State::Backoff(until);
+        self.backoff.insert((until, key.clone()));
     }
 
-    /// One that was taken waits for news without having been refused, such as for victims to go.
-    pub(crate) fn park(&mut self, who: &Who, now: Millis) {
-        let Some(entry) = self.entries.get_mut(who).filter(|it| it.state == State::Taken) else {
+    /// An entry in flight waits for a change without backoff, for example for victims to terminate.
+    pub(crate) fn requeue_unschedulable(&mut self, key: &QueueKey, now: Millis) {
+        let Some(entry) = self.entries.get_mut(key).filter(|it| it.state == State::InFlight) else {
             return;
         };
-        if entry.saw < self.news {
-            entry.state = State::Ready;
-            self.ready.insert((entry.rank.clone(), who.clone()));
+        if entry.tried_in < self.move_cycle {
+            entry.state = State::Active;
+            self.active.insert((entry.rank.clone(), key.clone()));
             return;
         }
-        let until = now.saturating_add(LONGEST_MS);
-        entry.state = State::Parked(until);
-        self.parked.insert((until, who.clone()));
+        let until = now.saturating_add(UNSCHEDULABLE_MAX_MS);
+        entry.state = State::Unschedulable(until);
+        self.unschedulable.insert((until, key.clone()));
     }
 
-    /// One that was taken is tried again at once.
-    pub(crate) fn put_back(&mut self, who: &Who) {
-        if self.entries.get(who).is_some_and(|it| it.state == State::Taken) {
-            self.make_ready(who);
+    /// An entry in flight is retried at once.
+    pub(crate) fn requeue(&mut self, key: &QueueKey) {
+        if self.entries.get(key).is_some_and(|it| it.state == State::InFlight) {
+            self.activate(key);
         }
     }
 
-    /// One that waits has changed itself: what was found out about it is of no worth any more.
-    pub(crate) fn renew(&mut self, who: &Who) {
-        let Some(entry) = self.entries.get_mut(who) else { return };
+    /// An entry itself changed, so earlier refusals do not count any more.
+    pub(crate) fn reset_backoff(&mut self, key: &QueueKey) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
         entry.refusals = 0;
         match entry.state {
-            State::BackingOff(at) => {
-                self.backing_off.remove(&(at, who.clone()));
-                self.make_ready(who);
+            State::Backoff(at) => {
+                self.backoff.remove(&(at, key.clone()));
+                self.activate(key);
             }
-            State::Parked(at) => {
-                self.parked.remove(&(at, who.clone()));
-                self.make_ready(who);
+            State::Unschedulable(at) => {
+                self.unschedulable.remove(&(at, key.clone()));
+                self.activate(key);
             }
-            State::Ready | State::Taken => {}
+            State::Active | State::InFlight => {}
         }
     }
 
-    /// Something has changed that may help those that were refused.
-    pub(crate) fn news(&mut self) {
-        self.news += 1;
-        for (_, who) in std::mem::take(&mut self.parked) {
-            self.make_ready(&who);
+    /// The cluster changed in a way that may make refused entries schedulable.
+    pub(crate) fn move_all_to_active(&mut self) {
+        self.move_cycle += 1;
+        for (_, key) in std::mem::take(&mut self.unschedulable) {
+            self.activate(&key);
         }
     }
 
-    /// Lets time pass.
-    pub(crate) fn tick(&mut self, now: Millis) {
-        while let Some((at, _)) = self.backing_off.first() {
+    /// Moves entries whose time has come.
+    pub(crate) fn flush_expired(&mut self, now: Millis) {
+        while let Some((at, _)) = self.backoff.first() {
             if *at > now {
                 break;
             }
-            let Some((_, who)) = self.backing_off.pop_first() else { break };
-            let Some(entry) = self.entries.get_mut(&who) else { continue };
-            if entry.saw < self.news {
-                self.make_ready(&who);
+            let Some((_, key)) = self.backoff.pop_first() else { break };
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            if entry.tried_in < self.move_cycle {
+                self.activate(&key);
             } else {
-                let until = now.saturating_add(LONGEST_MS);
-                entry.state = State::Parked(until);
-                self.parked.insert((until, who));
+                let until = now.saturating_add(UNSCHEDULABLE_MAX_MS);
+                entry.state = State::Unschedulable(until);
+                self.unschedulable.insert((until, key));
             }
         }
-        while let Some((at, _)) = self.parked.first() {
+        while let Some((at, _)) = self.unschedulable.first() {
             if *at > now {
                 break;
             }
-            let Some((_, who)) = self.parked.pop_first() else { break };
-            self.make_ready(&who);
+            let Some((_, key)) = self.unschedulable.pop_first() else { break };
+            self.activate(&key);
         }
     }
 
-    fn make_ready(&mut self, who: &Who) {
-        if let Some(entry) = self.entries.get_mut(who) {
-            entry.state = State::Ready;
-            self.ready.insert((entry.rank.clone(), who.clone()));
+    fn activate(&mut self, key: &QueueKey) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.state = State::Active;
+            self.active.insert((entry.rank.clone(), key.clone()));
         }
     }
 
-    /// Whether one is in line.
-    pub(crate) fn is_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Whether an entry can be tried.
+    pub(crate) fn has_active(&self) -> bool {
+        !self.active.is_empty()
     }
 
-    /// When time alone puts one in line next.
-    pub(crate) fn next_at(&self) -> Option<Millis> {
-        let first = |set: &BTreeSet<(Millis, Who)>| set.first().map(|(at, _)| *at);
-        first(&self.backing_off).into_iter().chain(first(&self.parked)).min()
+    /// When the next entry expires.
+    pub(crate) fn next_expiry(&self) -> Option<Millis> {
+        let first = |set: &BTreeSet<(Millis, QueueKey)>| set.first().map(|(at, _)| *at);
+        first(&self.backoff).into_iter().chain(first(&self.unschedulable)).min()
     }
 
-    pub(crate) fn lengths(&self) -> Lengths {
-        Lengths {
-            ready: self.ready.len(),
-            backing_off: self.backing_off.len(),
-            parked: self.parked.len(),
+    pub(crate) fn lengths(&self) -> QueueLengths {
+        QueueLengths {
+            active: self.active.len(),
+            backoff: self.backoff.len(),
+            unschedulable: self.unschedulable.len(),
         }
     }
 }
@@ -237,118 +252,118 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn pod(uid: &str) -> Who {
-        Who::Pod(uid.into())
+    fn pod(uid: &str) -> QueueKey {
+        QueueKey::Pod(uid.into())
     }
 
-    fn add(queue: &mut Queue, uid: &str, priority: i32, created: i64) {
-        queue.add(pod(uid), Rank::new(priority, created, Key::new("default", uid)));
+    fn add(queue: &mut SchedulingQueue, uid: &str, priority: i32, created: i64) {
+        queue.add(pod(uid), QueueRank::new(priority, created, Key::new("default", uid)));
     }
 
-    fn take_all(queue: &mut Queue) -> Vec<String> {
+    fn pop_all(queue: &mut SchedulingQueue) -> Vec<String> {
         let mut names = Vec::new();
-        while let Some(who) = queue.take() {
-            match who {
-                Who::Pod(uid) => names.push(uid.to_string()),
-                Who::Gang(key) => names.push(key.to_string()),
+        while let Some(key) = queue.pop() {
+            match key {
+                QueueKey::Pod(uid) => names.push(uid.to_string()),
+                QueueKey::Gang(key) => names.push(key.to_string()),
             }
         }
         names
     }
 
     #[test]
-    fn priority_goes_before_age_and_age_before_name() {
-        let mut queue = Queue::default();
+    fn entries_are_ordered_by_priority_then_age_then_name() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "young", 0, 20);
         add(&mut queue, "b", 0, 10);
         add(&mut queue, "a", 0, 10);
         add(&mut queue, "urgent", 100, 30);
         queue.add(
-            Who::Gang(Key::new("default", "gang")),
-            Rank::new(50, 0, Key::new("default", "gang")),
+            QueueKey::Gang(Key::new("default", "gang")),
+            QueueRank::new(50, 0, Key::new("default", "gang")),
         );
-        assert_eq!(take_all(&mut queue), ["urgent", "default/gang", "a", "b", "young"]);
+        assert_eq!(pop_all(&mut queue), ["urgent", "default/gang", "a", "b", "young"]);
     }
 
     #[test]
-    fn a_refused_pod_backs_off_twice_as_long_each_time_up_to_ten_seconds() {
-        let mut queue = Queue::default();
+    fn the_backoff_doubles_up_to_ten_seconds() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "a", 0, 0);
         let mut now = 0;
         for wait in [1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
-            assert_eq!(queue.take(), Some(pod("a")));
-            queue.refuse(&pod("a"), now);
-            queue.news();
-            queue.tick(now + wait - 1);
-            assert!(!queue.is_ready(), "after {wait} ms less one");
+            assert_eq!(queue.pop(), Some(pod("a")));
+            queue.requeue_with_backoff(&pod("a"), now);
+            queue.move_all_to_active();
+            queue.flush_expired(now + wait - 1);
+            assert!(!queue.has_active(), "after {wait} ms less one");
             now += wait;
-            queue.tick(now);
-            assert!(queue.is_ready(), "after {wait} ms");
+            queue.flush_expired(now);
+            assert!(queue.has_active(), "after {wait} ms");
         }
     }
 
     #[test]
-    fn without_news_a_refused_pod_waits_a_minute_and_with_news_not() {
-        let mut queue = Queue::default();
+    fn an_unschedulable_pod_waits_a_minute_or_until_the_cluster_changes() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "a", 0, 0);
-        queue.take();
-        queue.refuse(&pod("a"), 0);
-        queue.tick(1_000);
-        assert_eq!(queue.lengths(), Lengths { ready: 0, backing_off: 0, parked: 1 });
-        assert_eq!(queue.next_at(), Some(61_000));
-        queue.tick(61_000);
-        assert_eq!(queue.take(), Some(pod("a")));
-        queue.refuse(&pod("a"), 61_000);
-        queue.tick(63_000);
-        assert!(!queue.is_ready());
-        queue.news();
-        assert_eq!(queue.take(), Some(pod("a")));
+        queue.pop();
+        queue.requeue_with_backoff(&pod("a"), 0);
+        queue.flush_expired(1_000);
+        assert_eq!(queue.lengths(), QueueLengths { active: 0, backoff: 0, unschedulable: 1 });
+        assert_eq!(queue.next_expiry(), Some(61_000));
+        queue.flush_expired(61_000);
+        assert_eq!(queue.pop(), Some(pod("a")));
+        queue.requeue_with_backoff(&pod("a"), 61_000);
+        queue.flush_expired(63_000);
+        assert!(!queue.has_active());
+        queue.move_all_to_active();
+        assert_eq!(queue.pop(), Some(pod("a")));
     }
 
     #[test]
-    fn news_that_come_while_a_pod_is_being_tried_are_not_lost() {
-        let mut queue = Queue::default();
+    fn a_change_during_an_attempt_is_not_missed() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "a", 0, 0);
-        queue.take();
-        queue.news();
-        queue.park(&pod("a"), 0);
-        assert!(queue.is_ready());
+        queue.pop();
+        queue.move_all_to_active();
+        queue.requeue_unschedulable(&pod("a"), 0);
+        assert!(queue.has_active());
     }
 
     #[test]
-    fn a_pod_that_has_changed_is_tried_at_once_and_its_refusals_are_forgotten() {
-        let mut queue = Queue::default();
+    fn a_pod_that_changed_is_retried_at_once_without_backoff() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "a", 0, 0);
         for now in 0..5 {
-            queue.take();
-            queue.refuse(&pod("a"), now);
-            queue.renew(&pod("a"));
+            queue.pop();
+            queue.requeue_with_backoff(&pod("a"), now);
+            queue.reset_backoff(&pod("a"));
         }
-        queue.take();
-        queue.refuse(&pod("a"), 100);
-        assert_eq!(queue.next_at(), Some(1_100));
+        queue.pop();
+        queue.requeue_with_backoff(&pod("a"), 100);
+        assert_eq!(queue.next_expiry(), Some(1_100));
     }
 
     #[test]
-    fn what_is_removed_never_comes_back() {
-        let mut queue = Queue::default();
+    fn a_removed_entry_never_comes_back() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "a", 0, 0);
         add(&mut queue, "b", 0, 0);
-        assert_eq!(queue.take(), Some(pod("a")));
+        assert_eq!(queue.pop(), Some(pod("a")));
         queue.remove(&pod("a"));
-        queue.refuse(&pod("a"), 0);
+        queue.requeue_with_backoff(&pod("a"), 0);
         queue.remove(&pod("b"));
-        queue.news();
-        queue.tick(1_000_000);
-        assert_eq!(take_all(&mut queue), Vec::<String>::new());
+        queue.move_all_to_active();
+        queue.flush_expired(1_000_000);
+        assert_eq!(pop_all(&mut queue), Vec::<String>::new());
     }
 
     #[test]
-    fn a_new_rank_moves_an_entry_in_line() {
-        let mut queue = Queue::default();
+    fn a_new_rank_moves_an_active_entry() {
+        let mut queue = SchedulingQueue::default();
         add(&mut queue, "a", 0, 0);
         add(&mut queue, "b", 0, 1);
         add(&mut queue, "b", 9, 1);
-        assert_eq!(take_all(&mut queue), ["b", "a"]);
+        assert_eq!(pop_all(&mut queue), ["b", "a"]);
     }
 }

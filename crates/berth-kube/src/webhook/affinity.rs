@@ -1,9 +1,8 @@
-//! Required node affinity: what a pod's own spec leaves possible, and how a kind of capacity is
-//! added to it.
+//! Required node affinity: which capacity types a pod's own spec allows, and how one is required.
 //!
-//! Terms are alternatives, so the kind is added to every one of them: a further term would widen
-//! what the user wrote. Nothing that the user wrote is replaced or dropped. A term without
-//! expressions and fields matches no node, and stays so.
+//! Terms are alternatives, so the requirement is added to every one of them: a further term would widen
+//! what the user wrote. Nothing that the user wrote is replaced or dropped. A term without expressions
+//! and fields matches no node, and stays so.
 
 use berth_engine::CapacityType;
 use serde_json::{Value, json};
@@ -13,27 +12,27 @@ use super::settings::NodeLabel;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// What a pod's own spec leaves possible.
+/// The capacity types that a pod's own spec allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leaves {
-    /// Both kinds.
+pub(super) enum AllowedCapacity {
+    /// Both.
     Both,
-    /// One kind only: the user chose.
+    /// Only one: the user chose.
     Only(CapacityType),
-    /// Neither: the pod asks for nodes that are neither.
+    /// Neither: the pod requires nodes that are neither.
     Neither,
 }
 
-/// What a pod's spec leaves possible, by its node selector and its required node affinity. Rules
-/// about other labels are taken to be fulfilled by some node of either kind.
-pub(super) fn leaves(spec: &Value, label: &NodeLabel) -> Leaves {
+/// The capacity types that a pod's node selector and required node affinity allow. Requirements on
+/// other labels are assumed to be met by some node of either type.
+pub(super) fn allowed_capacity(spec: &Value, label: &NodeLabel) -> AllowedCapacity {
     let on_demand = admits(spec, label, CapacityType::OnDemand);
     let spot = admits(spec, label, CapacityType::Spot);
     match (on_demand, spot) {
-        (true, true) => Leaves::Both,
-        (true, false) => Leaves::Only(CapacityType::OnDemand),
-        (false, true) => Leaves::Only(CapacityType::Spot),
-        (false, false) => Leaves::Neither,
+        (true, true) => AllowedCapacity::Both,
+        (true, false) => AllowedCapacity::Only(CapacityType::OnDemand),
+        (false, true) => AllowedCapacity::Only(CapacityType::Spot),
+        (false, false) => AllowedCapacity::Neither,
     }
 }
 
@@ -55,7 +54,7 @@ fn admits(spec: &Value, label: &NodeLabel, class: CapacityType) -> bool {
     })
 }
 
-/// Whether a label with this value fulfils an expression, as Kubernetes reads it.
+/// Whether a label with this value satisfies an expression.
 fn matches(expression: &Value, value: &str) -> bool {
     let values = list(&expression["values"]);
     let listed = values.iter().any(|it| it == value);
@@ -67,7 +66,7 @@ fn matches(expression: &Value, value: &str) -> bool {
         Some("Exists") => true,
         Some("Gt") => number().zip(bound()).is_some_and(|(has, bound)| has > bound),
         Some("Lt") => number().zip(bound()).is_some_and(|(has, bound)| has < bound),
-        // It must not be there, or is none that the API server would take.
+        // The label must not exist, or the API server would reject the operator.
         _ => false,
     }
 }
@@ -76,8 +75,8 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The steps that make a kind of capacity required beside everything that is there. Where it is
-/// required already, there is none.
+/// The patch that requires a capacity type in addition to everything that is there. Empty if it is
+/// already required.
 pub(super) fn require(spec: &Value, label: &NodeLabel, class: CapacityType) -> Vec<Op> {
     let expression = json!({ "key": label.key, "operator": "In", "values": [label.value(class)] });
     let add = |path: String, value: Value| vec![Op::Add { path, value }];
@@ -94,7 +93,7 @@ pub(super) fn require(spec: &Value, label: &NodeLabel, class: CapacityType) -> V
     if !node_affinity[REQUIRED].is_object() {
         return add(format!("/spec/affinity/nodeAffinity/{REQUIRED}"), required);
     }
-    // Required terms of which there are none match no node: the API server says so, not we.
+    // Required affinity without terms matches no node: the API server reports that.
     let terms = list(&node_affinity[REQUIRED]["nodeSelectorTerms"]);
     let at = format!("/spec/affinity/nodeAffinity/{REQUIRED}/nodeSelectorTerms");
     let steps = terms.iter().enumerate().filter_map(|(place, term)| {

@@ -1,4 +1,4 @@
-//! Events on workloads: what its owner should know, said now and then, not for every pod.
+//! Events on workloads for their owners, rate-limited instead of one per pod.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,51 +9,51 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::time::Instant;
 
-/// The same is said at most this often.
-const AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// The same event is published at most this often.
+const RETRY_DELAY: Duration = Duration::from_secs(600);
 
-/// Most things that are remembered as said.
-const REMEMBERED: usize = 10_000;
+/// Most events that are remembered.
+const REMEMBERED_MAX: usize = 10_000;
 
-/// Says things about workloads.
-pub(super) struct Events {
+/// Publishes events on workloads.
+pub(super) struct WorkloadEvents {
     recorder: Recorder,
-    said: Mutex<HashMap<(String, &'static str, String), Instant>>,
+    published: Mutex<HashMap<(String, &'static str, String), Instant>>,
 }
 
-impl Events {
+impl WorkloadEvents {
     pub(super) fn new(client: Client, identity: &str) -> Self {
         let reporter = Reporter {
             controller: "berth-webhook".to_owned(),
             instance: Some(identity.to_owned()),
         };
-        Self { recorder: Recorder::new(client, reporter), said: Mutex::default() }
+        Self { recorder: Recorder::new(client, reporter), published: Mutex::default() }
     }
 
-    /// Warns, and does not wait for it.
-    pub(super) fn warn(
+    /// Publishes a warning in the background.
+    pub(super) fn record_warning(
         &self,
         about: &ObjectReference,
         reason: &'static str,
         action: &'static str,
         note: String,
     ) {
-        self.say(EventType::Warning, (about, None), reason, action, note);
+        self.publish(EventType::Warning, (about, None), reason, action, note);
     }
 
-    /// Tells, and does not wait for it. What it concerns beside the workload keeps two events with
-    /// the same reason from being counted as one.
-    pub(super) fn tell(
+    /// Publishes a normal event in the background. A secondary object keeps events with the same reason
+    /// from being aggregated.
+    pub(super) fn record_normal(
         &self,
         about: (&ObjectReference, Option<ObjectReference>),
         reason: &'static str,
         action: &'static str,
         note: String,
     ) {
-        self.say(EventType::Normal, about, reason, action, note);
+        self.publish(EventType::Normal, about, reason, action, note);
     }
 
-    fn say(
+    fn publish(
         &self,
         type_: EventType,
         (about, secondary): (&ObjectReference, Option<ObjectReference>),
@@ -61,31 +61,31 @@ impl Events {
         action: &'static str,
         note: String,
     ) {
-        if !self.is_news(about, reason, &note) {
+        if !self.is_due(about, reason, &note) {
             return;
         }
         let (recorder, about) = (self.recorder.clone(), about.clone());
-        // The API server takes no more than 1024 characters.
+        // The API server accepts at most 1024 characters.
         let note = Some(note.chars().take(1000).collect());
         let (reason, action) = (reason.to_owned(), action.to_owned());
         tokio::spawn(async move {
             let event = Event { type_, reason, note, action, secondary };
             if let Err(error) = recorder.publish(&event, &about).await {
-                tracing::debug!(%error, "an event could not be written");
+                tracing::debug!(%error, "failed to write event");
             }
         });
     }
 
-    fn is_news(&self, about: &ObjectReference, reason: &'static str, note: &str) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_due(&self, about: &ObjectReference, reason: &'static str, note: &str) -> bool {
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (about.uid.clone().unwrap_or_default(), reason, note.to_owned());
-        if said.get(&key).is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+        if published.get(&key).is_some_and(|at| at.elapsed() < RETRY_DELAY) {
             return false;
         }
-        if said.len() >= REMEMBERED {
-            said.retain(|_, at| at.elapsed() < AGAIN_AFTER);
+        if published.len() >= REMEMBERED_MAX {
+            published.retain(|_, at| at.elapsed() < RETRY_DELAY);
         }
-        said.insert(key, Instant::now());
+        published.insert(key, Instant::now());
         true
     }
 }

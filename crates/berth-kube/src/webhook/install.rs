@@ -1,4 +1,4 @@
-//! Our entry in the API server: made when it is not there, put right when somebody changed it.
+//! The webhook's MutatingWebhookConfiguration: created if missing, corrected if changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::settings::{Install, Options, Reach};
 /// The name of the webhook within its configuration.
 const WEBHOOK: &str = "pods.berth.dev";
 
-/// How long to wait after something failed.
-const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// The delay after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Keeps the entry.
+/// Reconciles the configuration.
 pub(super) struct Installer {
     pub(super) api: Api<MutatingWebhookConfiguration>,
     pub(super) install: Install,
@@ -34,7 +34,7 @@ pub(super) struct Installer {
     pub(super) excluded: Vec<String>,
     pub(super) timeout_s: i32,
     pub(super) metrics: Arc<Metrics>,
-    /// Told once the entry is as it should be.
+    /// Set once the configuration is correct.
     pub(super) done: watch::Sender<bool>,
 }
 
@@ -57,8 +57,12 @@ impl Installer {
         }
     }
 
-    /// The webhook as it should be. Without an authority, the one that is there is left.
-    fn wanted(&self, authority: Option<&str>, found: Option<&MutatingWebhook>) -> MutatingWebhook {
+    /// The desired webhook. Without a CA, the existing bundle is kept.
+    fn desired_webhook(
+        &self,
+        authority: Option<&str>,
+        found: Option<&MutatingWebhook>,
+    ) -> MutatingWebhook {
         let trusted = authority.map(|pem| ByteString(pem.as_bytes().to_vec()));
         let kept = || found.and_then(|found| found.client_config.ca_bundle.clone());
         let text = |text: &str| Some(text.to_owned());
@@ -103,31 +107,31 @@ impl Installer {
         }
     }
 
-    /// Puts the entry right. Returns whether it had to be written.
-    async fn put_right(&self, authority: Option<&str>) -> Result<bool, kube::Error> {
+    /// Corrects the configuration. Returns whether it was written.
+    async fn reconcile_configuration(&self, authority: Option<&str>) -> Result<bool, kube::Error> {
         let params = PostParams::default();
         let name = self.install.name.as_str();
         let Some(mut found) = self.api.get_opt(name).await? else {
             let configuration = MutatingWebhookConfiguration {
                 metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
-                webhooks: Some(vec![self.wanted(authority, None)]),
+                webhooks: Some(vec![self.desired_webhook(authority, None)]),
             };
             self.api.create(&params, &configuration).await?;
             return Ok(true);
         };
         let there =
             found.webhooks.as_ref().and_then(|all| all.iter().find(|it| it.name == WEBHOOK));
-        let wanted = vec![self.wanted(authority, there)];
+        let wanted = vec![self.desired_webhook(authority, there)];
         if found.webhooks.as_ref() == Some(&wanted) {
             return Ok(false);
         }
         found.webhooks = Some(wanted);
-        // The version stays in: if another wrote meanwhile, this is refused and done again.
+        // The resource version guards against overwriting a concurrent change.
         self.api.replace(name, &params, &found).await?;
         Ok(true)
     }
 
-    /// Keeps the entry right until it is told to stop.
+    /// Keeps the configuration correct until stopped.
     pub(super) async fn run(
         self,
         mut trusted: watch::Receiver<Option<String>>,
@@ -139,21 +143,24 @@ impl Installer {
         let mut events = std::pin::pin!(events.default_backoff());
         loop {
             let authority = trusted.borrow_and_update().clone();
-            // Without one that is needed, an entry would only make calls fail.
+            // Without a CA, a configuration would only make calls fail.
             let right = if needs_authority && authority.is_none() {
                 true
             } else {
-                match self.put_right(authority.as_deref()).await {
+                match self.reconcile_configuration(authority.as_deref()).await {
                     Ok(wrote) => {
                         if wrote {
-                            self.metrics.installs.inc();
-                            tracing::info!(name = self.install.name, "the entry was written");
+                            self.metrics.configuration_writes.inc();
+                            tracing::info!(
+                                name = self.install.name,
+                                "webhook configuration written"
+                            );
                         }
                         self.done.send_replace(true);
                         true
                     }
                     Err(error) => {
-                        tracing::warn!(%error, name = self.install.name, "the entry is not right");
+                        tracing::warn!(%error, name = self.install.name, "failed to write webhook configuration; retrying");
                         false
                     }
                 }
@@ -162,7 +169,7 @@ impl Installer {
                 () = stop.cancelled() => return,
                 changed = trusted.changed() => if changed.is_err() { return },
                 event = events.next() => if event.is_none() { return },
-                () = tokio::time::sleep(AGAIN_AFTER), if !right => {}
+                () = tokio::time::sleep(RETRY_DELAY), if !right => {}
             }
         }
     }

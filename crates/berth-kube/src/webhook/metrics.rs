@@ -1,4 +1,4 @@
-//! What the webhook counts, for Prometheus. Labels come from closed sets.
+//! Prometheus metrics of the webhook. All labels come from closed sets.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use prometheus_client::registry::{Registry, Unit};
 const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 4.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Result {
+struct ResultLabel {
     result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Capacity {
+struct CapacityLabel {
     capacity: &'static str,
 }
 
-/// What became of an admission.
+/// The result of an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     OnDemand,
@@ -50,89 +50,98 @@ impl Admission {
     }
 }
 
-/// What the webhook counts.
+/// See the module.
 pub(super) struct Metrics {
-    admissions: Family<Result, Counter>,
+    admissions: Family<ResultLabel, Counter>,
     seconds: Histogram,
-    seats: Family<Capacity, Gauge>,
-    evictions: Family<Result, Counter>,
+    slots: Family<CapacityLabel, Gauge>,
+    evictions: Family<ResultLabel, Counter>,
     pub(super) adopted: Counter,
     pub(super) ledger_errors: Counter,
     pub(super) watch_errors: Counter,
-    pub(super) refreshes: Counter,
+    pub(super) relists: Counter,
     pub(super) misplaced: Gauge,
-    pub(super) leads: Gauge,
-    pub(super) certificate_ends: Gauge<i64, std::sync::atomic::AtomicI64>,
-    pub(super) authority_ends: Gauge<i64, std::sync::atomic::AtomicI64>,
-    pub(super) installs: Counter<u64, AtomicU64>,
+    pub(super) leader: Gauge,
+    pub(super) certificate_expiry: Gauge<i64, std::sync::atomic::AtomicI64>,
+    pub(super) ca_expiry: Gauge<i64, std::sync::atomic::AtomicI64>,
+    pub(super) configuration_writes: Counter<u64, AtomicU64>,
 }
 
 impl Metrics {
-    /// Nothing counted yet, in this registry.
+    /// Registers all metrics under `berth_webhook_…`.
     pub(super) fn new(registry: &mut Registry) -> Self {
         let registry = registry.sub_registry_with_prefix("berth_webhook");
         let metrics = Self {
             admissions: Family::default(),
             seconds: Histogram::new(BUCKETS),
-            seats: Family::default(),
+            slots: Family::default(),
             evictions: Family::default(),
             adopted: Counter::default(),
             ledger_errors: Counter::default(),
             watch_errors: Counter::default(),
-            refreshes: Counter::default(),
+            relists: Counter::default(),
             misplaced: Gauge::default(),
-            leads: Gauge::default(),
-            certificate_ends: Gauge::default(),
-            authority_ends: Gauge::default(),
-            installs: Counter::default(),
+            leader: Gauge::default(),
+            certificate_expiry: Gauge::default(),
+            ca_expiry: Gauge::default(),
+            configuration_writes: Counter::default(),
         };
         metrics.register(registry);
         metrics
     }
 
     fn register(&self, registry: &mut Registry) {
-        registry.register("admissions", "Reviews answered, by result", self.admissions.clone());
+        registry.register("admissions", "Admission reviews, by result", self.admissions.clone());
         registry.register_with_unit(
-            "admission",
-            "How long reviews took",
+            "admission_duration",
+            "Duration of admission reviews",
             Unit::Seconds,
             self.seconds.clone(),
         );
-        registry.register("seats", "Seats that are taken, by capacity", self.seats.clone());
+        registry.register("slots", "Assigned slots, by capacity type", self.slots.clone());
         let help = "Evictions of misplaced pods, by result: evicted, budget, failed";
         registry.register("evictions", help, self.evictions.clone());
-        let help = "Pods that were counted without having been admitted by us";
-        registry.register("adopted", help, self.adopted.clone());
-        let help = "Times that the ledger or the API server did not answer";
+        let help = "Pods that got a slot without an admission by this webhook";
+        registry.register("adopted_pods", help, self.adopted.clone());
+        let help = "Failed requests to the ledger or the API server";
         registry.register("ledger_errors", help, self.ledger_errors.clone());
-        registry.register("watch_errors", "Watches that broke", self.watch_errors.clone());
-        let help = "Times that pods were listed anew because a seat looked lost";
-        registry.register("refreshes", help, self.refreshes.clone());
-        let help = "Pods on the kind of capacity that their slot is not";
-        registry.register("misplaced", help, self.misplaced.clone());
-        registry.register("leads", "Whether this replica evicts", self.leads.clone());
-        let help = "When the serving certificate ends, in seconds since 1970";
-        registry.register("certificate_ends", help, self.certificate_ends.clone());
-        let help = "When the authority ends, in seconds since 1970";
-        registry.register("authority_ends", help, self.authority_ends.clone());
-        let help = "Times that the webhook configuration was written";
-        registry.register("installs", help, self.installs.clone());
+        registry.register(
+            "watch_errors",
+            "Watches restarted after an error",
+            self.watch_errors.clone(),
+        );
+        let help = "Lists of pods because a slot seemed to be orphaned";
+        registry.register("pod_relists", help, self.relists.clone());
+        let help = "Pods on another capacity type than their slot";
+        registry.register("misplaced_pods", help, self.misplaced.clone());
+        let help = "Whether this replica is the leader, which evicts misplaced pods";
+        registry.register("leader", help, self.leader.clone());
+        let help = "Expiry of the serving certificate, in seconds since 1970";
+        registry.register(
+            "certificate_expiration_timestamp_seconds",
+            help,
+            self.certificate_expiry.clone(),
+        );
+        let help = "Expiry of the CA certificate, in seconds since 1970";
+        registry.register("ca_expiration_timestamp_seconds", help, self.ca_expiry.clone());
+        let help = "Writes of the webhook configuration";
+        registry.register("configuration_writes", help, self.configuration_writes.clone());
     }
 
-    /// An admission was answered.
-    pub(super) fn admitted(&self, result: Admission, took: Duration) {
-        self.admissions.get_or_create(&Result { result: result.name() }).inc();
+    /// Counts an admission.
+    pub(super) fn record_admission(&self, result: Admission, took: Duration) {
+        self.admissions.get_or_create(&ResultLabel { result: result.name() }).inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
-    /// An eviction was tried.
-    pub(super) fn evicted(&self, result: &'static str) {
-        self.evictions.get_or_create(&Result { result }).inc();
+    /// Counts an eviction.
+    pub(super) fn record_eviction(&self, result: &'static str) {
+        self.evictions.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// So many seats are taken.
-    pub(super) fn seats(&self, on_demand: i64, spot: i64) {
-        self.seats.get_or_create(&Capacity { capacity: "on-demand" }).set(on_demand);
-        self.seats.get_or_create(&Capacity { capacity: "spot" }).set(spot);
+    /// Sets the number of assigned slots.
+    pub(super) fn set_slots(&self, on_demand: i64, spot: i64) {
+        self.slots.get_or_create(&CapacityLabel { capacity: "on-demand" }).set(on_demand);
+        self.slots.get_or_create(&CapacityLabel { capacity: "spot" }).set(spot);
     }
 }

@@ -1,30 +1,30 @@
-//! The admission webhook: it shares the pods of a workload between on-demand and spot nodes.
+//! The admission webhook: splits the pods of a workload between on-demand and spot nodes.
 //!
-//! A review comes in at `server`, is read by `review`, and answered by `admit`: `owners` says whose
-//! pod it is and what its workload asks for, `desk` gives the slot, `patch` says what to change.
-//! Beside that, `watch` and `keeper` keep the desk in step with the pods, `changes` and `rebuild`
-//! follow what workloads ask for, `tls` and `install` see to it that the API server finds us.
+//! A review arrives at `server`, is parsed by `review`, and handled by `admission`: `owners` resolves the
+//! pod's workload and its settings, `slot_store` assigns the slot, `patch` builds the changes. Meanwhile
+//! `watch` and `slot_reconciler` keep the slots consistent with the pods, `workload_changes` and `rebuild`
+//! follow changed settings, `tls` and `install` register the webhook with the API server.
 //!
-//! No count is ever derived from a list of pods: a slot is given by the ledger, once.
+//! No count is ever derived from a list of pods: a slot is assigned by the ledger, once.
 
-mod admit;
+mod admission;
 mod affinity;
-mod changes;
-mod desk;
+mod annotations;
 mod events;
 mod install;
-mod keeper;
-mod keys;
 mod metrics;
 mod owners;
 mod patch;
+mod pod_cache;
 mod rebuild;
 mod review;
-mod roster;
 mod server;
 mod settings;
+mod slot_reconciler;
+mod slot_store;
 mod tls;
 mod watch;
+mod workload_changes;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,80 +34,80 @@ use kube::Client;
 use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch as told};
+use tokio::sync::{Notify, watch as signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{self, ConnectError};
-use crate::lease::Candidate;
+use crate::leader_election::Candidate;
 use crate::probes::Probes;
-use admit::Clerk;
-use events::Events;
+use admission::AdmissionHandler;
+use annotations::SettingsReader;
+use events::WorkloadEvents;
 use install::Installer;
-use keeper::{Keeper, Parts};
-use keys::Keys;
 use metrics::Metrics;
-use owners::Owners;
+use owners::OwnerResolver;
+use pod_cache::PodCache;
 use rebuild::Rebuilder;
-use roster::Roster;
 use server::Certificate;
+use slot_reconciler::{ReconcilerParts, SlotReconciler};
 
-pub use desk::OpenError;
 pub use settings::{
-    FailurePolicy, Install, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options,
-    OwnTls, Reach, Rebuild, TlsSource,
+    FailurePolicy, Install, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options, Reach,
+    Rebuild, SelfSignedTls, TlsSource,
 };
+pub use slot_store::OpenError;
 pub use tls::TlsError;
 
 /// The webhook cannot run.
 #[derive(Debug, Error)]
 pub enum WebhookError {
-    /// A setting means nothing.
+    /// An option is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidOption),
-    /// The API server is not known.
+    /// There is no connection to the API server.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// An address cannot be had.
-    #[error("{address} cannot be listened on")]
+    /// An address cannot be used.
+    #[error("failed to listen on {address}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
         /// Why.
         source: std::io::Error,
     },
-    /// The ledger cannot be used.
-    #[error("the seats cannot be kept")]
-    Desk(#[from] OpenError),
-    /// A part of it ended before it was told to.
-    #[error("a part of the webhook ended by itself: {0}")]
+    /// The slot store cannot be opened.
+    #[error("failed to open the slot store")]
+    SlotStore(#[from] OpenError),
+    /// A part of the webhook ended unexpectedly.
+    #[error("a part of the webhook ended unexpectedly: {0}")]
     Ended(String),
 }
 
-/// Runs the webhook until it is told to stop, and then answers what it was asked before.
+/// Runs the webhook until stopped, and then answers the requests in progress.
 ///
 /// # Errors
-/// When it cannot start: a setting, an address, the ledger. What fails later is tried again.
+/// When it cannot start: an option, an address, the ledger. Later failures are retried.
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), WebhookError> {
     let client = client::connect(options.kubeconfig.as_deref(), options.context.as_deref()).await?;
     Webhook::start(client, options, stop).await?.wait().await
 }
 
-/// A webhook that runs.
+/// A running webhook.
 pub struct Webhook {
     address: SocketAddr,
     probes: Option<SocketAddr>,
-    ready: told::Receiver<bool>,
-    trusted: told::Receiver<Option<String>>,
+    ready: signal::Receiver<bool>,
+    trusted: signal::Receiver<Option<String>>,
     main: JoinHandle<Result<(), WebhookError>>,
 }
 
 impl Webhook {
-    /// Takes its addresses and starts; it is ready later.
+    /// Binds its addresses and starts; it becomes ready later.
     ///
     /// # Errors
-    /// When a setting means nothing or an address cannot be had.
+    /// When an option is invalid or an address cannot be used.
     pub async fn start(
         client: Client,
         options: Options,
@@ -122,15 +122,15 @@ impl Webhook {
             None => None,
         };
         let probes_address = probes.as_ref().and_then(|probes| probes.local_addr().ok());
-        let (ready_sender, ready) = told::channel(false);
-        let (trusted_sender, trusted) = told::channel(None);
-        let told = stop;
-        // Parts stop a moment after we are told to.
+        let (ready_sender, ready) = signal::channel(false);
+        let (trusted_sender, trusted) = signal::channel(None);
+        let stop_requested = stop;
+        // Parts stop a moment after the webhook is asked to.
         let stop = CancellationToken::new();
-        let running = Running {
+        let running = WebhookRuntime {
             client,
             options,
-            told,
+            stop_requested,
             stop,
             tasks: TaskTracker::new(),
             ready: ready_sender,
@@ -140,26 +140,26 @@ impl Webhook {
         Ok(Self { address, probes: probes_address, ready, trusted, main })
     }
 
-    /// Where reviews are taken; a port that was left open is known now.
+    /// Where reviews are served, with the actual port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where probes are answered.
+    /// Where probes are served.
     #[must_use]
     pub const fn probes(&self) -> Option<SocketAddr> {
         self.probes
     }
 
-    /// Certificates of the authorities that vouch for us, in PEM, once there are any.
+    /// The CA bundle in PEM, once there is one.
     #[must_use]
     pub fn authority(&self) -> Option<String> {
         self.trusted.borrow().clone()
     }
 
-    /// Waits until it is ready: certificate, seats and entry are as they should be. Returns whether
-    /// it will ever be.
+    /// Waits until certificate, slots and registration are in place. Returns false if the webhook stops
+    /// first.
     pub async fn ready(&self) -> bool {
         self.ready.clone().wait_for(|ready| *ready).await.is_ok()
     }
@@ -167,31 +167,31 @@ impl Webhook {
     /// Waits until it has stopped.
     ///
     /// # Errors
-    /// Why it could not go on.
+    /// Why it stopped.
     pub async fn wait(self) -> Result<(), WebhookError> {
         self.main.await.unwrap_or_else(|error| Err(WebhookError::Ended(error.to_string())))
     }
 }
 
-/// What all parts share while it runs.
-struct Running {
+/// What all parts share.
+struct WebhookRuntime {
     client: Client,
     options: Options,
-    /// Told by whoever runs us.
-    told: CancellationToken,
+    /// Cancelled by the caller.
+    stop_requested: CancellationToken,
     /// Stops all parts.
     stop: CancellationToken,
     tasks: TaskTracker,
-    ready: told::Sender<bool>,
-    trusted: told::Receiver<Option<String>>,
+    ready: signal::Sender<bool>,
+    trusted: signal::Receiver<Option<String>>,
 }
 
-impl Running {
+impl WebhookRuntime {
     async fn run(
         self,
         listener: TcpListener,
         probes: Option<Probes>,
-        trusted: told::Sender<Option<String>>,
+        trusted: signal::Sender<Option<String>>,
     ) -> Result<(), WebhookError> {
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new(&mut registry));
@@ -199,13 +199,13 @@ impl Running {
         if let Some(probes) = probes {
             let ready = self.ready.subscribe();
             let is_ready = move || {
-                if *ready.borrow() { Ok(()) } else { Err("not in step with the pods yet".into()) }
+                if *ready.borrow() { Ok(()) } else { Err("slots not reconciled yet".into()) }
             };
             let stop = self.stop.clone();
             self.tasks.spawn(probes.serve(is_ready, Arc::new(registry), stop));
         }
         self.tasks.spawn(linger(
-            self.told.clone(),
+            self.stop_requested.clone(),
             self.stop.clone(),
             self.ready.clone(),
             self.options.linger,
@@ -213,32 +213,33 @@ impl Running {
         self.follow_certificate(&certificate, trusted, &metrics);
         let outcome = self.open(listener, certificate, metrics).await;
         if outcome.is_err() {
-            // What has begun is of no use without the rest.
+            // The parts that run are useless without the others.
             self.stop.cancel();
         }
         self.stop.cancelled().await;
         self.tasks.close();
         self.tasks.wait().await;
-        let keeper = outcome?;
+        let reconciler = outcome?;
         // Closing the ledger waits for its threads.
-        let _ = tokio::task::spawn_blocking(move || drop(keeper)).await;
+        let _ = tokio::task::spawn_blocking(move || drop(reconciler)).await;
         Ok(())
     }
 
     fn follow_certificate(
         &self,
         certificate: &Certificate,
-        trusted: told::Sender<Option<String>>,
+        trusted: signal::Sender<Option<String>>,
         metrics: &Arc<Metrics>,
     ) {
         let (certificate, stop) = (certificate.clone(), self.stop.clone());
         match self.options.tls.clone() {
-            TlsSource::Own(own) => {
+            TlsSource::SelfSigned(own) => {
                 let hosts = self.hosts(&own);
                 let (client, namespace) = (self.client.clone(), &self.options.namespace);
                 let metrics = Arc::clone(metrics);
-                let keeper = tls::SecretKeeper::new(client, namespace, own, hosts, metrics);
-                self.tasks.spawn(tls::follow_secret(keeper, certificate, trusted, stop));
+                let reconciler =
+                    tls::CertificateSecret::new(client, namespace, own, hosts, metrics);
+                self.tasks.spawn(tls::follow_secret(reconciler, certificate, trusted, stop));
             }
             TlsSource::Files { folder, ca_file } => {
                 self.tasks.spawn(tls::follow_files(folder, ca_file, certificate, trusted, stop));
@@ -246,8 +247,8 @@ impl Running {
         }
     }
 
-    /// Names and addresses that the certificate is for.
-    fn hosts(&self, own: &OwnTls) -> Vec<String> {
+    /// Names and addresses of the certificate.
+    fn hosts(&self, own: &SelfSignedTls) -> Vec<String> {
         let mut hosts = Vec::new();
         match &self.options.reach {
             Reach::Service { name, .. } => {
@@ -266,35 +267,37 @@ impl Running {
         hosts
     }
 
-    /// Opens the desk, serves, and brings the desk in step with the pods. Returns what keeps it.
+    /// Opens the slot store, serves, and reconciles the slots with the pods.
     async fn open(
         &self,
         listener: TcpListener,
         certificate: Certificate,
         metrics: Arc<Metrics>,
-    ) -> Result<Arc<Keeper>, WebhookError> {
+    ) -> Result<Arc<SlotReconciler>, WebhookError> {
         let (options, stop) = (&self.options, &self.stop);
-        let desk = desk::Desk::open(options.ledger.clone(), options.reserve_s()).await?;
-        let watched = watch::controllers(&self.client, &metrics, stop);
-        let keys = Keys::new(&options.prefixes, options.rebuild.on_change);
-        // A pod takes two such questions, and its seat some time too.
-        let ask_for = options.deadline() / 4;
-        let owners = Owners::new(self.client.clone(), keys, watched.stores.clone(), ask_for);
-        let parts = Parts {
+        let slots =
+            slot_store::SlotStore::open(options.ledger.clone(), options.reserve_s()).await?;
+        let watched = watch::watch_controllers(&self.client, &metrics, stop);
+        let keys = SettingsReader::new(&options.prefixes, options.rebuild.on_change);
+        // An admission takes up to two such requests, and some time for its slot.
+        let request_timeout = options.deadline() / 4;
+        let owners =
+            OwnerResolver::new(self.client.clone(), keys, watched.stores.clone(), request_timeout);
+        let parts = ReconcilerParts {
             client: self.client.clone(),
-            desk: Arc::new(desk),
+            slots: Arc::new(slots),
             owners: Arc::new(owners),
-            roster: Arc::new(Roster::new(options.node_label.clone())),
+            pods: Arc::new(PodCache::new(options.node_label.clone())),
             nodes: watched.nodes.clone(),
             label: options.node_label.clone(),
             excluded: options.excluded_namespaces(),
             metrics: Arc::clone(&metrics),
         };
-        let keeper = Keeper::start(parts, stop, &self.tasks);
-        let events = Arc::new(Events::new(self.client.clone(), &options.identity));
-        let (in_step, is_in_step) = told::channel(false);
-        let clerk = Arc::new(Clerk {
-            keeper: Arc::clone(&keeper),
+        let reconciler = SlotReconciler::start(parts, stop, &self.tasks);
+        let events = Arc::new(WorkloadEvents::new(self.client.clone(), &options.identity));
+        let (reconciled, is_reconciled) = signal::channel(false);
+        let handler = Arc::new(AdmissionHandler {
+            reconciler: Arc::clone(&reconciler),
             events: Arc::clone(&events),
             metrics: Arc::clone(&metrics),
             label: options.node_label.clone(),
@@ -302,38 +305,43 @@ impl Running {
             on_error: options.on_error,
             deadline: options.deadline(),
             excluded: options.excluded_namespaces(),
-            ready: is_in_step,
+            ready: is_reconciled,
         });
-        self.tasks.spawn(server::serve(listener, certificate.clone(), clerk, stop.clone()));
-        if self.in_step(&keeper, &watched, &metrics).await {
-            in_step.send_replace(true);
+        self.tasks.spawn(server::serve(listener, certificate.clone(), handler, stop.clone()));
+        if self.reconcile_existing_pods(&reconciler, &watched, &metrics).await {
+            reconciled.send_replace(true);
             let wake = Arc::new(Notify::new());
-            let (keeper_, wake_) = (Arc::clone(&keeper), Arc::clone(&wake));
-            let following = changes::follow(keeper_, watched.changes, wake_, stop.clone());
+            let (reconciler_, wake_) = (Arc::clone(&reconciler), Arc::clone(&wake));
+            let following =
+                workload_changes::follow_changes(reconciler_, watched.changes, wake_, stop.clone());
             self.tasks.spawn(following);
-            self.rebuild(&keeper, events, &metrics, wake);
-            self.enter(certificate, metrics);
+            self.rebuild(&reconciler, events, &metrics, wake);
+            self.register(certificate, metrics);
         }
-        // The clerk listens as long as the server serves.
-        self.tasks.spawn(hold(in_step, stop.clone()));
-        Ok(keeper)
+        // The handler waits on it as long as the server runs.
+        self.tasks.spawn(keep_until_stop(reconciled, stop.clone()));
+        Ok(reconciler)
     }
 
-    /// Brings the desk in step with the pods there are. Returns whether that was done before the
-    /// stop.
-    async fn in_step(
+    /// Reconciles the slots with the existing pods. Returns false if stopped first.
+    async fn reconcile_existing_pods(
         &self,
-        keeper: &Arc<Keeper>,
+        reconciler: &Arc<SlotReconciler>,
         watched: &watch::Watched,
         metrics: &Arc<Metrics>,
     ) -> bool {
-        let (listed, mut is_listed) = told::channel(false);
+        let (listed, mut is_listed) = signal::channel(false);
         let stores = &watched.stores;
-        // Who has a seat before the pods are listed, and is not among them, is gone.
-        let before = keeper.desk.everyone();
+        // Claims from before the list that have no pod in it are orphaned.
+        let before = reconciler.slots.all_claims();
         let (client, stop) = (self.client.clone(), self.stop.clone());
-        let following =
-            watch::pods(client, Arc::clone(keeper), Arc::clone(metrics), listed, stop.clone());
+        let following = watch::watch_pods(
+            client,
+            Arc::clone(reconciler),
+            Arc::clone(metrics),
+            listed,
+            stop.clone(),
+        );
         self.tasks.spawn(following);
         let complete = async {
             let kinds = stores.deployments.wait_until_ready().await.is_ok()
@@ -342,7 +350,7 @@ impl Running {
                 && watched.nodes.wait_until_ready().await.is_ok()
                 && is_listed.wait_for(|listed| *listed).await.is_ok();
             if kinds {
-                keeper.rebuild(&before, &stop).await;
+                reconciler.reconcile_all(&before, &stop).await;
             }
             kinds
         };
@@ -354,38 +362,38 @@ impl Running {
 
     fn rebuild(
         &self,
-        keeper: &Arc<Keeper>,
-        events: Arc<Events>,
+        reconciler: &Arc<SlotReconciler>,
+        events: Arc<WorkloadEvents>,
         metrics: &Arc<Metrics>,
         wake: Arc<Notify>,
     ) {
         let (options, client) = (&self.options, self.client.clone());
         let lease = &options.rebuild.lease;
         let candidate = Candidate::new(&options.namespace, lease, &options.identity);
-        let leads = candidate.stand(client.clone(), self.stop.clone());
-        let (keeper, metrics) = (Arc::clone(keeper), Arc::clone(metrics));
+        let leads = candidate.campaign(client.clone(), self.stop.clone());
+        let (reconciler, metrics) = (Arc::clone(reconciler), Arc::clone(metrics));
         let settings = options.rebuild.clone();
-        let rebuilder = Rebuilder::new(client, keeper, events, metrics, settings, wake);
+        let rebuilder = Rebuilder::new(client, reconciler, events, metrics, settings, wake);
         self.tasks.spawn(rebuilder.run(leads, self.stop.clone()));
     }
 
-    /// Makes our entry once we can answer, and says when all is as it should be.
-    fn enter(&self, certificate: Certificate, metrics: Arc<Metrics>) {
+    /// Registers the webhook once it can answer, and sets readiness when all is in place.
+    fn register(&self, certificate: Certificate, metrics: Arc<Metrics>) {
         let entered = self.options.install.clone().map(|install| {
             let installer = Installer::new(self.client.clone(), &self.options, install, metrics);
             let entered = installer.done.subscribe();
-            let needs_authority = matches!(self.options.tls, TlsSource::Own(_));
+            let needs_authority = matches!(self.options.tls, TlsSource::SelfSigned(_));
             let trusted = self.trusted.clone();
             self.tasks.spawn(installer.run(trusted, needs_authority, self.stop.clone()));
             entered
         });
-        let (ready, stop) = (self.ready.clone(), self.told.clone());
+        let (ready, stop) = (self.ready.clone(), self.stop_requested.clone());
         self.tasks.spawn(async move {
             let all = async {
                 if let Some(mut entered) = entered {
                     let _ = entered.wait_for(|entered| *entered).await;
                 }
-                while !certificate.is_there() {
+                while !certificate.is_set() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             };
@@ -400,17 +408,17 @@ impl Running {
     }
 }
 
-/// When we are told to stop, we first say that we are not ready, and go on answering for a moment:
-/// the API server learns of it only then.
+/// After the stop request, reports not ready but keeps answering for a moment: until then the API
+/// server does not know.
 async fn linger(
-    told: CancellationToken,
+    stop_requested: CancellationToken,
     stop: CancellationToken,
-    ready: told::Sender<bool>,
+    ready: signal::Sender<bool>,
     time: Duration,
 ) {
     tokio::select! {
         () = stop.cancelled() => return,
-        () = told.cancelled() => {}
+        () = stop_requested.cancelled() => {}
     }
     if ready.send_replace(false) {
         tokio::time::sleep(time).await;
@@ -418,8 +426,8 @@ async fn linger(
     stop.cancel();
 }
 
-/// Keeps something until the stop.
-async fn hold<T>(what: T, stop: CancellationToken) {
+/// Keeps a value until the stop.
+async fn keep_until_stop<T>(what: T, stop: CancellationToken) {
     stop.cancelled().await;
     drop(what);
 }

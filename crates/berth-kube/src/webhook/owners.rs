@@ -1,8 +1,8 @@
-//! Whose pod it is: from the controller reference to the workload that carries the switch, and to
-//! the revision that is counted by itself.
+//! Resolves the workload of a pod: from the controller reference to the object with the settings, and
+//! to the revision that has slots of its own.
 //!
-//! References are followed, names are never cut apart. Reads the API server or the watched copies,
-//! and writes nothing.
+//! Follows references and never parses names. Reads the API server or the watched copies, and writes
+//! nothing.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -20,14 +20,14 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-use super::keys::{Asked, Keys, Marks};
+use super::annotations::{ObjectTags, SettingsReader, WorkloadSettings};
 
-/// How pods of a workload get their seats.
+/// How slots are assigned to the pods of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbering {
-    /// The lowest that is free.
+pub(super) enum SlotOrdering {
+    /// The lowest free slot.
     Lowest,
-    /// By the number in the pod's name, counted from this one.
+    /// By the ordinal in the pod's name.
     Ordinal {
         /// The first ordinal.
         start: i64,
@@ -37,28 +37,28 @@ pub(super) enum Numbering {
 /// The workload of a pod.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
-    /// Namespace, and `KIND/NAME/REVISION`: what has a table of slots of its own.
+    /// Namespace, and `KIND/NAME/REVISION`: what has slots of its own.
     pub(super) key: WorkloadKey,
-    /// The object that carries the switch.
+    /// The object with the settings.
     pub(super) object: ObjectReference,
-    /// The version of it that was read.
+    /// Its resource version when it was read.
     pub(super) version: Option<String>,
-    /// What it asks for.
-    pub(super) asked: Asked,
-    /// How many pods the revision should have, if that is known.
+    /// Its settings.
+    pub(super) settings: WorkloadSettings,
+    /// The desired number of pods of the revision, if known.
     pub(super) replicas: Option<i64>,
-    /// How seats are given.
-    pub(super) numbering: Numbering,
-    /// The uid of the pods' own controller.
+    /// How slots are assigned.
+    pub(super) ordering: SlotOrdering,
+    /// The uid of the pods' direct controller.
     pub(super) controller_uid: String,
 }
 
-/// Whether to ask the API server, or to take what was watched.
+/// Whether to read from the API server or from the watched copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// Ask, and take what was watched only where that fails.
+pub(super) enum ReadMode {
+    /// From the API server, with the watched copy as a fallback.
     Fresh,
-    /// Take what was watched.
+    /// From the watched copy.
     Watched,
 }
 
@@ -70,30 +70,30 @@ pub(super) struct Stores {
     pub(super) stateful_sets: Store<StatefulSet>,
 }
 
-/// How long a kind that was looked up is remembered.
-const KIND_FOR: Duration = Duration::from_secs(300);
-/// How long a kind that has no scale, or is not there, is remembered.
-const NO_KIND_FOR: Duration = Duration::from_secs(30);
-/// How long an object of a kind that is not watched is remembered, except for admissions.
-const OBJECT_FOR: Duration = Duration::from_secs(5);
+/// How long a discovered kind is cached.
+const KIND_TTL: Duration = Duration::from_secs(300);
+/// How long a kind without a scale subresource, or an unknown one, is cached.
+const NO_KIND_TTL: Duration = Duration::from_secs(30);
+/// How long an object of an unwatched kind is cached, except for admissions.
+const OBJECT_TTL: Duration = Duration::from_secs(5);
 
 /// Namespace, kind and name.
-type Place = (String, GroupVersionKind, String);
+type ObjectPath = (String, GroupVersionKind, String);
 
 type Cached<K, V> = Mutex<HashMap<K, (Instant, V)>>;
 
-/// Finds owners.
-pub(super) struct Owners {
+/// Resolves owners.
+pub(super) struct OwnerResolver {
     client: Client,
-    keys: Keys,
+    settings: SettingsReader,
     stores: Stores,
-    /// How long the API server is waited for.
-    ask_for: Duration,
+    /// Timeout of a request.
+    request_timeout: Duration,
     kinds: Cached<GroupVersionKind, Option<ApiResource>>,
-    objects: Cached<Place, Option<(ObjectMeta, Option<i64>)>>,
+    objects: Cached<ObjectPath, Option<(ObjectMeta, Option<i64>)>>,
 }
 
-/// The reference to whoever creates and deletes an object.
+/// The reference to the controller of an object.
 pub(super) fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
     owners?.iter().find(|owner| owner.controller == Some(true))
 }
@@ -103,8 +103,8 @@ fn kind_of(owner: &OwnerReference) -> GroupVersionKind {
     GroupVersionKind::gvk(group, version, &owner.kind)
 }
 
-/// Controllers whose pods are not replicas of each other: they run once, or on every node.
-fn is_never_ours(kind: &GroupVersionKind) -> bool {
+/// Controllers whose pods are not interchangeable replicas: they run once, or on every node.
+fn is_not_replicated(kind: &GroupVersionKind) -> bool {
     let known = [("batch", "Job"), ("batch", "CronJob"), ("apps", "DaemonSet"), ("", "Node")];
     known.contains(&(kind.group.as_str(), kind.kind.as_str()))
 }
@@ -113,45 +113,50 @@ fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(key).map(String::as_str).filter(|it| !it.is_empty())
 }
 
-/// What a controller that was found says.
-struct Found {
+/// A controller that was read.
+struct FoundController {
     kind: GroupVersionKind,
     metadata: ObjectMeta,
     replicas: Option<i64>,
 }
 
-impl Owners {
-    pub(super) fn new(client: Client, keys: Keys, stores: Stores, ask_for: Duration) -> Self {
+impl OwnerResolver {
+    pub(super) fn new(
+        client: Client,
+        settings: SettingsReader,
+        stores: Stores,
+        request_timeout: Duration,
+    ) -> Self {
         let (kinds, objects) = (Mutex::default(), Mutex::default());
-        Self { client, keys, stores, ask_for, kinds, objects }
+        Self { client, settings, stores, request_timeout, kinds, objects }
     }
 
-    pub(super) const fn keys(&self) -> &Keys {
-        &self.keys
+    pub(super) const fn settings(&self) -> &SettingsReader {
+        &self.settings
     }
 
     pub(super) const fn stores(&self) -> &Stores {
         &self.stores
     }
 
-    /// The workload of a pod; none when it is no replica of anything, or its controller is gone.
-    pub(super) async fn owner(
+    /// The workload of a pod; `None` if it is not a replica, or its controller is gone.
+    pub(super) async fn resolve(
         &self,
         namespace: &str,
         pod: &ObjectMeta,
-        look: Look,
+        mode: ReadMode,
     ) -> Result<Option<Owner>, kube::Error> {
         let Some(reference) = controller(pod.owner_references.as_deref()) else {
             return Ok(None);
         };
         let kind = kind_of(reference);
-        if is_never_ours(&kind) {
+        if is_not_replicated(&kind) {
             return Ok(None);
         }
         match (kind.group.as_str(), kind.kind.as_str()) {
-            ("apps", "ReplicaSet") => self.of_replica_set(namespace, reference, look).await,
-            ("apps", "StatefulSet") => self.of_stateful_set(namespace, reference, look).await,
-            _ => self.of_other(namespace, pod, reference, kind, look).await,
+            ("apps", "ReplicaSet") => self.of_replica_set(namespace, reference, mode).await,
+            ("apps", "StatefulSet") => self.of_stateful_set(namespace, reference, mode).await,
+            _ => self.of_other(namespace, pod, reference, kind, mode).await,
         }
     }
 
@@ -159,10 +164,10 @@ impl Owners {
         &self,
         namespace: &str,
         reference: &OwnerReference,
-        look: Look,
+        mode: ReadMode,
     ) -> Result<Option<Owner>, kube::Error> {
         let watched = self.stores.replica_sets.clone();
-        let set = self.read(namespace, &reference.name, look, &watched).await?;
+        let set = self.read(namespace, &reference.name, mode, &watched).await?;
         let Some(set) = set.filter(|it| is(&it.metadata, reference)) else { return Ok(None) };
         let replicas = set.spec.as_ref().map(|spec| i64::from(spec.replicas.unwrap_or(1)));
         let hash = label(&set.metadata, "pod-template-hash");
@@ -171,41 +176,41 @@ impl Owners {
         let found = match parent.map(|parent| (parent, kind_of(parent))) {
             None => {
                 let kind = kind_of(reference);
-                let found = Found { kind, metadata: set.metadata, replicas };
-                return Ok(Some(self.found(namespace, found, None, reference)));
+                let found = FoundController { kind, metadata: set.metadata, replicas };
+                return Ok(Some(self.build_owner(namespace, found, None, reference)));
             }
             Some((parent, kind))
                 if (kind.group.as_str(), &*kind.kind) == ("apps", "Deployment") =>
             {
                 let watched = self.stores.deployments.clone();
-                let deployment = self.read(namespace, &parent.name, look, &watched).await?;
+                let deployment = self.read(namespace, &parent.name, mode, &watched).await?;
                 let metadata = deployment.map(|it| it.metadata).filter(|it| is(it, parent));
-                metadata.map(|metadata| Found { kind, metadata, replicas })
+                metadata.map(|metadata| FoundController { kind, metadata, replicas })
             }
             Some((parent, kind)) => {
-                let found = self.read_other(namespace, &kind, &parent.name, look).await?;
+                let found = self.read_other(namespace, &kind, &parent.name, mode).await?;
                 let found = found.filter(|(metadata, _)| is(metadata, parent));
-                found.map(|(metadata, _)| Found { kind, metadata, replicas })
+                found.map(|(metadata, _)| FoundController { kind, metadata, replicas })
             }
         };
-        Ok(found.map(|found| self.found(namespace, found, Some(&revision), reference)))
+        Ok(found.map(|found| self.build_owner(namespace, found, Some(&revision), reference)))
     }
 
     async fn of_stateful_set(
         &self,
         namespace: &str,
         reference: &OwnerReference,
-        look: Look,
+        mode: ReadMode,
     ) -> Result<Option<Owner>, kube::Error> {
         let watched = self.stores.stateful_sets.clone();
-        let set = self.read(namespace, &reference.name, look, &watched).await?;
+        let set = self.read(namespace, &reference.name, mode, &watched).await?;
         let Some(set) = set.filter(|it| is(&it.metadata, reference)) else { return Ok(None) };
         let spec = set.spec.as_ref();
         let replicas = spec.map(|spec| i64::from(spec.replicas.unwrap_or(1)));
         let start = spec.and_then(|spec| spec.ordinals.as_ref()?.start).unwrap_or(0);
-        let found = Found { kind: kind_of(reference), metadata: set.metadata, replicas };
-        let mut owner = self.found(namespace, found, None, reference);
-        owner.numbering = Numbering::Ordinal { start: i64::from(start) };
+        let found = FoundController { kind: kind_of(reference), metadata: set.metadata, replicas };
+        let mut owner = self.build_owner(namespace, found, None, reference);
+        owner.ordering = SlotOrdering::Ordinal { start: i64::from(start) };
         Ok(Some(owner))
     }
 
@@ -215,9 +220,9 @@ impl Owners {
         pod: &ObjectMeta,
         reference: &OwnerReference,
         kind: GroupVersionKind,
-        look: Look,
+        mode: ReadMode,
     ) -> Result<Option<Owner>, kube::Error> {
-        let read = self.read_other(namespace, &kind, &reference.name, look).await?;
+        let read = self.read_other(namespace, &kind, &reference.name, mode).await?;
         let Some((metadata, replicas)) = read.filter(|(metadata, _)| is(metadata, reference))
         else {
             return Ok(None);
@@ -225,21 +230,21 @@ impl Owners {
         let revision = ["pod-template-hash", "controller-revision-hash"]
             .into_iter()
             .find_map(|key| label(pod, key));
-        // How many there should be is of the whole, and says nothing of one revision.
+        // The replica count is of all revisions together.
         let replicas = replicas.filter(|_| revision.is_none());
-        let found = Found { kind, metadata, replicas };
-        Ok(Some(self.found(namespace, found, revision, reference)))
+        let found = FoundController { kind, metadata, replicas };
+        Ok(Some(self.build_owner(namespace, found, revision, reference)))
     }
 
-    fn found(
+    fn build_owner(
         &self,
         namespace: &str,
-        found: Found,
+        found: FoundController,
         revision: Option<&str>,
         controller: &OwnerReference,
     ) -> Owner {
-        let Found { kind, metadata, replicas } = found;
-        let asked = self.keys.asked(Marks::of(&metadata));
+        let FoundController { kind, metadata, replicas } = found;
+        let settings = self.settings.read(ObjectTags::of(&metadata));
         let object = metadata.name.clone().unwrap_or_default();
         let name = match revision {
             Some(revision) => format!("{}/{object}/{revision}", kind.kind),
@@ -256,20 +261,20 @@ impl Owners {
                 ..ObjectReference::default()
             },
             version: metadata.resource_version,
-            asked,
+            settings,
             replicas,
-            numbering: Numbering::Lowest,
+            ordering: SlotOrdering::Lowest,
             controller_uid: controller.uid.clone(),
         }
     }
 
-    /// An object of a kind that is watched. When the API server is asked and does not answer, what
-    /// was watched is better than nothing.
+    /// Reads an object of a watched kind. If the API server does not answer, the watched copy is better
+    /// than nothing.
     async fn read<K>(
         &self,
         namespace: &str,
         name: &str,
-        look: Look,
+        mode: ReadMode,
         watched: &Store<K>,
     ) -> Result<Option<K>, kube::Error>
     where
@@ -283,11 +288,11 @@ impl Owners {
             let reference = ObjectRef::new(name).within(namespace);
             watched.get(&reference).map(|it| K::clone(&it))
         };
-        if look == Look::Watched {
+        if mode == ReadMode::Watched {
             return Ok(watched());
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        match tokio::time::timeout(self.ask_for, api.get_opt(name)).await {
+        match tokio::time::timeout(self.request_timeout, api.get_opt(name)).await {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => watched().map_or(Err(error), |found| Ok(Some(found))),
             Err(_) => watched().map_or_else(
@@ -297,30 +302,33 @@ impl Owners {
         }
     }
 
-    /// An object of a kind that is not watched, and how many replicas it says; none if the kind has
-    /// no scale or we may not read it.
+    /// Reads the metadata and replica count of an object of an unwatched kind; `None` if the kind has no
+    /// scale subresource or may not be read.
     async fn read_other(
         &self,
         namespace: &str,
         kind: &GroupVersionKind,
         name: &str,
-        look: Look,
+        mode: ReadMode,
     ) -> Result<Option<(ObjectMeta, Option<i64>)>, kube::Error> {
         let cached = (namespace.to_owned(), kind.clone(), name.to_owned());
-        if look == Look::Watched
-            && let Some(found) = remembered(&self.objects, &cached, |_| OBJECT_FOR)
+        if mode == ReadMode::Watched
+            && let Some(found) = get_cached(&self.objects, &cached, |_| OBJECT_TTL)
         {
             return Ok(found);
         }
         let Some(resource) = self.scalable(kind).await? else { return Ok(None) };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let asked = tokio::time::timeout(self.ask_for, api.get_metadata_opt(name)).await;
+        let response = tokio::time::timeout(self.request_timeout, api.get_metadata_opt(name)).await;
         let timed_out = || kube::Error::Service("the API server does not answer in time".into());
-        let found = match asked.map_err(|_| timed_out())? {
+        let found = match response.map_err(|_| timed_out())? {
             Ok(found) => found.map(|it| it.metadata),
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                tracing::debug!(kind = kind.kind, "no right to read it: its pods are left alone");
+                tracing::debug!(
+                    kind = kind.kind,
+                    "forbidden to read controller; ignoring its pods"
+                );
                 None
             }
             Err(error) => return Err(error),
@@ -328,26 +336,29 @@ impl Owners {
         let found = match found {
             None => None,
             Some(metadata) => {
-                let on = matches!(self.keys.asked(Marks::of(&metadata)), Asked::On { .. });
+                let on = matches!(
+                    self.settings.read(ObjectTags::of(&metadata)),
+                    WorkloadSettings::On { .. }
+                );
                 let scale = if on { api.get_scale(name).await.ok() } else { None };
                 let replicas = scale.and_then(|it| it.spec?.replicas).map(i64::from);
                 Some((metadata, replicas))
             }
         };
-        remember(&self.objects, cached, found.clone());
+        cache_value(&self.objects, cached, found.clone());
         Ok(found)
     }
 
-    /// How to ask for objects of a kind; none when it has no scale.
+    /// Discovers a kind; `None` if it has no scale subresource.
     async fn scalable(&self, kind: &GroupVersionKind) -> Result<Option<ApiResource>, kube::Error> {
         let age = |found: &Option<ApiResource>| {
-            if found.is_some() { KIND_FOR } else { NO_KIND_FOR }
+            if found.is_some() { KIND_TTL } else { NO_KIND_TTL }
         };
-        if let Some(found) = remembered(&self.kinds, kind, age) {
+        if let Some(found) = get_cached(&self.kinds, kind, age) {
             return Ok(found);
         }
-        let asked = kube::discovery::pinned_kind(&self.client, kind);
-        let found = match tokio::time::timeout(self.ask_for, asked).await {
+        let response = kube::discovery::pinned_kind(&self.client, kind);
+        let found = match tokio::time::timeout(self.request_timeout, response).await {
             Ok(Ok((resource, can))) => {
                 let scale = can.subresources.iter().any(|(resource, _)| {
                     resource.plural.ends_with("/scale") || resource.plural == "scale"
@@ -362,7 +373,7 @@ impl Owners {
                 return Err(kube::Error::Service(why.into()));
             }
         };
-        remember(&self.kinds, kind.clone(), found.clone());
+        cache_value(&self.kinds, kind.clone(), found.clone());
         Ok(found)
     }
 }
@@ -371,7 +382,7 @@ fn is(found: &ObjectMeta, reference: &OwnerReference) -> bool {
     found.uid.as_deref() == Some(reference.uid.as_str())
 }
 
-fn remembered<K: std::hash::Hash + Eq, V: Clone>(
+fn get_cached<K: std::hash::Hash + Eq, V: Clone>(
     cache: &Cached<K, V>,
     key: &K,
     age: impl Fn(&V) -> Duration,
@@ -381,10 +392,10 @@ fn remembered<K: std::hash::Hash + Eq, V: Clone>(
     (at.elapsed() < age(found)).then(|| found.clone())
 }
 
-fn remember<K: std::hash::Hash + Eq, V>(cache: &Cached<K, V>, key: K, value: V) {
+fn cache_value<K: std::hash::Hash + Eq, V>(cache: &Cached<K, V>, key: K, value: V) {
     let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
     if cache.len() > 10_000 {
-        cache.retain(|_, (at, _)| at.elapsed() < KIND_FOR);
+        cache.retain(|_, (at, _)| at.elapsed() < KIND_TTL);
     }
     cache.insert(key, (Instant::now(), value));
 }

@@ -1,8 +1,8 @@
-//! Brings misplaced pods to the kind of capacity that their slot is: by eviction, one at a time for
-//! each workload, so that budgets are respected and the replacement is there before the next goes.
+//! Replaces misplaced pods by eviction, one at a time per workload, so that budgets are respected and
+//! the replacement is ready before the next pod goes.
 //!
-//! Which pod is misplaced is said by the same code that judges Berth's own workloads. Only one
-//! replica does this at a time, and a second one would do no harm: an eviction names the pod's uid.
+//! The engine's reconciler for Berth's own workloads decides which pod is misplaced. Only the leader
+//! does this, and a second one would do no harm: an eviction names the pod's uid.
 
 use std::sync::Arc;
 
@@ -26,36 +26,36 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::Seated;
-use super::events::Events;
-use super::keeper::Keeper;
-use super::keys::{self, Asked};
+use super::annotations::{self, WorkloadSettings};
+use super::events::WorkloadEvents;
 use super::metrics::Metrics;
-use super::owners::{Look, Owner, controller};
-use super::roster::LivePod;
+use super::owners::{Owner, ReadMode, controller};
+use super::pod_cache::LivePod;
 use super::settings::Rebuild;
+use super::slot_reconciler::SlotReconciler;
+use super::slot_store::SlotClaim;
 
-/// How many looks lie between two at workloads that are gone.
-const FORGET_EVERY: u64 = 30;
+/// Passes between two cleanups of deleted workloads and orphaned slots.
+const CLEANUP_EVERY: u64 = 30;
 
-/// A misplaced pod goes before all others of its workload.
-const GOES_FIRST: &str = "-1";
+/// The deletion cost of a misplaced pod: it is deleted before all others of its workload.
+const FIRST_TO_DELETE: &str = "-1";
 
-/// What is remembered of a workload whose pods are replaced.
+/// The progress of a workload whose pods are replaced.
 #[derive(Default)]
 struct Progress {
-    /// Not before this moment.
+    /// No eviction before this time.
     wait_until: Option<Instant>,
-    /// Evictions that were refused in a row.
+    /// Consecutive refused evictions.
     refused: u32,
-    /// The pods there were when the last was evicted.
+    /// The pods at the time of the last eviction.
     before: Option<HashSet<String>>,
-    /// Its new pods do not come through us: until one does, evicting is of no use.
+    /// Whether its new pods bypass the webhook, which makes evictions useless until one does not.
     bypassed: bool,
 }
 
-/// A pod, as events name it.
-fn reference(pod: &LivePod) -> ObjectReference {
+/// A pod, as events reference it.
+fn pod_reference(pod: &LivePod) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
@@ -69,46 +69,46 @@ fn reference(pod: &LivePod) -> ObjectReference {
 /// Replaces misplaced pods.
 pub(super) struct Rebuilder {
     pub(super) client: Client,
-    pub(super) keeper: Arc<Keeper>,
-    pub(super) events: Arc<Events>,
+    pub(super) reconciler: Arc<SlotReconciler>,
+    pub(super) events: Arc<WorkloadEvents>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) settings: Rebuild,
     pub(super) wake: Arc<Notify>,
     progress: HashMap<WorkloadKey, Progress>,
-    /// Seats without a pod, by their fence, as of the last time they were looked for.
+    /// Slots without a pod at the last check, by fence.
     empty: HashMap<InstanceId, i64>,
 }
 
-/// A workload whose members are all there.
-struct Whole {
+/// A workload whose members all exist and that is not rolling out.
+struct SettledWorkload {
     owner: Owner,
     rule: CapacityRule,
     replicas: u32,
-    members: Vec<(Seated, Arc<LivePod>)>,
+    members: Vec<(SlotClaim, Arc<LivePod>)>,
 }
 
-impl Whole {
-    /// Whether a member is on the kind of capacity that its slot is not. One that chose its kind
-    /// itself never is: another would choose the same.
-    fn is_misplaced(&self, seated: &Seated, pod: &LivePod) -> bool {
-        !pod.is_pinned() && self.class(seated.slot).is_some_and(|class| class != seated.class)
+impl SettledWorkload {
+    /// Whether a member is on another capacity type than its slot. One that chose its type itself never
+    /// is: its replacement would choose the same.
+    fn is_misplaced(&self, claim: &SlotClaim, pod: &LivePod) -> bool {
+        !pod.is_pinned() && self.class(claim.slot).is_some_and(|class| class != claim.class)
     }
 
     fn class(&self, slot: i64) -> Option<CapacityType> {
         slot_class(&self.rule, None, u32::try_from(slot).unwrap_or(u32::MAX))
     }
 
-    /// What comes next, by the rules for workloads.
-    fn outlook(&self) -> WorkloadPlan {
-        let member = |(seated, pod): &(Seated, Arc<LivePod>)| {
-            let misplaced = self.is_misplaced(seated, pod);
-            let own = || self.class(seated.slot).unwrap_or(seated.class);
+    /// What the reconciler of workloads proposes.
+    fn plan(&self) -> WorkloadPlan {
+        let member = |(claim, pod): &(SlotClaim, Arc<LivePod>)| {
+            let misplaced = self.is_misplaced(claim, pod);
+            let own = || self.class(claim.slot).unwrap_or(claim.class);
             Member {
-                id: seated.id,
+                id: claim.id,
                 revision: 1,
-                slot: u32::try_from(seated.slot).unwrap_or(u32::MAX),
-                fence: seated.fence,
-                class: if misplaced { seated.class } else { own() },
+                slot: u32::try_from(claim.slot).unwrap_or(u32::MAX),
+                fence: claim.fence,
+                class: if misplaced { claim.class } else { own() },
                 state: if pod.ready { MemberState::Ready } else { MemberState::Starting },
                 host: HostState::Fine,
             }
@@ -126,139 +126,141 @@ impl Whole {
         reconcile(&desired, &members)
     }
 
-    /// The pod that should go now, and the kind of capacity that should come in its place.
-    fn victim(&self) -> Option<(&Seated, &Arc<LivePod>, CapacityType)> {
-        let steps = self.outlook().steps;
+    /// The pod to evict now, and the capacity type of its replacement.
+    fn next_victim(&self) -> Option<(&SlotClaim, &Arc<LivePod>, CapacityType)> {
+        let steps = self.plan().steps;
         let (in_place_of, class) = steps.iter().find_map(|step| match step {
             Step::Create { cause: Cause::Rebuild, in_place_of, class, .. } => {
                 Some((*in_place_of, *class))
             }
             Step::Create { .. } | Step::Release { .. } => None,
         })?;
-        let is = |id: InstanceId| self.members.iter().find(|(seated, _)| seated.id == id);
+        let is = |id: InstanceId| self.members.iter().find(|(claim, _)| claim.id == id);
         let found = match in_place_of {
             Some(id) => is(id),
-            // A low seat is empty while all are there: the spot pod in the highest gives way.
+            // A low slot is free while all members exist: the spot pod in the highest slot gives way.
             None => self
                 .members
                 .iter()
-                .filter(|(seated, pod)| seated.class == CapacityType::Spot && !pod.is_pinned())
-                .max_by_key(|(seated, _)| seated.slot),
+                .filter(|(claim, pod)| claim.class == CapacityType::Spot && !pod.is_pinned())
+                .max_by_key(|(claim, _)| claim.slot),
         };
-        let (seated, pod) = found?;
-        // One that serves goes only while all others do. One that does not is missed by nobody.
-        let others = self.members.iter().filter(|(it, _)| it.id != seated.id);
+        let (claim, pod) = found?;
+        // A ready pod is evicted only while all others are ready. One that is not ready is not missed.
+        let others = self.members.iter().filter(|(it, _)| it.id != claim.id);
         let calm = others.filter(|(it, pod)| !self.is_misplaced(it, pod)).all(|(_, pod)| pod.ready);
-        (calm || !pod.ready).then_some((seated, pod, class.unwrap_or_default()))
+        (calm || !pod.ready).then_some((claim, pod, class.unwrap_or_default()))
     }
 }
 
 impl Rebuilder {
     pub(super) fn new(
         client: Client,
-        keeper: Arc<Keeper>,
-        events: Arc<Events>,
+        reconciler: Arc<SlotReconciler>,
+        events: Arc<WorkloadEvents>,
         metrics: Arc<Metrics>,
         settings: Rebuild,
         wake: Arc<Notify>,
     ) -> Self {
         let (progress, empty) = (HashMap::new(), HashMap::new());
-        Self { client, keeper, events, metrics, settings, wake, progress, empty }
+        Self { client, reconciler, events, metrics, settings, wake, progress, empty }
     }
 
-    /// Looks at workloads while we lead, until it is told to stop.
-    pub(super) async fn run(mut self, mut leads: watch::Receiver<bool>, stop: CancellationToken) {
-        let mut looks = 0_u64;
+    /// Checks workloads while this replica leads, until stopped.
+    pub(super) async fn run(mut self, mut leader: watch::Receiver<bool>, stop: CancellationToken) {
+        let mut passes = 0_u64;
         loop {
-            let we_lead = *leads.borrow_and_update();
-            self.metrics.leads.set(i64::from(we_lead));
-            self.count_seats();
-            if we_lead {
-                self.look().await;
-                if looks.is_multiple_of(FORGET_EVERY) {
-                    self.forget().await;
-                    self.free_empty().await;
+            let is_leader = *leader.borrow_and_update();
+            self.metrics.leader.set(i64::from(is_leader));
+            self.update_slot_metrics();
+            if is_leader {
+                self.check_workloads().await;
+                if passes.is_multiple_of(CLEANUP_EVERY) {
+                    self.remove_deleted_workloads().await;
+                    self.release_orphaned_slots().await;
                 }
-                looks += 1;
+                passes += 1;
             } else {
                 self.progress.clear();
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = leads.changed() => if changed.is_err() { return },
+                changed = leader.changed() => if changed.is_err() { return },
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(self.settings.every) => {}
             }
         }
     }
 
-    fn count_seats(&self) {
+    fn update_slot_metrics(&self) {
         let (mut on_demand, mut spot) = (0, 0);
-        for seated in self.keeper.desk.everyone() {
-            match seated.class {
+        for claim in self.reconciler.slots.all_claims() {
+            match claim.class {
                 CapacityType::OnDemand => on_demand += 1,
                 CapacityType::Spot => spot += 1,
             }
         }
-        self.metrics.seats(on_demand, spot);
+        self.metrics.set_slots(on_demand, spot);
     }
 
-    async fn look(&mut self) {
-        let workloads = self.keeper.desk.workloads();
+    async fn check_workloads(&mut self) {
+        let workloads = self.reconciler.slots.workloads();
         let known: HashSet<WorkloadKey> = workloads.iter().map(|(key, _)| key.clone()).collect();
         self.progress.retain(|key, _| known.contains(key));
         let mut misplaced = 0;
         for (key, _) in workloads {
-            let Some(whole) = self.whole(&key).await else {
-                self.price_old(&key).await;
+            let Some(workload) = self.settled_workload(&key).await else {
+                self.set_old_revision_costs(&key).await;
                 continue;
             };
-            let wrong = whole.members.iter().filter(|(it, pod)| whole.is_misplaced(it, pod));
+            let wrong = workload.members.iter().filter(|(it, pod)| workload.is_misplaced(it, pod));
             misplaced += i64::try_from(wrong.count()).unwrap_or(0);
-            self.price(&whole).await;
-            if whole.rule.on_change == OnChange::Rebuild {
-                self.replace_one(&key, &whole).await;
+            self.set_deletion_costs(&workload).await;
+            if workload.rule.on_change == OnChange::Rebuild {
+                self.replace_one(&key, &workload).await;
             }
         }
         self.metrics.misplaced.set(misplaced);
     }
 
-    /// A workload with its rule as it is now, if all its members are there and none is coming or
-    /// going.
-    async fn whole(&self, key: &WorkloadKey) -> Option<Whole> {
-        let seated = self.keeper.desk.members(key);
-        let mut members = Vec::with_capacity(seated.len());
-        for seated in seated {
-            let pod = self.keeper.roster.named(seated.id);
-            match pod.filter(|_| seated.state == ClaimState::Active) {
-                Some(pod) => members.push((seated, pod)),
+    /// A workload with its current rule, if all its members exist and none is being created or deleted.
+    async fn settled_workload(&self, key: &WorkloadKey) -> Option<SettledWorkload> {
+        let claim = self.reconciler.slots.claims_of(key);
+        let mut members = Vec::with_capacity(claim.len());
+        for claim in claim {
+            let pod = self.reconciler.pods.by_id(claim.id);
+            match pod.filter(|_| claim.state == ClaimState::Active) {
+                Some(pod) => members.push((claim, pod)),
                 None => return None,
             }
         }
         let (_, first) = members.first()?;
-        let looked =
-            self.keeper.owners.owner(&first.namespace, &first.metadata, Look::Watched).await;
+        let looked = self
+            .reconciler
+            .owners
+            .resolve(&first.namespace, &first.metadata, ReadMode::Watched)
+            .await;
         let owner = looked.ok().flatten().filter(|owner| owner.key == *key)?;
-        let Asked::On { rule, .. } = owner.asked else { return None };
+        let WorkloadSettings::On { rule, .. } = owner.settings else { return None };
         let version = owner.version.as_deref();
-        let rule = self.keeper.desk.define(key, rule, version).await.ok()?;
-        let live = self.keeper.roster.of_controller(&owner.controller_uid);
-        // Pods on nodes that are of neither kind are nobody's, and no reason to wait.
-        let neither = live.iter().filter(|pod| self.keeper.is_of_neither_kind(pod)).count();
+        let rule = self.reconciler.slots.put_rule(key, rule, version).await.ok()?;
+        let live = self.reconciler.pods.of_controller(&owner.controller_uid);
+        // Pods on nodes without a capacity type have no slot, and are no reason to wait.
+        let neither = live.iter().filter(|pod| self.reconciler.has_no_capacity_type(pod)).count();
         let replicas = owner.replicas.and_then(|it| usize::try_from(it).ok());
         let wanted = replicas.map_or(members.len(), |it| it.saturating_sub(neither));
         let all = live.len() - neither == members.len() && wanted == members.len();
-        if !all || self.rolls_out(first) {
+        if !all || self.is_rolling_out(first) {
             return None;
         }
         let replicas = u32::try_from(wanted).ok()?;
-        Some(Whole { owner, rule, replicas, members })
+        Some(SettledWorkload { owner, rule, replicas, members })
     }
 
-    /// The ReplicaSet of a pod, and the others of the same workload.
+    /// The ReplicaSet of a pod, and the other ones of the same workload.
     fn siblings(&self, pod: &LivePod) -> Option<(Arc<ReplicaSet>, Vec<Arc<ReplicaSet>>)> {
         let own = controller(pod.metadata.owner_references.as_deref())?;
-        let sets = &self.keeper.owners.stores().replica_sets;
+        let sets = &self.reconciler.owners.stores().replica_sets;
         let set = sets.get(&ObjectRef::new(&own.name).within(&pod.namespace))?;
         let parent = controller(set.metadata.owner_references.as_deref())?;
         let others = sets.state_filter(|it| {
@@ -270,14 +272,14 @@ impl Rebuilder {
     }
 
     /// Whether another revision of the same workload still has pods.
-    fn rolls_out(&self, pod: &LivePod) -> bool {
+    fn is_rolling_out(&self, pod: &LivePod) -> bool {
         let Some((_, others)) = self.siblings(pod) else { return false };
-        let has_pods = |uid: &String| !self.keeper.roster.of_controller(uid).is_empty();
+        let has_pods = |uid: &String| !self.reconciler.pods.of_controller(uid).is_empty();
         others.iter().filter_map(|it| it.metadata.uid.as_ref()).any(has_pods)
     }
 
     /// Whether a later revision of the same Deployment is taking over.
-    fn is_old(&self, pod: &LivePod) -> bool {
+    fn is_superseded(&self, pod: &LivePod) -> bool {
         let revision = |set: &ReplicaSet| -> Option<u64> {
             let annotations = set.metadata.annotations.as_ref()?;
             annotations.get("deployment.kubernetes.io/revision")?.parse().ok()
@@ -289,14 +291,17 @@ impl Rebuilder {
         others.iter().any(|it| wanted(it) && revision(it) > revision(&own))
     }
 
-    /// Sees to it that misplaced pods that stay are the first to go, and others are not.
-    async fn price(&self, whole: &Whole) {
-        for (seated, pod) in &whole.members {
-            let Some(cost) = pod.our_cost() else { continue };
-            let lazy = whole.rule.on_change == OnChange::Lazy;
-            let own = deletion_cost(seated.class).to_string();
-            let wanted =
-                if lazy && whole.is_misplaced(seated, pod) { GOES_FIRST } else { own.as_str() };
+    /// Makes misplaced pods that stay the first to be deleted, and other pods not.
+    async fn set_deletion_costs(&self, workload: &SettledWorkload) {
+        for (claim, pod) in &workload.members {
+            let Some(cost) = pod.managed_deletion_cost() else { continue };
+            let lazy = workload.rule.on_change == OnChange::Lazy;
+            let own = deletion_cost(claim.class).to_string();
+            let wanted = if lazy && workload.is_misplaced(claim, pod) {
+                FIRST_TO_DELETE
+            } else {
+                own.as_str()
+            };
             if cost == wanted {
                 continue;
             }
@@ -304,19 +309,19 @@ impl Rebuilder {
         }
     }
 
-    /// Sees to it that on-demand pods of an old revision are the first to go: the new one begins with
-    /// its own on-demand pods, and both together should be few.
-    async fn price_old(&self, key: &WorkloadKey) {
-        for seated in self.keeper.desk.members(key) {
-            let Some(pod) = self.keeper.roster.named(seated.id) else { continue };
-            if !self.is_old(&pod) {
+    /// Makes on-demand pods of an old revision the first to be deleted: the new revision starts with its
+    /// own on-demand pods, and both together should be few.
+    async fn set_old_revision_costs(&self, key: &WorkloadKey) {
+        for claim in self.reconciler.slots.claims_of(key) {
+            let Some(pod) = self.reconciler.pods.by_id(claim.id) else { continue };
+            if !self.is_superseded(&pod) {
                 return;
             }
-            let wanted = match seated.class {
+            let wanted = match claim.class {
                 CapacityType::OnDemand => "0",
                 CapacityType::Spot => "1",
             };
-            if pod.our_cost().is_some_and(|cost| cost != wanted) {
+            if pod.managed_deletion_cost().is_some_and(|cost| cost != wanted) {
                 self.set_cost(&pod, wanted).await;
             }
         }
@@ -326,16 +331,16 @@ impl Rebuilder {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": {
             "uid": pod.uid,
-            "annotations": { keys::DELETION_COST: cost },
+            "annotations": { annotations::DELETION_COST: cost },
         } });
         let patched = api.patch(&pod.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         if let Err(error) = patched {
-            tracing::debug!(%error, pod = pod.name, "its deletion cost cannot be changed now");
+            tracing::debug!(%error, pod = pod.name, "failed to set deletion cost");
         }
     }
 
-    async fn replace_one(&mut self, key: &WorkloadKey, whole: &Whole) {
-        let Some((seated, pod, class)) = whole.victim() else {
+    async fn replace_one(&mut self, key: &WorkloadKey, workload: &SettledWorkload) {
+        let Some((claim, pod, class)) = workload.next_victim() else {
             self.progress.remove(key);
             return;
         };
@@ -343,10 +348,10 @@ impl Rebuilder {
         if progress.wait_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        // Evicting is of no use where new pods do not come through us.
+        // Evictions are useless if new pods bypass the webhook.
         let is_new =
             |pod: &LivePod| progress.before.as_ref().is_some_and(|it| !it.contains(&pod.uid));
-        let mut new = whole.members.iter().map(|(_, pod)| pod).filter(|pod| is_new(pod));
+        let mut new = workload.members.iter().map(|(_, pod)| pod).filter(|pod| is_new(pod));
         let (came, bypassed) = new.by_ref().fold((false, false), |(came, bypassed), pod| {
             (came || pod.is_tagged(), bypassed || !pod.is_tagged())
         });
@@ -355,95 +360,97 @@ impl Rebuilder {
         }
         progress.bypassed = bypassed && !came;
         if progress.bypassed {
-            let note = "new pods of this workload do not come through the webhook, so misplaced \
-                        ones are left where they are until one does";
-            let about = &whole.owner.object;
-            self.events.warn(about, "RebuildIneffective", "Rebuilding", note.to_owned());
+            let note = "new pods of this workload bypass the webhook; misplaced pods are not evicted \
+                                    until one does not";
+            let about = &workload.owner.object;
+            self.events.record_warning(about, "RebuildIneffective", "Rebuilding", note.to_owned());
             return;
         }
         let outcome = evict(&self.client, pod).await;
-        self.evicted(key, whole, (seated, pod, class), outcome);
+        self.record_eviction(key, workload, (claim, pod, class), outcome);
     }
 
-    fn evicted(
+    fn record_eviction(
         &mut self,
         key: &WorkloadKey,
-        whole: &Whole,
-        (seated, pod, class): (&Seated, &Arc<LivePod>, CapacityType),
+        workload: &SettledWorkload,
+        (claim, pod, class): (&SlotClaim, &Arc<LivePod>, CapacityType),
         outcome: Result<(), kube::Error>,
     ) {
         let progress = self.progress.entry(key.clone()).or_default();
         let back_off = self.settings.back_off * 2_u32.pow(progress.refused.min(5));
         match outcome {
             Ok(()) => {
-                let before = whole.members.iter().map(|(_, pod)| pod.uid.clone()).collect();
+                let before = workload.members.iter().map(|(_, pod)| pod.uid.clone()).collect();
                 *progress = Progress { before: Some(before), ..Progress::default() };
-                self.metrics.evicted("evicted");
-                // Its successor may come before the watch tells of its end.
-                self.keeper.roster.leaves(&pod.uid);
-                self.keeper.look_at(&pod.uid);
-                let (name, slot, class) = (&pod.name, seated.slot, class.name());
-                let note = format!("evicted pod {name} of slot {slot}: {class} comes in its place");
-                let about = (&whole.owner.object, Some(reference(pod)));
-                self.events.tell(about, "RebuildingPod", "Rebuilding", note);
+                self.metrics.record_eviction("evicted");
+                // Its replacement may be created before the watch reports the deletion.
+                self.reconciler.pods.mark_leaving(&pod.uid);
+                self.reconciler.enqueue_pod(&pod.uid);
+                let (name, slot, class) = (&pod.name, claim.slot, class.name());
+                let note = format!("evicted pod {name} of slot {slot}; {class} replaces it");
+                let about = (&workload.owner.object, Some(pod_reference(pod)));
+                self.events.record_normal(about, "RebuildingPod", "Rebuilding", note);
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                // It is gone, or another has its name.
+                // It is gone, or was recreated under the same name.
             }
             Err(kube::Error::Api(status)) if status.code == 429 => {
                 progress.refused += 1;
                 progress.wait_until = Some(Instant::now() + back_off);
-                self.metrics.evicted("budget");
-                tracing::debug!(pod = pod.name, "a disruption budget keeps it for now");
+                self.metrics.record_eviction("budget");
+                tracing::debug!(pod = pod.name, "eviction blocked by a disruption budget");
             }
             Err(error) => {
                 progress.refused += 1;
                 progress.wait_until = Some(Instant::now() + back_off);
-                self.metrics.evicted("failed");
-                tracing::warn!(%error, pod = pod.name, "it cannot be evicted now");
+                self.metrics.record_eviction("failed");
+                tracing::warn!(%error, pod = pod.name, "failed to evict pod");
             }
         }
     }
 
-    /// Forgets workloads that are gone and have no members.
-    async fn forget(&self) {
-        for (key, _) in self.keeper.desk.workloads() {
-            if self.keeper.desk.members(&key).is_empty()
-                && self.is_gone(&key)
-                && let Err(error) = self.keeper.desk.forget(&key).await
+    /// Removes deleted workloads without members.
+    async fn remove_deleted_workloads(&self) {
+        for (key, _) in self.reconciler.slots.workloads() {
+            if self.reconciler.slots.claims_of(&key).is_empty()
+                && self.is_deleted(&key)
+                && let Err(error) = self.reconciler.slots.remove_workload(&key).await
             {
-                tracing::debug!(%error, "a workload that is gone cannot be forgotten now");
+                tracing::debug!(%error, "failed to remove deleted workload");
             }
         }
     }
 
-    /// Frees seats that have had no pod for a while, which can only be if the ledger was away when
-    /// the pod went. The API server is asked first.
-    async fn free_empty(&mut self) {
-        let is_empty = |seated: &Seated| {
-            seated.state != ClaimState::Held && self.keeper.roster.named(seated.id).is_none()
+    /// Releases slots that have had no pod for a while, which happens only if the ledger was unavailable
+    /// when the pod was deleted. Lists the pods first.
+    async fn release_orphaned_slots(&mut self) {
+        let is_empty = |claim: &SlotClaim| {
+            claim.state != ClaimState::Held && self.reconciler.pods.by_id(claim.id).is_none()
         };
-        let found: Vec<Seated> = self.keeper.desk.everyone().into_iter().filter(is_empty).collect();
-        let mut twice: HashMap<String, Vec<Seated>> = HashMap::new();
-        for seated in &found {
-            if self.empty.get(&seated.id) == Some(&seated.fence) {
-                twice.entry(seated.key.0.to_string()).or_default().push(seated.clone());
+        let found: Vec<SlotClaim> =
+            self.reconciler.slots.all_claims().into_iter().filter(is_empty).collect();
+        let mut twice: HashMap<String, Vec<SlotClaim>> = HashMap::new();
+        for claim in &found {
+            if self.empty.get(&claim.id) == Some(&claim.fence) {
+                twice.entry(claim.key.0.to_string()).or_default().push(claim.clone());
             }
         }
-        self.empty = found.iter().map(|seated| (seated.id, seated.fence)).collect();
-        for (namespace, seats) in twice {
-            let freed = self.keeper.free_missing(&namespace, &ListParams::default(), seats).await;
+        self.empty = found.iter().map(|claim| (claim.id, claim.fence)).collect();
+        for (namespace, claims) in twice {
+            let freed =
+                self.reconciler.release_missing(&namespace, &ListParams::default(), claims).await;
             if let Err(error) = freed {
-                tracing::debug!(%error, namespace, "empty seats cannot be freed now");
+                tracing::debug!(%error, namespace, "failed to release orphaned slots");
             }
         }
     }
 
-    fn is_gone(&self, key: &WorkloadKey) -> bool {
+    fn is_deleted(&self, key: &WorkloadKey) -> bool {
         let (namespace, name) = (Some(&*key.0), &*key.1);
         let mut parts = name.split('/');
         let (kind, object) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let stores = self.keeper.owners.stores();
+        let stores = self.reconciler.owners.stores();
         let same = |metadata: &ObjectMeta| {
             metadata.namespace.as_deref() == namespace && metadata.name.as_deref() == Some(object)
         };
@@ -459,13 +466,13 @@ impl Rebuilder {
                 };
                 stores.replica_sets.find(|it| has(&it.metadata)).is_none()
             }
-            // Of other kinds nothing is watched; what is kept of them is small.
+            // Other kinds are not watched; what is stored of them is small.
             _ => false,
         }
     }
 }
 
-/// Asks for an eviction of this very pod: one that has its name by now is another.
+/// Evicts this pod, and not one that was recreated under the same name.
 async fn evict(client: &Client, pod: &LivePod) -> Result<(), kube::Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let (params, body) = (PostParams::default(), eviction(pod));
@@ -490,7 +497,7 @@ fn eviction(pod: &LivePod) -> Eviction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::webhook::roster::Roster;
+    use crate::webhook::pod_cache::PodCache;
     use crate::webhook::settings::NodeLabel;
 
     #[test]
@@ -499,9 +506,9 @@ mod tests {
             "metadata": { "name": "web-1", "namespace": "shop", "uid": "u1" },
             "spec": { "containers": [] },
         });
-        let roster = Roster::new(NodeLabel::default());
-        roster.apply(&serde_json::from_value(pod).unwrap());
-        let body = serde_json::to_value(eviction(&roster.get("u1").unwrap())).unwrap();
+        let pods = PodCache::new(NodeLabel::default());
+        pods.apply(&serde_json::from_value(pod).unwrap());
+        let body = serde_json::to_value(eviction(&pods.get("u1").unwrap())).unwrap();
         let expected = json!({
             "apiVersion": "policy/v1", "kind": "Eviction",
             "metadata": { "name": "web-1", "namespace": "shop" },

@@ -1,6 +1,6 @@
-//! AdmissionReview, version 1: what is asked, what is answered.
+//! AdmissionReview v1: requests and responses.
 //!
-//! Reads only what it needs, so that odd pods are no error. Never decides.
+//! Reads only what is needed, so that unusual pods are no error. Decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use thiserror::Error;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 
-/// A warning is shown by kubectl up to about this long.
+/// kubectl shows warnings up to about this length.
 const WARNING_CHARS: usize = 120;
 
-/// A body that is no review.
+/// A body that is not a review.
 #[derive(Debug, Error)]
 pub(super) enum InvalidReview {
-    #[error("the body is no JSON: {0}")]
+    #[error("the body is not JSON: {0}")]
     Json(serde_json::Error),
-    #[error("the body is no AdmissionReview: {0}")]
+    #[error("the body is not an AdmissionReview: {0}")]
     Shape(serde_json::Error),
     #[error("{field} is {found:?}; accepted is {accepted}")]
     Field { field: &'static str, found: String, accepted: &'static str },
@@ -33,14 +33,14 @@ struct Envelope {
     #[serde(default)]
     kind: String,
     #[serde(default)]
-    request: Option<Request>,
+    request: Option<AdmissionRequest>,
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Request {
-    /// Names this call, not the pod.
+pub(super) struct AdmissionRequest {
+    /// Identifies this call, not the pod.
     #[serde(default)]
     pub(super) uid: String,
     #[serde(default)]
@@ -66,8 +66,8 @@ struct Kind {
     kind: String,
 }
 
-impl Request {
-    /// Reads a review.
+impl AdmissionRequest {
+    /// Parses a review.
     pub(super) fn read(body: &[u8]) -> Result<Self, InvalidReview> {
         let value: Value = serde_json::from_slice(body).map_err(InvalidReview::Json)?;
         let envelope: Envelope = serde_json::from_value(value).map_err(InvalidReview::Shape)?;
@@ -89,68 +89,68 @@ impl Request {
         Ok(request)
     }
 
-    /// Whether a pod is being created; everything else is none of our business.
+    /// Whether a pod is being created; everything else is ignored.
     pub(super) fn creates_a_pod(&self) -> bool {
         let pod = self.kind.group.is_empty() && self.kind.kind == "Pod";
-        let whole = self.sub_resource.as_deref().unwrap_or_default().is_empty();
-        pod && whole && self.operation == "CREATE" && self.object.is_object()
+        let workload = self.sub_resource.as_deref().unwrap_or_default().is_empty();
+        pod && workload && self.operation == "CREATE" && self.object.is_object()
     }
 
-    /// Whether nothing may be kept of it.
+    /// Whether nothing may be stored.
     pub(super) fn is_dry_run(&self) -> bool {
         self.dry_run == Some(true)
     }
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// Why it is refused; absent: it is allowed.
-    pub(super) refused: Option<Refused>,
-    /// What is changed, as a JSON patch.
+pub(super) struct AdmissionResponse {
+    /// Why the pod is rejected; absent: it is allowed.
+    pub(super) rejection: Option<Rejection>,
+    /// The changes, as a JSON patch.
     pub(super) patch: Vec<Op>,
-    /// Shown to whoever creates the pod.
+    /// Shown to the client that creates the pod.
     pub(super) warnings: Vec<String>,
-    /// Noted in the API server's audit log.
+    /// Recorded in the API server's audit log.
     pub(super) audit: BTreeMap<&'static str, String>,
 }
 
-/// A refusal.
+/// A rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct Rejection {
     pub(super) code: u16,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// One step of a JSON patch. Everything we do is an addition.
+/// An operation of a JSON patch. The webhook only adds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub(super) enum Op {
-    /// Adds a member, in place of one that is there.
+    /// Adds a member, or replaces it.
     Add {
-        /// Where.
+        /// The JSON pointer.
         path: String,
-        /// What.
+        /// The value.
         value: Value,
     },
 }
 
-impl Answer {
-    /// Allowed as it came.
-    pub(super) fn untouched() -> Self {
+impl AdmissionResponse {
+    /// Allowed, unchanged.
+    pub(super) fn unchanged() -> Self {
         Self::default()
     }
 
-    /// Allowed as it came, with a warning.
-    pub(super) fn warned(warning: &str) -> Self {
-        Self { warnings: vec![short(warning)], ..Self::default() }
+    /// Allowed, unchanged, with a warning.
+    pub(super) fn with_warning(warning: &str) -> Self {
+        Self { warnings: vec![truncate_warning(warning)], ..Self::default() }
     }
 
-    /// The review that goes back.
-    pub(super) fn review(&self, uid: &str) -> Value {
-        let mut response = json!({ "uid": uid, "allowed": self.refused.is_none() });
-        if let Some(refused) = &self.refused {
+    /// The review to send back.
+    pub(super) fn to_review(&self, uid: &str) -> Value {
+        let mut response = json!({ "uid": uid, "allowed": self.rejection.is_none() });
+        if let Some(refused) = &self.rejection {
             response["status"] = json!({
                 "status": "Failure",
                 "code": refused.code,
@@ -158,7 +158,7 @@ impl Answer {
                 "message": refused.message,
             });
         }
-        if !self.patch.is_empty() && self.refused.is_none() {
+        if !self.patch.is_empty() && self.rejection.is_none() {
             let patch = serde_json::to_vec(&self.patch).unwrap_or_default();
             response["patchType"] = json!("JSONPatch");
             response["patch"] = json!(ByteString(patch));
@@ -173,8 +173,8 @@ impl Answer {
     }
 }
 
-/// A warning cut to what is shown.
-pub(super) fn short(text: &str) -> String {
+/// A warning truncated to what is shown.
+pub(super) fn truncate_warning(text: &str) -> String {
     if text.chars().count() <= WARNING_CHARS {
         return text.to_owned();
     }
@@ -183,8 +183,8 @@ pub(super) fn short(text: &str) -> String {
     cut
 }
 
-/// A key as one step of a JSON pointer.
-pub(super) fn escaped(key: &str) -> String {
+/// A key escaped for a JSON pointer.
+pub(super) fn escape_pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
@@ -192,8 +192,8 @@ pub(super) fn escaped(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(body: &Value) -> Result<Request, String> {
-        Request::read(body.to_string().as_bytes()).map_err(|error| error.to_string())
+    fn read(body: &Value) -> Result<AdmissionRequest, String> {
+        AdmissionRequest::read(body.to_string().as_bytes()).map_err(|error| error.to_string())
     }
 
     fn review() -> Value {
@@ -239,36 +239,41 @@ mod tests {
         assert!(wrong(&|it| it["kind"] = json!("Pod")).starts_with("kind is \"Pod\""));
         assert!(wrong(&|it| it["request"] = Value::Null).starts_with("request is \"absent\""));
         assert!(wrong(&|it| it["request"]["uid"] = json!("")).starts_with("request.uid"));
-        assert!(wrong(&|it| it["request"]["uid"] = json!(7)).contains("no AdmissionReview"));
-        assert!(Request::read(b"{").unwrap_err().to_string().starts_with("the body is no JSON"));
+        assert!(wrong(&|it| it["request"]["uid"] = json!(7)).contains("not an AdmissionReview"));
+        assert!(
+            AdmissionRequest::read(b"{")
+                .unwrap_err()
+                .to_string()
+                .starts_with("the body is not JSON")
+        );
         for odd in ["null", "[]", "7", "\"x\"", "{}"] {
-            assert!(Request::read(odd.as_bytes()).is_err(), "{odd}");
+            assert!(AdmissionRequest::read(odd.as_bytes()).is_err(), "{odd}");
         }
     }
 
     #[test]
-    fn an_answer_carries_its_patch_in_base64_and_a_refusal_carries_none() {
+    fn a_response_has_its_patch_in_base64_and_a_rejection_has_none() {
         let op = Op::Add { path: "/a~1b".to_owned(), value: json!(1) };
-        let mut answer = Answer { patch: vec![op], ..Answer::default() };
-        let response = answer.review("u1")["response"].clone();
-        assert_eq!(response["uid"], "u1");
-        assert_eq!(response["allowed"], true);
-        assert_eq!(response["patchType"], "JSONPatch");
-        let patch: ByteString = serde_json::from_value(response["patch"].clone()).unwrap();
+        let mut response = AdmissionResponse { patch: vec![op], ..AdmissionResponse::default() };
+        let sent = response.to_review("u1")["response"].clone();
+        assert_eq!(sent["uid"], "u1");
+        assert_eq!(sent["allowed"], true);
+        assert_eq!(sent["patchType"], "JSONPatch");
+        let patch: ByteString = serde_json::from_value(sent["patch"].clone()).unwrap();
         let patch: Value = serde_json::from_slice(&patch.0).unwrap();
         assert_eq!(patch, json!([{ "op": "add", "path": "/a~1b", "value": 1 }]));
 
         let message = "no".to_owned();
-        answer.refused = Some(Refused { code: 422, reason: "Invalid", message });
-        let response = answer.review("u1")["response"].clone();
-        assert_eq!((&response["allowed"], &response["patch"]), (&json!(false), &Value::Null));
-        assert_eq!(response["status"]["message"], "no");
+        response.rejection = Some(Rejection { code: 422, reason: "Invalid", message });
+        let sent = response.to_review("u1")["response"].clone();
+        assert_eq!((&sent["allowed"], &sent["patch"]), (&json!(false), &Value::Null));
+        assert_eq!(sent["status"]["message"], "no");
     }
 
     #[test]
     fn a_warning_is_cut_by_characters() {
         let long = "ä".repeat(300);
-        assert_eq!(short(&long).chars().count(), WARNING_CHARS);
-        assert_eq!(short("short"), "short");
+        assert_eq!(truncate_warning(&long).chars().count(), WARNING_CHARS);
+        assert_eq!(truncate_warning("short"), "short");
     }
 }

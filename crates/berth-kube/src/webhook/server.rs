@@ -1,44 +1,48 @@
-//! The HTTPS listener: `POST /mutate`, over HTTP/1.1 and HTTP/2, with a certificate that may change
-//! while it serves. It reads a bounded body, answers, and never panics over what it reads.
+//! The HTTPS server: `POST /mutate` over HTTP/1.1 and HTTP/2, with a certificate that may change while
+//! it serves. Reads a bounded body, and never panics on what it reads.
 
-use std::convert::Infallible;
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use http_body_util::LengthLimitError;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::admit::Clerk;
+use super::admission::AdmissionHandler;
 use super::metrics::Admission;
 use super::review;
+use crate::http_server::{self, Limits};
 
-/// The API server takes objects up to about 3 MiB; a review holds one, escaped.
-const BODY_MOST: usize = 8 << 20;
+/// The API server accepts objects up to about 3 MiB; a review contains one, escaped.
+const BODY_BYTES_MAX: usize = 8 << 20;
+/// Timeout of a TLS handshake, and of reading a body.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The API server keeps idle connections for a while; requests may finish after the stop.
+const LIMITS: Limits = Limits {
+    http2: true,
+    header_timeout: Duration::from_secs(120),
+    drain_timeout: Duration::from_secs(10),
+};
 
-/// How long a client may take to agree on encryption, or to send a request.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long requests may go on when the webhook stops.
-const LAST_REQUESTS: Duration = Duration::from_secs(10);
-
-/// The certificate in use. It may change; connections that are there keep theirs.
+/// The certificate in use. It may change; existing connections keep theirs.
 #[derive(Clone, Default)]
 pub(super) struct Certificate(Arc<RwLock<Option<Arc<ServerConfig>>>>);
 
 impl Certificate {
-    /// Serves with this from now on.
+    /// Replaces the certificate for new connections.
     pub(super) fn set(&self, config: ServerConfig) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
     }
@@ -48,129 +52,80 @@ impl Certificate {
     }
 
     /// Whether there is one.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.get().is_some()
     }
 }
 
-/// Answers reviews on a listener until it is told to stop; then answers those that are there.
+/// Serves reviews until stopped; then finishes the requests in progress.
 pub(super) async fn serve(
     listener: TcpListener,
     certificate: Certificate,
-    clerk: Arc<Clerk>,
+    handler: Arc<AdmissionHandler>,
     stop: CancellationToken,
 ) {
-    let tracker = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let Some(config) = certificate.get() else { continue };
-                let (clerk, stop) = (Arc::clone(&clerk), stop.clone());
-                tracker.spawn(connection(stream, peer, config, clerk, stop));
-            }
-            Err(error) => {
-                // Out of file descriptors, most likely: others will end.
-                tracing::warn!(%error, "a connection could not be taken");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-    drop(listener);
-    tracker.close();
-    let _ = tokio::time::timeout(LAST_REQUESTS, tracker.wait()).await;
+    let router = Router::new()
+        .route("/mutate", post(mutate))
+        .fallback(async || (StatusCode::NOT_FOUND, "reviews are accepted at POST /mutate\n"))
+        .method_not_allowed_fallback(async || {
+            (StatusCode::METHOD_NOT_ALLOWED, "only POST is accepted here\n")
+        })
+        .with_state(handler);
+    let accept = move |stream, peer| accept_tls(certificate.get(), stream, peer);
+    http_server::serve(listener, router, accept, LIMITS, stop).await;
 }
 
-async fn connection(
+async fn accept_tls(
+    config: Option<Arc<ServerConfig>>,
     stream: TcpStream,
     peer: SocketAddr,
-    config: Arc<ServerConfig>,
-    clerk: Arc<Clerk>,
-    stop: CancellationToken,
-) {
-    // Answers are small and complete: waiting to fill a packet would only delay them.
-    let _ = stream.set_nodelay(true);
-    let handshake = TlsAcceptor::from(config).accept(stream);
-    let stream = match tokio::time::timeout(PATIENCE, handshake).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%peer, %error, "no encryption agreed on"),
-        Err(_) => return,
-    };
-    let service = service_fn(move |request: Request<Incoming>| {
-        let clerk = Arc::clone(&clerk);
-        async move { Ok::<_, Infallible>(answer(&clerk, request).await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(120));
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(20));
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        // A client that went away is no news.
-        _ = connection.as_mut() => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+) -> Option<TlsStream<TcpStream>> {
+    let handshake = TlsAcceptor::from(config?).accept(stream);
+    match tokio::time::timeout(READ_TIMEOUT, handshake).await.ok()? {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            tracing::debug!(%peer, %error, "TLS handshake failed");
+            None
+        }
     }
-    let _ = connection.await;
 }
 
-async fn answer(clerk: &Clerk, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn mutate(State(handler): State<Arc<AdmissionHandler>>, uri: Uri, body: Body) -> Response {
     let began = Instant::now();
-    if request.uri().path() != "/mutate" {
-        return text(StatusCode::NOT_FOUND, "reviews are taken at POST /mutate\n".to_owned());
-    }
-    if request.method() != Method::POST {
-        let what = "only POST is accepted here\n".to_owned();
-        return text(StatusCode::METHOD_NOT_ALLOWED, what);
-    }
-    let patience = patience(request.uri());
-    let refuse = |status, why: String| {
-        clerk.metrics.admitted(Admission::BadRequest, began.elapsed());
-        text(status, why)
+    let reject = |status: StatusCode, message: String| {
+        handler.metrics.record_admission(Admission::BadRequest, began.elapsed());
+        (status, message).into_response()
     };
-    let reading = Limited::new(request.into_body(), BODY_MOST).collect();
-    let body = match tokio::time::timeout(PATIENCE, reading).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let why = format!("the body is longer than {BODY_MOST} bytes, which no review is\n");
-            return refuse(StatusCode::PAYLOAD_TOO_LARGE, why);
+    let body = match tokio::time::timeout(READ_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) if error.source().is_some_and(|it| it.is::<LengthLimitError>()) => {
+            let message = format!("the body is longer than {BODY_BYTES_MAX} bytes\n");
+            return reject(StatusCode::PAYLOAD_TOO_LARGE, message);
         }
         Ok(Err(error)) => {
-            return refuse(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n"));
+            return reject(StatusCode::BAD_REQUEST, format!("failed to read the body: {error}\n"));
         }
         Err(_) => {
-            let why = "the body did not come in time\n".to_owned();
-            return refuse(StatusCode::REQUEST_TIMEOUT, why);
+            let message = "the body did not arrive in time\n".to_owned();
+            return reject(StatusCode::REQUEST_TIMEOUT, message);
         }
     };
-    let review = match review::Request::read(&body) {
-        Ok(review) => review,
-        Err(invalid) => return refuse(StatusCode::BAD_REQUEST, format!("{invalid}\n")),
+    let request = match review::AdmissionRequest::read(&body) {
+        Ok(request) => request,
+        Err(invalid) => return reject(StatusCode::BAD_REQUEST, format!("{invalid}\n")),
     };
-    let (answer, result) = clerk.answer(&review, patience).await;
-    clerk.metrics.admitted(result, began.elapsed());
-    let mut response = Response::new(Full::new(answer.review(&review.uid).to_string().into()));
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
+    let (response, result) = handler.handle(&request, request_timeout(&uri)).await;
+    handler.metrics.record_admission(result, began.elapsed());
+    let json = [(CONTENT_TYPE, "application/json")];
+    (json, response.to_review(&request.uid).to_string()).into_response()
 }
 
-/// How long the API server waits, as it says with every call: `?timeout=5s`.
-fn patience(uri: &Uri) -> Option<Duration> {
+/// How long the API server waits, which it states with every call: `?timeout=5s`.
+fn request_timeout(uri: &Uri) -> Option<Duration> {
     let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, text) = pairs.find(|(name, _)| *name == "timeout")?;
     let seconds = text.strip_suffix('s')?.parse().ok()?;
     (1..=60).contains(&seconds).then(|| Duration::from_secs(seconds))
-}
-
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
 }
 
 #[cfg(test)]
@@ -179,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_api_servers_own_deadline_is_read() {
-        let read = |text: &str| patience(&text.parse().unwrap());
+        let read = |text: &str| request_timeout(&text.parse().unwrap());
         assert_eq!(read("/mutate?timeout=5s"), Some(Duration::from_secs(5)));
         assert_eq!(read("/mutate?a=b&timeout=30s"), Some(Duration::from_secs(30)));
         for odd in ["/mutate", "/mutate?timeout=", "/mutate?timeout=5", "/mutate?timeout=0s"] {

@@ -1,6 +1,6 @@
-//! Everything about the webhook that can be set, with its default.
+//! All options of the webhook, with their defaults.
 //!
-//! Plain data. Where it comes from (flags, a file) is the program's business.
+//! Plain data. Where it comes from (flags, a file) is up to the program.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,39 +12,39 @@ use thiserror::Error;
 
 pub use berth_engine::workload::OnChange;
 
-/// What is done with a pod whose workload says something that means nothing.
+/// How to treat a pod whose workload has an invalid setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnInvalid {
-    /// It is admitted as it came, with a warning, and the workload gets an event.
+    /// Admit it unchanged, with a warning, and record an event on the workload.
     #[default]
     Admit,
-    /// It is refused.
+    /// Reject it.
     Refuse,
 }
 
-/// What is done with a pod when the webhook itself cannot decide: the ledger or the API server does
-/// not answer in time, or the start is not finished.
+/// How to treat a pod when the webhook cannot decide: the ledger or the API server does not answer in
+/// time, or the webhook is still starting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnError {
-    /// It is admitted as it came, with a warning.
+    /// Admit it unchanged, with a warning.
     #[default]
     Ignore,
-    /// It is refused, so that its controller tries again.
+    /// Reject it, so that its controller retries.
     Refuse,
 }
 
 /// What the API server does when the webhook does not answer at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailurePolicy {
-    /// Pods are created as they came.
+    /// Create pods unchanged.
     #[default]
     Ignore,
-    /// Pods are not created.
+    /// Create no pods.
     Fail,
 }
 
 impl FailurePolicy {
-    /// The word that Kubernetes has for it.
+    /// Kubernetes' name for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl FailurePolicy {
     }
 }
 
-/// How nodes say which kind of capacity they are.
+/// The node label with the capacity type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLabel {
     /// The label's key.
@@ -76,7 +76,7 @@ impl Default for NodeLabel {
 }
 
 impl NodeLabel {
-    /// The value that stands for a kind.
+    /// The label value of a capacity type.
     #[must_use]
     pub fn value(&self, class: CapacityType) -> &str {
         match class {
@@ -85,7 +85,7 @@ impl NodeLabel {
         }
     }
 
-    /// The kind that a value stands for.
+    /// The capacity type of a label value.
     #[must_use]
     pub fn class(&self, value: &str) -> Option<CapacityType> {
         [CapacityType::OnDemand, CapacityType::Spot]
@@ -111,38 +111,37 @@ pub enum Reach {
 /// Where the serving certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsSource {
-    /// An authority of our own, kept in a Secret that all replicas share.
-    Own(OwnTls),
-    /// `tls.crt` and `tls.key` in a folder, such as a mounted Secret of cert-manager. They are read
+    /// A self-signed CA, stored in a Secret that all replicas share.
+    SelfSigned(SelfSignedTls),
+    /// `tls.crt` and `tls.key` in a directory, such as a mounted Secret of cert-manager. They are read
     /// again when they change.
     Files {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
-        /// The authority for the `caBundle`; absent: cert-manager's injector or somebody else
-        /// fills it in, and it is left as it is.
+        /// The CA for the `caBundle`; absent: cert-manager's injector or another component sets it, and
+        /// it is left unchanged.
         ca_file: Option<PathBuf>,
     },
 }
 
-/// Certificates of our own.
+/// Self-signed certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnTls {
-    /// The Secret they are kept in.
+pub struct SelfSignedTls {
+    /// The Secret they are stored in.
     pub secret: String,
-    /// Further names or addresses that the certificate is for.
+    /// Additional names or addresses of the certificate.
     pub hosts: Vec<String>,
-    /// How long a serving certificate is good for; it is renewed when two thirds are over.
+    /// Lifetime of a serving certificate; it is renewed after two thirds.
     pub certificate_lifetime: Duration,
-    /// How long an authority is good for; its successor is made when two thirds are over.
+    /// Lifetime of a CA; its successor is created after two thirds.
     pub authority_lifetime: Duration,
-    /// How long an authority is known to the API server before it signs anything, and is still
-    /// known after it signed the last time.
+    /// How long a CA is trusted before it signs anything, and after it signed the last time.
     pub overlap: Duration,
-    /// How often all this is looked at.
-    pub look_every: Duration,
+    /// How often the certificates are checked.
+    pub check_interval: Duration,
 }
 
-impl Default for OwnTls {
+impl Default for SelfSignedTls {
     fn default() -> Self {
         Self {
             secret: "berth-webhook-tls".to_owned(),
@@ -150,17 +149,17 @@ impl Default for OwnTls {
             certificate_lifetime: Duration::from_secs(90 * 86_400),
             authority_lifetime: Duration::from_secs(3 * 365 * 86_400),
             overlap: Duration::from_secs(24 * 3600),
-            look_every: Duration::from_secs(60),
+            check_interval: Duration::from_secs(60),
         }
     }
 }
 
-/// The webhook's own entry in the API server.
+/// The webhook's registration with the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Install {
     /// The name of the MutatingWebhookConfiguration.
     pub name: String,
-    /// What the API server does when nobody answers.
+    /// What the API server does when the webhook does not answer.
     pub failure_policy: FailurePolicy,
 }
 
@@ -173,13 +172,13 @@ impl Default for Install {
 /// How misplaced pods are replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuild {
-    /// What becomes of misplaced pods unless their workload says otherwise.
+    /// What happens to misplaced pods, unless their workload overrides it.
     pub on_change: OnChange,
-    /// How often workloads are looked at.
+    /// How often workloads are checked.
     pub every: Duration,
-    /// How long to wait after an eviction was refused; twice as long each time, up to 32 times.
+    /// The backoff after a refused eviction; it doubles each time, up to 32 times this.
     pub back_off: Duration,
-    /// The Lease that says which replica evicts.
+    /// The Lease that elects the replica that evicts.
     pub lease: String,
 }
 
@@ -194,54 +193,52 @@ impl Default for Rebuild {
     }
 }
 
-/// Everything that can be set.
+/// Options of the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A kubeconfig; absent: the cluster that this pod is in, else the usual kubeconfig.
+    /// A kubeconfig; absent: the cluster that this pod runs in, else the default kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// A context of the kubeconfig.
     pub context: Option<String>,
-    /// Where admission reviews are taken, over TLS.
+    /// Where admission reviews are served, over TLS.
     pub listen: SocketAddr,
-    /// Where `/healthz`, `/livez`, `/readyz` and `/metrics` are answered; absent: nowhere.
+    /// Where `/healthz`, `/livez`, `/readyz` and `/metrics` are served; absent: nowhere.
     pub probes: Option<SocketAddr>,
-    /// The namespace we run in: of the Secret, the Lease and the Service.
+    /// The namespace of the webhook, its Secret, Lease and Service.
     pub namespace: String,
-    /// How we are called among replicas; no two may be the same.
+    /// Unique identity of this replica.
     pub identity: String,
-    /// Where seats are kept. With several replicas it must be one PostgreSQL database, used by
-    /// nothing else.
+    /// Where slots are stored. Several replicas need one PostgreSQL database, used by nothing else.
     pub ledger: Backend,
-    /// Prefixes of the labels and annotations that are read; the first wins.
+    /// Prefixes of the labels and annotations to read; the first wins.
     pub prefixes: Vec<String>,
-    /// How nodes say which kind of capacity they are.
+    /// The node label with the capacity type.
     pub node_label: NodeLabel,
-    /// How long a seat is kept for a pod that is not seen.
+    /// How long a slot is reserved for an admitted pod that does not appear.
     pub reserve_for: Duration,
-    /// What becomes of pods of a workload that says something that means nothing.
+    /// How to treat pods of a workload with an invalid setting.
     pub on_invalid: OnInvalid,
-    /// What becomes of pods when we cannot decide.
+    /// How to treat pods when the webhook cannot decide.
     pub on_error: OnError,
-    /// How long the API server waits for an answer: 1 to 30 s. We answer within four fifths of it.
+    /// How long the API server waits for an answer: 1 to 30 s. The webhook answers within four fifths.
     pub timeout: Duration,
-    /// How the API server reaches us.
+    /// How the API server reaches the webhook.
     pub reach: Reach,
     /// Where the certificate comes from.
     pub tls: TlsSource,
-    /// Our entry in the API server; absent: somebody else makes it.
+    /// The webhook's registration; absent: it is created elsewhere.
     pub install: Option<Install>,
-    /// Further namespaces whose pods are never looked at, beside `kube-system`, `kube-public`,
-    /// `kube-node-lease` and our own. They hold whoever makes the entry.
+    /// Further namespaces whose pods are ignored, in addition to `kube-system`, `kube-public`,
+    /// `kube-node-lease` and the webhook's own. A registration created elsewhere must exclude them as well.
     pub exclude_namespaces: Vec<String>,
     /// How misplaced pods are replaced.
     pub rebuild: Rebuild,
-    /// How long reviews are still answered when the webhook is told to stop: the API server goes on
-    /// calling for a moment.
+    /// How long reviews are still answered after the stop: the API server keeps calling for a moment.
     pub linger: Duration,
 }
 
 impl Options {
-    /// The defaults, for a webhook in this namespace that keeps its seats here.
+    /// The defaults for a webhook in this namespace with this ledger.
     #[must_use]
     pub fn new(namespace: &str, identity: &str, ledger: Backend) -> Self {
         Self {
@@ -259,7 +256,7 @@ impl Options {
             on_error: OnError::default(),
             timeout: Duration::from_secs(5),
             reach: Reach::Service { name: "berth-webhook".to_owned(), port: 443 },
-            tls: TlsSource::Own(OwnTls::default()),
+            tls: TlsSource::SelfSigned(SelfSignedTls::default()),
             install: Some(Install::default()),
             exclude_namespaces: Vec::new(),
             rebuild: Rebuild::default(),
@@ -278,7 +275,7 @@ impl Options {
         u32::try_from(self.reserve_for.as_secs()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Namespaces whose pods are never looked at.
+    /// Namespaces whose pods are ignored.
     #[must_use]
     pub fn excluded_namespaces(&self) -> Vec<String> {
         let system = ["kube-system", "kube-public", "kube-node-lease"].map(str::to_owned);
@@ -290,10 +287,10 @@ impl Options {
         excluded
     }
 
-    /// Refuses what means nothing.
+    /// Rejects invalid options.
     ///
     /// # Errors
-    /// Names the setting, the value and what would be accepted.
+    /// Names the option, its value and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         let wrong = |name, value: &dyn std::fmt::Display, accepted| {
             Err(InvalidOption { name, value: value.to_string(), accepted })
@@ -320,7 +317,7 @@ impl Options {
         if let Reach::Url(url) = &self.reach
             && !url.starts_with("https://")
         {
-            return wrong("url", url, "an address that begins with https://");
+            return wrong("url", url, "a URL that begins with https://");
         }
         Ok(())
     }
@@ -331,13 +328,13 @@ fn is_prefix(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.chars().all(letter)
 }
 
-/// A setting that means nothing.
+/// An invalid option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name} is {value:?}; accepted is {accepted}")]
 pub struct InvalidOption {
-    /// Which.
+    /// The option.
     pub name: &'static str,
-    /// What was given.
+    /// Its value.
     pub value: String,
     /// What would be accepted.
     pub accepted: &'static str,

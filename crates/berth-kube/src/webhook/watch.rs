@@ -1,5 +1,5 @@
-//! Watches: pods, their controllers, nodes. Feeds the roster and the stores, and tells whoever has
-//! to look at something. Broken watches are taken up again, for ever.
+//! Watches pods, their controllers and nodes; feeds the pod cache and the stores, and queues what
+//! changed. Broken watches are resumed.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -18,13 +18,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::keeper::Keeper;
 use super::metrics::Metrics;
 use super::owners::Stores;
+use super::slot_reconciler::SlotReconciler;
 
-/// A workload that may have changed what it asks for.
+/// An object that changed, such as a workload with new settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Changed {
+pub(super) struct ChangedObject {
     pub(super) kind: &'static str,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -34,12 +34,12 @@ pub(super) struct Changed {
 pub(super) struct Watched {
     pub(super) stores: Stores,
     pub(super) nodes: Store<PartialObjectMeta<Node>>,
-    /// Workloads that may have changed.
-    pub(super) changes: mpsc::UnboundedReceiver<Changed>,
+    /// Objects that may have changed.
+    pub(super) changes: mpsc::UnboundedReceiver<ChangedObject>,
 }
 
-/// Watches controllers and nodes until it is told to stop.
-pub(super) fn controllers(
+/// Watches controllers and nodes until stopped.
+pub(super) fn watch_controllers(
     client: &Client,
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
@@ -49,8 +49,8 @@ pub(super) fn controllers(
         let changed = changed.clone();
         move |namespace: Option<&str>, name: &str| {
             let (namespace, name) = (namespace.unwrap_or_default().to_owned(), name.to_owned());
-            // Nobody listens any more when the webhook stops.
-            let _ = changed.send(Changed { kind, namespace, name });
+            // The receiver is gone when the webhook stops.
+            let _ = changed.send(ChangedObject { kind, namespace, name });
         }
     };
     let config = watcher::Config::default;
@@ -86,17 +86,17 @@ pub(super) fn controllers(
     });
     Watched {
         stores: Stores {
-            deployments: kept(deployments, metrics, stop, tell("Deployment")),
-            replica_sets: kept(sets, metrics, stop, tell("ReplicaSet")),
-            stateful_sets: kept(stateful, metrics, stop, tell("StatefulSet")),
+            deployments: watch_into_store(deployments, metrics, stop, tell("Deployment")),
+            replica_sets: watch_into_store(sets, metrics, stop, tell("ReplicaSet")),
+            stateful_sets: watch_into_store(stateful, metrics, stop, tell("StatefulSet")),
         },
-        nodes: kept(nodes, metrics, stop, tell("Node")),
+        nodes: watch_into_store(nodes, metrics, stop, tell("Node")),
         changes,
     }
 }
 
-/// Keeps a copy of what a watch tells, and tells of what changed.
-fn kept<K>(
+/// Keeps a store of what a watch reports, and notifies of changes.
+fn watch_into_store<K>(
     stream: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
@@ -123,7 +123,7 @@ where
                     }
                 }
                 Some(Ok(Event::Init | Event::InitDone)) => {}
-                Some(Err(error)) => broke(&metrics, &error),
+                Some(Err(error)) => record_watch_error(&metrics, &error),
                 None => return,
             }
         }
@@ -131,15 +131,15 @@ where
     store
 }
 
-fn broke(metrics: &Metrics, error: &watcher::Error) {
+fn record_watch_error(metrics: &Metrics, error: &watcher::Error) {
     metrics.watch_errors.inc();
-    tracing::debug!(%error, "a watch broke and is taken up again");
+    tracing::debug!(%error, "restarting watch after error");
 }
 
-/// Watches pods until it is told to stop. The sender is told when the first list is complete.
-pub(super) async fn pods(
+/// Watches pods until stopped. The sender is set when the first list is complete.
+pub(super) async fn watch_pods(
     client: Client,
-    keeper: Arc<Keeper>,
+    reconciler: Arc<SlotReconciler>,
     metrics: Arc<Metrics>,
     listed: watch::Sender<bool>,
     stop: CancellationToken,
@@ -156,33 +156,33 @@ pub(super) async fn pods(
             Some(Ok(Event::Init)) => fresh.clear(),
             Some(Ok(Event::InitApply(pod))) => {
                 fresh.extend(pod.metadata.uid.clone());
-                take(&keeper, &pod, *listed.borrow());
+                apply_pod(&reconciler, &pod, *listed.borrow());
             }
             Some(Ok(Event::InitDone)) => {
-                for gone in keeper.roster.keep_only(&fresh) {
-                    keeper.is_gone(gone);
+                for gone in reconciler.pods.keep_only(&fresh) {
+                    reconciler.enqueue_gone(gone);
                 }
                 fresh.clear();
                 listed.send_replace(true);
             }
-            Some(Ok(Event::Apply(pod))) => take(&keeper, &pod, *listed.borrow()),
+            Some(Ok(Event::Apply(pod))) => apply_pod(&reconciler, &pod, *listed.borrow()),
             Some(Ok(Event::Delete(pod))) => {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-                if let Some(gone) = keeper.roster.remove(uid) {
-                    keeper.is_gone(gone);
+                if let Some(gone) = reconciler.pods.remove(uid) {
+                    reconciler.enqueue_gone(gone);
                 }
             }
-            Some(Err(error)) => broke(&metrics, &error),
+            Some(Err(error)) => record_watch_error(&metrics, &error),
             None => return,
         }
     }
 }
 
-/// Takes in a pod. Before the first list is complete nobody looks: order matters then.
-fn take(keeper: &Keeper, pod: &Pod, listed: bool) {
-    if let Some(gone) = keeper.roster.apply(pod) {
-        keeper.is_gone(gone);
+/// Applies a pod. Before the first list is complete nothing is queued: the order matters then.
+fn apply_pod(reconciler: &SlotReconciler, pod: &Pod, listed: bool) {
+    if let Some(gone) = reconciler.pods.apply(pod) {
+        reconciler.enqueue_gone(gone);
     } else if listed && let Some(uid) = pod.metadata.uid.as_deref() {
-        keeper.look_at(uid);
+        reconciler.enqueue_pod(uid);
     }
 }

@@ -8,10 +8,10 @@ mod checker;
 mod objects;
 
 mod history;
-mod load;
-mod neighbours;
-mod places;
-mod spreads;
+mod nodes;
+mod pod_affinity;
+mod resources;
+mod topology_spread;
 
 use checker::{World, check_placement};
 use serde_json::Value;

@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(fraction(4))]
 
     #[test]
-    fn every_place_is_legal_and_every_refusal_is_right(case in cases(1..=120)) {
+    fn every_reservation_is_valid_and_every_refusal_is_correct(case in cases(1..=120)) {
         run(&case);
     }
 }
@@ -82,7 +82,7 @@ fn histories_come_to_every_kind_of_outcome() {
         let log = run(&Case { setting, steps }).log.join("\n");
         for (count, words) in seen.iter_mut().zip(wanted) {
             *count += match words {
-                "gang is refused" => log.matches("placed all together or not at all").count(),
+                "gang is refused" => log.matches("scheduled all together or not at all").count(),
                 "node is gone" => {
                     log.lines().filter(|it| it.starts_with("node") && it.ends_with("gone")).count()
                 }

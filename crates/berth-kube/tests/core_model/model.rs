@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_engine::{Policy, Timestamp};
 use berth_kube::cluster::outcome::{PodExplanation, Reservation};
 use berth_kube::cluster::pod::Key;
-use berth_kube::cluster::{Cluster, Missing, PodState, Settings};
+use berth_kube::cluster::{Cluster, MissingRequests, PodState, Settings};
 use serde_json::{Value, json};
 
 use crate::checker::{Violation, World, check_placement};
@@ -39,7 +39,11 @@ pub(crate) struct Model {
 
 fn core(policy: &str) -> Cluster {
     let policy = Policy::builtin(policy).expect("a built-in policy");
-    Cluster::new(Settings { scheduler: "berth".to_owned(), policy, missing: Missing::Zero })
+    Cluster::new(Settings {
+        scheduler: "berth".to_owned(),
+        policy,
+        missing_requests: MissingRequests::Zero,
+    })
 }
 
 fn typed<T: serde::de::DeserializeOwned>(value: &Value) -> T {
@@ -153,10 +157,10 @@ impl Model {
     }
 
     /// A place is given back.
-    pub(crate) fn give_up(&mut self, key: &str) {
+    pub(crate) fn unreserve(&mut self, key: &str) {
         self.log.push(format!("the place of {key} is given up"));
         self.reserved.remove(key);
-        self.core.give_up(uid(&self.pods[key]));
+        self.core.unreserve(uid(&self.pods[key]));
         self.world.put_pod(&self.pods[key]);
     }
 
@@ -231,13 +235,13 @@ impl Model {
         };
         self.hear_news();
         let both = (ask(&mut self.core), ask(&mut fresh));
-        assert!(!self.core.take_news(), "a probe is no news\n{}", self.story());
+        assert!(!self.core.take_changed(), "a probe is no news\n{}", self.story());
         self.must_agree(&probe.to_string(), both);
     }
 
     /// Whoever was refused may be tried again, if there is news.
     pub(crate) fn hear_news(&mut self) {
-        if self.core.take_news() {
+        if self.core.take_changed() {
             self.refused.clear();
         }
     }

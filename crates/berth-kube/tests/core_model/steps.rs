@@ -60,7 +60,7 @@ fn place(model: &mut Model, rng: &mut Rng) {
     let pod = model.pods[&key].clone();
     model.hear_news();
     let known = model.refused.contains(&key);
-    let outcome = model.core.place(uid(&pod), NOW);
+    let outcome = model.core.schedule_pod(uid(&pod), NOW);
     model.log.push(format!("{key} is to be placed: {outcome:?}"));
     let pending = model.is_pending(&key);
     assert_eq!(outcome != Outcome::NotPending, pending, "pending?\n{}", model.story());
@@ -160,7 +160,7 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
     }
     if rng.chance(20) {
         model.log.push(format!("the victims of {key} do not go"));
-        model.core.forget_promise(uid(&pod));
+        model.core.clear_nomination(uid(&pod));
         return model.patch_pod(key, &json!({"status": {"nominatedNodeName": null}}));
     }
     model.patch_pod(key, &json!({"status": {"nominatedNodeName": node}}));
@@ -180,7 +180,7 @@ fn settle(model: &mut Model, rng: &mut Rng) {
             let elsewhere = format!("n{}", rng.below(8));
             model.patch_pod(&key, &json!({"spec": {"nodeName": elsewhere}}));
         }
-        _ => model.give_up(&key),
+        _ => model.unreserve(&key),
     }
 }
 
@@ -259,7 +259,7 @@ fn gang(model: &mut Model, rng: &mut Rng) {
         keys.push(key);
     }
     model.hear_news();
-    let outcome = model.core.place_gang(namespace, &name, NOW);
+    let outcome = model.core.schedule_gang(namespace, &name, NOW);
     model.log.push(format!("gang {name} is to be placed: {outcome:?}"));
     match outcome {
         GangOutcome::Reserved(all) => {
@@ -271,7 +271,7 @@ fn gang(model: &mut Model, rng: &mut Rng) {
             }
         }
         GangOutcome::Refused(_) => {
-            assert!(!model.core.take_news(), "what was tried is no news\n{}", model.story());
+            assert!(!model.core.take_changed(), "what was tried is no news\n{}", model.story());
         }
         GangOutcome::Incomplete { .. } => panic!("it is complete\n{}", model.story()),
     }
@@ -280,7 +280,7 @@ fn gang(model: &mut Model, rng: &mut Rng) {
 /// The scheduler starts anew: what was held and not bound is not held any more.
 fn restart(model: &mut Model, rng: &mut Rng) {
     let held: Vec<String> = model.reserved.keys().cloned().collect();
-    held.iter().for_each(|it| model.give_up(it));
+    held.iter().for_each(|it| model.unreserve(it));
     model.log.push("the scheduler starts anew".to_owned());
     model.core = model.rebuilt(rng);
     model.refused.clear();

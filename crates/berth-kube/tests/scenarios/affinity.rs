@@ -49,7 +49,7 @@ fn example_with_pod_affinity_goes_to_the_zone_of_s1_and_rather_not_beside_s2() {
 }
 
 #[test]
-fn example_a_cache_beside_every_web_server_and_never_two_of_a_kind() {
+fn example_a_cache_with_every_web_server_and_never_two_of_a_kind() {
     let mut core =
         Core::of(&[node("n1", &json!({})), node("n2", &json!({})), node("n3", &json!({}))]);
     let away = |app: &str| json!({REQUIRED: [term("app", app, HOST)]});
@@ -76,7 +76,7 @@ fn example_a_cache_beside_every_web_server_and_never_two_of_a_kind() {
 }
 
 #[test]
-fn the_first_pod_of_a_group_that_wants_to_be_together_may_go_anywhere_and_the_others_follow() {
+fn the_first_pod_of_a_group_with_affinity_to_itself_may_go_anywhere() {
     let together = must("podAffinity", &[term("app", "group", ZONE)]);
     let member = |name: &str| {
         patched(pod(name, &json!({"metadata": {"labels": {"app": "group"}}})), &together)
@@ -96,7 +96,7 @@ fn the_first_pod_of_a_group_that_wants_to_be_together_may_go_anywhere_and_the_ot
 }
 
 #[test]
-fn whoever_a_pod_must_be_beside_matches_all_of_its_terms_at_once() {
+fn required_affinity_needs_a_pod_that_matches_all_terms_at_once() {
     let both = must("podAffinity", &[term("app", "web", ZONE), term("tier", "front", HOST)]);
     let new = pod("new", &both);
     let mut objects = zones();
@@ -124,7 +124,7 @@ fn anti_affinity_is_symmetric_in_whole_domains() {
 }
 
 #[test]
-fn pods_about_to_go_count_until_they_are_gone_and_ended_ones_do_not() {
+fn terminating_pods_count_until_they_are_deleted_and_ended_ones_do_not() {
     let away = patched(pod("new", &json!({})), &must("podAntiAffinity", &[term("app", "a", HOST)]));
     let beside = patched(pod("new", &json!({})), &must("podAffinity", &[term("app", "a", HOST)]));
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
@@ -207,7 +207,7 @@ fn namespaces_are_the_pods_own_or_those_named_and_those_whose_labels_match() {
 }
 
 #[test]
-fn a_pod_whose_labels_change_is_another_neighbour() {
+fn a_change_of_labels_changes_affinity() {
     let mut objects = zones();
     objects.push(pod_on("v1", "web", &json!({"app": "web"})));
     let mut core = Core::of(&objects);
@@ -218,7 +218,7 @@ fn a_pod_whose_labels_change_is_another_neighbour() {
 }
 
 #[test]
-fn pods_of_a_node_that_is_gone_are_nobodys_neighbours() {
+fn pods_of_a_deleted_node_do_not_count_for_affinity() {
     let mut objects = zones();
     objects.push(pod_on("v1", "web", &json!({"app": "web"})));
     let mut core = Core::of(&objects);

@@ -33,9 +33,9 @@ fn pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_gang_waits_until_all_of_it_is_there_and_then_gets_all_its_places() {
+fn a_gang_waits_until_it_is_complete_and_is_then_reserved_as_a_whole() {
     let mut core = Core::of(&[cores("n1", "1"), cores("n2", "1"), member("a", "1", "2")]);
-    assert_eq!(core.gang("g"), GangOutcome::Incomplete { there: 1, size: 2 });
+    assert_eq!(core.gang("g"), GangOutcome::Incomplete { present: 1, size: 2 });
     core.tell(&member("b", "1", "2"));
     let outcome = core.gang("g");
     let nodes: Vec<String> = reserved(&outcome).into_iter().map(|it| it.1).collect();
@@ -48,21 +48,21 @@ fn a_gang_that_does_not_fit_as_a_whole_gets_nothing_and_leaves_no_trace() {
     core.tell(&member("c", "1", "3"));
     core.tell(&pod("other", &json!({"spec": {"containers": [container("main", "2", "1")]}})));
     let before = core.explain("other");
-    core.cluster.take_news();
+    core.cluster.take_changed();
     let GangOutcome::Refused(refusal) = core.gang("g") else { panic!("it cannot fit") };
     assert_eq!(refusal.code, "no_capacity_cpu");
     assert!(
-        refusal.line.starts_with("gang g is placed all together or not at all"),
+        refusal.line.starts_with("gang g is scheduled all together or not at all"),
         "{}",
         refusal.line
     );
-    assert!(!core.cluster.take_news(), "what was tried is no news");
+    assert!(!core.cluster.take_changed(), "what was tried is no news");
     assert_eq!(core.explain("other"), before);
     assert_eq!(core.node_of("other"), "n1");
 }
 
 #[test]
-fn a_gang_that_is_tried_in_vain_keeps_its_nominations() {
+fn a_gang_that_is_refused_keeps_its_nominations() {
     let nominated = json!({"spec": {"priority": 5}, "status": {"nominatedNodeName": "n1"}});
     let mut core = Core::of(&[cores("n1", "1"), patched(member("a", "1", "2"), &nominated)]);
     core.tell(&member("b", "1", "2"));
@@ -73,7 +73,7 @@ fn a_gang_that_is_tried_in_vain_keeps_its_nominations() {
 }
 
 #[test]
-fn members_that_are_bound_already_count_and_only_the_others_get_places() {
+fn bound_members_count_and_only_the_others_are_reserved() {
     let bound = patched(member("a", "1", "2"), &json!({"spec": {"nodeName": "n1"}}));
     let mut core = Core::of(&[cores("n1", "1"), cores("n2", "1"), bound, member("b", "1", "2")]);
     assert_eq!(reserved(&core.gang("g")), pairs(&[("b", "n2")]));
@@ -89,7 +89,7 @@ fn the_names_of_members_do_not_decide_whether_they_fit() {
 }
 
 #[test]
-fn a_member_that_must_be_beside_another_may_come_first_in_name() {
+fn a_member_with_affinity_to_another_may_come_first_in_name() {
     let beside = json!({"spec": {"affinity": {"podAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "kubernetes.io/hostname"}
@@ -104,13 +104,13 @@ fn a_member_that_must_be_beside_another_may_come_first_in_name() {
 }
 
 #[test]
-fn a_size_that_is_no_number_or_not_agreed_on_is_refused_in_plain_words() {
+fn an_invalid_or_inconsistent_size_is_refused() {
     let mut core = Core::of(&[cores("n1", "4"), member("a", "1", "two")]);
     let GangOutcome::Refused(refusal) = core.gang("g") else { panic!("it has no size") };
     assert_eq!(refusal.code, "gang_size_invalid");
     assert_eq!(
         refusal.line,
-        "berth.dev/gang-size is \"two\"; accepted is a number of pods from 1 on"
+        "berth.dev/gang-size is \"two\"; accepted: a number of pods, at least 1"
     );
     let mut core = Core::of(&[cores("n1", "4"), member("a", "1", "2"), member("b", "1", "3")]);
     let GangOutcome::Refused(refusal) = core.gang("g") else { panic!("they disagree") };

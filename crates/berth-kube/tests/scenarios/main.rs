@@ -8,11 +8,11 @@ mod core;
 mod objects;
 
 mod affinity;
+mod changes;
 mod gangs;
-mod load;
-mod news;
 mod nodes;
+mod nominations;
 mod preemption;
-mod promises;
 mod refusals;
-mod spreading;
+mod resources;
+mod topology_spread;

@@ -29,7 +29,7 @@ fn tainted(name: &str, taints: &[(&str, &str, &str)]) -> Value {
 }
 
 #[test]
-fn example_with_node_affinity_must_be_in_antarctica_and_likes_a_label() {
+fn example_with_node_affinity_must_be_in_antarctica_and_prefers_a_label() {
     let zone = "topology.kubernetes.io/zone";
     let objects = [
         labelled("east", &json!({zone: "antarctica-east1"})),
@@ -139,7 +139,7 @@ fn a_cordoned_node_takes_only_pods_that_tolerate_the_cordon() {
 }
 
 #[test]
-fn a_cordon_is_seen_beside_another_taint_of_the_same_key() {
+fn a_cordon_is_seen_with_another_taint_of_the_same_key() {
     let key = "node.kubernetes.io/unschedulable";
     let taints = json!([
         {"key": key, "effect": "PreferNoSchedule"}, {"key": key, "effect": "NoSchedule"}
@@ -162,14 +162,14 @@ fn gated_pods_and_pods_of_other_schedulers_are_not_placed() {
     let mut core = Core::of(&[node("n1", &json!({}))]);
     let gate = json!({"spec": {"schedulingGates": [{"name": "wait"}]}});
     assert_eq!(core.pod(&pod("gated", &gate)), PodState::Gated);
-    assert_eq!(core.place("gated"), Outcome::NotPending);
+    assert_eq!(core.schedule("gated"), Outcome::NotPending);
     assert_eq!(core.pod(&pod("gated", &json!({}))), PodState::Pending);
     assert_eq!(core.node_of("gated"), "n1");
     let foreign = json!({"spec": {"schedulerName": "default-scheduler"}});
     assert_eq!(core.pod(&pod("foreign", &foreign)), PodState::Foreign);
-    assert_eq!(core.place("foreign"), Outcome::NotPending);
+    assert_eq!(core.schedule("foreign"), Outcome::NotPending);
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     core.pod(&pod("going", &going));
-    assert_eq!(core.place("going"), Outcome::NotPending);
-    assert_eq!(core.place("gated"), Outcome::NotPending, "a place is held for it");
+    assert_eq!(core.schedule("going"), Outcome::NotPending);
+    assert_eq!(core.schedule("gated"), Outcome::NotPending, "a place is held for it");
 }

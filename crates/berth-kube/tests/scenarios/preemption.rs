@@ -21,7 +21,7 @@ fn cpu_on(node: &str, name: &str, milli: &str, priority: i64) -> Value {
 }
 
 #[test]
-fn a_pod_of_higher_priority_makes_room_by_letting_one_of_lower_priority_go() {
+fn a_pod_of_higher_priority_preempts_one_of_lower_priority() {
     let mut core =
         Core::of(&[one_core("n1"), cpu_on("n1", "low", "600m", 0), cpu("high", "600m", 10)]);
     let preemption = core.preemption("high");
@@ -36,7 +36,7 @@ fn a_pod_of_higher_priority_makes_room_by_letting_one_of_lower_priority_go() {
 }
 
 #[test]
-fn equals_are_never_told_to_go() {
+fn pods_of_equal_priority_are_never_preempted() {
     let mut core =
         Core::of(&[one_core("n1"), cpu_on("n1", "peer", "600m", 10), cpu("new", "600m", 10)]);
     assert_eq!(core.refusal("new").code, "no_capacity_cpu");
@@ -50,7 +50,7 @@ fn a_pod_whose_policy_is_never_waits() {
 }
 
 #[test]
-fn only_as_many_go_as_have_to_and_the_least_important_of_them() {
+fn only_as_many_victims_as_necessary_are_chosen_the_least_important_first() {
     let mut core = Core::of(&[
         one_core("n1"),
         cpu_on("n1", "a", "300m", 5),
@@ -62,7 +62,7 @@ fn only_as_many_go_as_have_to_and_the_least_important_of_them() {
 }
 
 #[test]
-fn the_node_whose_victims_matter_least_is_taken() {
+fn the_node_with_the_least_important_victims_is_chosen() {
     let mut core = Core::of(&[
         one_core("n1"),
         one_core("n2"),
@@ -77,7 +77,7 @@ fn the_node_whose_victims_matter_least_is_taken() {
 }
 
 #[test]
-fn who_goes_anyway_is_waited_for_before_anybody_else_is_told_to_go() {
+fn terminating_pods_are_waited_for_before_others_are_preempted() {
     let going = patched(
         cpu_on("n1", "going", "500m", 5),
         &json!({"metadata": {"deletionTimestamp": GOING}}),
@@ -106,7 +106,7 @@ fn who_goes_anyway_is_waited_for_before_anybody_else_is_told_to_go() {
 }
 
 #[test]
-fn room_is_made_against_ports_neighbours_and_the_number_of_pods_too() {
+fn preemption_also_helps_against_ports_affinity_and_the_number_of_pods() {
     let port = json!({"spec": {"containers": [{"name": "main", "ports": [{"hostPort": 80}]}]}});
     let high = json!({"spec": {"priority": 10}});
     let on = patched(pod_on("n1", "low", &json!({"app": "a"})), &port);
@@ -129,7 +129,7 @@ fn room_is_made_against_ports_neighbours_and_the_number_of_pods_too() {
 }
 
 #[test]
-fn nobody_goes_where_that_would_not_help() {
+fn no_pod_is_preempted_where_that_does_not_help() {
     let cordoned = patched(one_core("n1"), &json!({"spec": {"unschedulable": true}}));
     let mut core = Core::of(&[cordoned, cpu_on("n1", "low", "600m", 0), cpu("high", "600m", 10)]);
     assert_eq!(core.refusal("high").code, "node_cordoned");
@@ -151,7 +151,7 @@ fn nobody_goes_where_that_would_not_help() {
 }
 
 #[test]
-fn a_pod_that_must_be_beside_another_does_not_let_that_one_go() {
+fn a_pod_does_not_preempt_one_that_it_has_affinity_to() {
     let beside = json!({"spec": {"affinity": {"podAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
@@ -164,7 +164,7 @@ fn a_pod_that_must_be_beside_another_does_not_let_that_one_go() {
 }
 
 #[test]
-fn a_place_that_is_only_held_is_not_taken_away() {
+fn a_reservation_is_not_preempted() {
     let mut core = Core::of(&[one_core("n1"), cpu("low", "600m", 0), cpu("high", "600m", 10)]);
     core.node_of("low");
     core.refusal("high");
@@ -173,15 +173,15 @@ fn a_place_that_is_only_held_is_not_taken_away() {
 }
 
 #[test]
-fn trying_out_leaves_no_trace() {
+fn a_dry_run_leaves_no_trace() {
     let mut core =
         Core::of(&[one_core("n1"), cpu_on("n1", "low", "600m", 0), cpu("other", "500m", 0)]);
     let before = core.explain("other");
-    core.cluster.take_news();
+    core.cluster.take_changed();
     core.tell(&cpu("high", "600m", 10));
     core.preemption("high");
     let uid = core.uid("high");
-    core.cluster.forget_promise(&uid);
+    core.cluster.clear_nomination(&uid);
     core.remove("high");
     assert_eq!(core.explain("other"), before);
 }

@@ -21,7 +21,7 @@ fn asking(cpu: &str, memory: &str) -> Value {
 fn no_nodes_at_all() {
     insta::assert_snapshot!(text(&[pod("new", &json!({}))]), @r"
     the cluster has no nodes
-    Add a node; the pod is tried again when it joins.
+    Add a node; the pod is retried when it joins.
     ");
 }
 
@@ -30,12 +30,12 @@ fn nodes_that_are_full_name_the_nearest_with_both_numbers() {
     let nodes =
         [node("n1", &json!({})), node("n2", &json!({"status": {"allocatable": {"cpu": "5"}}}))];
     insta::assert_snapshot!(text(&[&nodes[..], &[asking("6", "1Gi")]].concat()), @r"
-    0/2 nodes can take it: 2 short of cpu (nearest n2: 5 free of 6 asked)
-    Ask for less cpu, add a node, or let something go (nearest: n2).
+    0/2 nodes are available: 2 short of cpu (nearest n2: 5 free of 6 requested)
+    Request less cpu, add a node, or delete other pods (nearest: n2).
     ");
     insta::assert_snapshot!(text(&[&nodes[..], &[asking("1", "9Gi")]].concat()), @r"
-    0/2 nodes can take it: 2 short of memory (nearest n1: 8Gi free of 9Gi asked)
-    Ask for less memory, add a node, or let something go (nearest: n1).
+    0/2 nodes are available: 2 short of memory (nearest n1: 8Gi free of 9Gi requested)
+    Request less memory, add a node, or delete other pods (nearest: n1).
     ");
 }
 
@@ -53,15 +53,15 @@ fn a_mixture_of_reasons_is_counted_the_most_first() {
         patched(asking("5", "1Gi"), &json!({"spec": {"nodeSelector": {"disk": "ssd"}}})),
     ];
     insta::assert_snapshot!(text(&objects), @r"
-    0/5 nodes can take it: 2 short of cpu (nearest n3: 4 free of 5 asked); 1 cordoned; 1 not selected by its node-selector (n5: label disk is hdd, nodeSelector asks for ssd); 1 with a taint it does not tolerate (n2: taint gpu=a100:NoSchedule is not tolerated)
-    Ask for less cpu, add a node, or let something go (nearest: n3).
+    0/5 nodes are available: 2 short of cpu (nearest n3: 4 free of 5 requested); 1 cordoned; 1 not matching its node-selector (n5: label disk is hdd, nodeSelector requires ssd); 1 with an untolerated taint (n2: taint gpu=a100:NoSchedule is not tolerated)
+    Request less cpu, add a node, or delete other pods (nearest: n3).
     Uncordon a node, such as `kubectl uncordon n1`.
-    Label a node as the pod asks, or ask for less in its node-selector.
+    Label a node to match, or relax the pod's node-selector.
     ");
 }
 
 #[test]
-fn each_rule_about_other_pods_in_its_own_words() {
+fn each_rule_about_other_pods_has_its_own_message() {
     let rule = |kind: &str| {
         let term = json!({"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": ZONE});
         json!({"spec": {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}})
@@ -70,47 +70,47 @@ fn each_rule_about_other_pods_in_its_own_words() {
     let nodes = [node_in("a", "n1"), node_in("a", "n2")];
     let with = |more: &[Value]| text(&[&nodes[..], more].concat());
     insta::assert_snapshot!(with(&[web.clone(), pod("new", &rule("podAntiAffinity"))]), @r"
-    0/2 nodes can take it: 2 near pods that it must be away from (n1: 1 such pod in topology.kubernetes.io/zone=a)
-    Add a node in another domain, or make the rule preferred, not required.
+    0/2 nodes are available: 2 violating its pod anti-affinity (n1: 1 matching pod in topology.kubernetes.io/zone=a)
+    Add a node in another domain, or make the rule preferred instead of required.
     ");
     insta::assert_snapshot!(with(&[pod("new", &rule("podAffinity"))]), @r"
-    0/2 nodes can take it: 2 not near the pods that it must be beside (n1: no such pod in topology.kubernetes.io/zone=a)
-    Start a pod that it can be beside, or make the rule preferred, not required.
+    0/2 nodes are available: 2 not matching its pod affinity (n1: no matching pod in topology.kubernetes.io/zone=a)
+    Start a pod that its affinity matches, or make the rule preferred instead of required.
     ");
     let guard = patched(pod_on("n1", "guard", &json!({})), &rule("podAntiAffinity"));
     let new = pod("new", &json!({"metadata": {"labels": {"app": "web"}}}));
     insta::assert_snapshot!(with(&[guard, new]), @r"
-    0/2 nodes can take it: 2 near pods that must be away from it (n1: 1 such pod in topology.kubernetes.io/zone=a)
-    Add a node in another domain, or make the rule preferred, not required.
+    0/2 nodes are available: 2 violating the anti-affinity of other pods (n1: 1 matching pod in topology.kubernetes.io/zone=a)
+    Add a node in another domain, or make the rule preferred instead of required.
     ");
     let spread = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2,
         "labelSelector": {"matchLabels": {"app": "web"}},
     }]}});
     insta::assert_snapshot!(with(&[web, pod("new", &spread)]), @r"
-    0/2 nodes can take it: 2 where it would be spread too unevenly (n1: 1 such pod(s) in topology.kubernetes.io/zone=a, with 1 of 2 domains (minDomains) the emptiest counts as 0, maxSkew is 1)
-    Add a node in the emptiest domain, or raise maxSkew, or use ScheduleAnyway.
+    0/2 nodes are available: 2 violating its topology spread constraints (n1: 1 matching pod(s) in topology.kubernetes.io/zone=a, with 1 of 2 domains (minDomains) the minimum counts as 0, maxSkew is 1)
+    Add a node in the least loaded domain, raise maxSkew, or use ScheduleAnyway.
     ");
 }
 
 #[test]
-fn ports_pods_and_things_that_are_not_there() {
+fn ports_pods_and_extended_resources() {
     let port = json!({"spec": {"containers": [{"name": "main", "ports": [{"hostPort": 80}]}]}});
     let there = patched(pod_on("n1", "there", &json!({})), &port);
     insta::assert_snapshot!(text(&[node("n1", &json!({})), there.clone(), pod("new", &port)]), @r"
-    0/1 nodes can take it: 1 with its host port in use (n1: host port 80/TCP is in use)
+    0/1 nodes are available: 1 with its host port in use (n1: host port 80/TCP is in use)
     Use a Service instead of a host port, or add a node.
     ");
     let small = node("n1", &json!({"status": {"allocatable": {"pods": "1"}}}));
     insta::assert_snapshot!(text(&[small, there, pod("new", &json!({}))]), @r"
-    0/1 nodes can take it: 1 full of pods (n1: 1 of 1 pods are there)
+    0/1 nodes are available: 1 with too many pods (n1: 1 of 1 pods)
     Add a node, or raise maxPods of the kubelet.
     ");
     let gpu = json!({"requests": {"nvidia.com/gpu": "1"}});
     let gpu = json!({"spec": {"containers": [{"name": "main", "resources": gpu}]}});
     insta::assert_snapshot!(text(&[node("n1", &json!({})), pod("new", &gpu)]), @r"
-    0/1 nodes can take it: 1 short of nvidia.com/gpu (nearest n1: 0 free of 1 asked)
-    Ask for less nvidia.com/gpu, add a node, or let something go (nearest: n1).
+    0/1 nodes are available: 1 short of nvidia.com/gpu (nearest n1: 0 free of 1 requested)
+    Request less nvidia.com/gpu, add a node, or delete other pods (nearest: n1).
     ");
     let affinity = json!({"spec": {"affinity": {"nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
@@ -118,8 +118,8 @@ fn ports_pods_and_things_that_are_not_there() {
         ]}
     }}}});
     insta::assert_snapshot!(text(&[node_in("a", "n1"), pod("new", &affinity)]), @r"
-    0/1 nodes can take it: 1 not selected by its node-affinity (n1: no term of its required node affinity matches)
-    Label a node as the pod asks, or ask for less in its node-affinity.
+    0/1 nodes are available: 1 not matching its node-affinity (n1: no required node affinity term matches)
+    Label a node to match, or relax the pod's node-affinity.
     ");
 }
 
@@ -132,7 +132,7 @@ fn a_gang_says_how_far_it_came() {
     let mut core = Core::of(&[node("n1", &json!({})), member("a"), member("b")]);
     let GangOutcome::Refused(refusal) = core.gang("g") else { panic!("it cannot fit") };
     insta::assert_snapshot!(refusal.text(), @r"
-    gang g is placed all together or not at all: 1 of 2 found a place, then for b 0/1 nodes can take it: 1 short of cpu (nearest n1: 1 free of 3 asked)
-    Ask for less cpu, add a node, or let something go (nearest: n1).
+    gang g is scheduled all together or not at all: 1 of 2 pods fit, then for b 0/1 nodes are available: 1 short of cpu (nearest n1: 1 free of 3 requested)
+    Request less cpu, add a node, or delete other pods (nearest: n1).
     ");
 }

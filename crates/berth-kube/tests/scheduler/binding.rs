@@ -8,7 +8,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_pod_is_bound_where_there_is_room_and_told_so() {
+async fn a_pod_is_bound_where_there_is_room_and_gets_an_event() {
     let fake = start().await;
     add_nodes(&fake, &["small", "large"], 1_000).await;
     add(&fake, samples::pod("default", "theirs", "other", 900, 64)).await;
@@ -22,7 +22,7 @@ async fn a_pod_is_bound_where_there_is_room_and_told_so() {
     assert!(!is_bound(&fake, "theirs"));
     eventually("an event tells of it", || crate::support::has_event(&fake, "a", "Scheduled")).await;
     let note = crate::support::events(&fake, "a")[0].1.clone();
-    assert_eq!(note, format!("Assigned default/a to {first}"));
+    assert_eq!(note, format!("Successfully assigned default/a to {first}"));
     check_books(&fake);
     replica.stop().await;
 }
@@ -46,7 +46,7 @@ async fn a_gated_pod_waits_until_its_gates_are_open() {
 }
 
 #[tokio::test]
-async fn a_pod_that_had_no_place_is_bound_when_a_node_joins_or_another_pod_ends() {
+async fn an_unschedulable_pod_is_bound_when_a_node_joins_or_another_pod_ends() {
     let fake = start().await;
     add_nodes(&fake, &["n1"], 1_000).await;
     let replica = Replica::start(&fake, |_| {}).await;
@@ -67,7 +67,7 @@ async fn a_pod_that_had_no_place_is_bound_when_a_node_joins_or_another_pod_ends(
 }
 
 #[tokio::test]
-async fn a_pod_that_was_deleted_before_it_was_bound_leaves_its_place_to_others() {
+async fn a_pod_that_was_deleted_before_it_was_bound_leaves_its_node_to_others() {
     let fake = start().await;
     add_nodes(&fake, &["n1"], 1_000).await;
     let replica = Replica::start(&fake, |_| {}).await;

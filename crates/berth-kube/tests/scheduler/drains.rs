@@ -27,7 +27,7 @@ async fn add_to(fake: &FakeApi, name: &str, app: &str, cpu_milli: u64) {
 }
 
 #[tokio::test]
-async fn a_node_is_closed_and_emptied_but_for_what_belongs_to_it() {
+async fn a_node_is_cordoned_and_drained_except_for_its_own_pods() {
     let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
     add_nodes(&fake, &["n1"], 4_000).await;
     let replica = Replica::start(&fake, |_| {}).await;
@@ -59,7 +59,7 @@ async fn a_node_is_closed_and_emptied_but_for_what_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn a_pod_without_another_place_stays_and_the_node_says_why() {
+async fn a_pod_that_no_other_node_can_take_stays_and_the_status_says_why() {
     let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
     add_nodes(&fake, &["n1"], 4_000).await;
     let replica = Replica::start(&fake, |_| {}).await;
@@ -75,7 +75,7 @@ async fn a_pod_without_another_place_stays_and_the_node_says_why() {
 }
 
 #[tokio::test]
-async fn a_drain_keeps_disruption_budgets() {
+async fn a_drain_respects_disruption_budgets() {
     let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
     add_nodes(&fake, &["n1"], 4_000).await;
     let replica = Replica::start(&fake, |_| {}).await;
@@ -109,7 +109,7 @@ async fn a_drain_keeps_disruption_budgets() {
 }
 
 #[tokio::test]
-async fn nobody_goes_for_a_slip_of_the_pen_and_a_pod_without_a_controller_stays() {
+async fn an_invalid_value_evicts_nothing_and_a_pod_without_a_controller_stays() {
     let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
     add_nodes(&fake, &["n1"], 4_000).await;
     let replica = Replica::start(&fake, |_| {}).await;

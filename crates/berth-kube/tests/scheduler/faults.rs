@@ -17,7 +17,7 @@ async fn all_bound(fake: &berth_kube_fake::FakeApi, count: usize) {
 }
 
 #[tokio::test]
-async fn bindings_that_were_made_though_the_answer_was_lost_are_found_out_by_looking() {
+async fn bindings_with_a_lost_answer_are_found_by_reading_the_pod() {
     let fake = start().await;
     add_nodes(&fake, &NODES, 2_000).await;
     let replica = Replica::start(&fake, |_| {}).await;
@@ -34,7 +34,7 @@ async fn bindings_that_were_made_though_the_answer_was_lost_are_found_out_by_loo
 }
 
 #[tokio::test]
-async fn bindings_that_fail_are_tried_again_until_they_succeed() {
+async fn failed_bindings_are_retried_until_they_succeed() {
     let fake = start().await;
     add_nodes(&fake, &NODES, 2_000).await;
     let replica = Replica::start(&fake, |_| {}).await;
@@ -104,7 +104,7 @@ async fn watches_that_are_cut_and_history_that_is_lost_change_nothing() {
 }
 
 #[tokio::test]
-async fn what_vanished_while_nobody_watched_is_noticed() {
+async fn objects_deleted_while_a_watch_was_down_are_noticed() {
     let fake = start().await;
     add_nodes(&fake, &["n1"], 1_000).await;
     let replica = Replica::start(&fake, |_| {}).await;

@@ -37,7 +37,7 @@ async fn a_gang_waits_until_it_is_complete_and_then_all_are_bound() {
 }
 
 #[tokio::test]
-async fn a_gang_that_does_not_fit_as_a_whole_takes_no_place() {
+async fn a_gang_that_does_not_fit_as_a_whole_is_not_bound() {
     let fake = start().await;
     add_nodes(&fake, &["n1", "n2"], 1_000).await;
     let replica = Replica::start(&fake, |_| {}).await;

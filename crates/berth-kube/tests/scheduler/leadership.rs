@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{Replica, add_nodes, add_pod, bound, check_books, eventually, start};
 
 #[tokio::test]
-async fn one_of_two_replicas_acts_and_gives_way_when_it_stops() {
+async fn one_of_two_replicas_leads_and_releases_the_lease_when_it_stops() {
     let fake = start().await;
     add_nodes(&fake, &["n1", "n2"], 4_000).await;
     let first = Replica::standing(&fake, "first").await;
@@ -61,7 +61,7 @@ async fn a_leader_that_cannot_renew_binds_nothing_until_it_leads_again() {
 }
 
 #[tokio::test]
-async fn a_leader_that_dies_without_a_word_is_replaced_and_nothing_is_bound_twice() {
+async fn a_leader_that_crashes_is_replaced_and_nothing_is_bound_twice() {
     let fake = start().await;
     add_nodes(&fake, &["n1", "n2", "n3"], 10_000).await;
     let mut first = Some(Replica::mortal(&fake, "first"));

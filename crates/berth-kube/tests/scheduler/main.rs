@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod benchmark;
 mod binding;
 mod drains;
+mod fault_storm;
 mod faults;
 mod gangs;
 mod leadership;
-mod measuring;
+mod notifications;
+mod permissions;
 mod preemption;
-mod rights;
-mod storm;
 mod support;
-mod telling;
 mod volumes;

@@ -22,7 +22,7 @@ fn prioritized(name: &str, class: &str, cpu_milli: u64) -> Value {
 }
 
 #[tokio::test]
-async fn a_lesser_pod_is_told_why_it_goes_and_the_other_comes() {
+async fn a_victim_gets_a_condition_and_an_event_and_the_preemptor_is_bound() {
     let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
     add_nodes(&fake, &["n1", "n2"], 1_000).await;
     add_class(&fake, "low", 1).await;

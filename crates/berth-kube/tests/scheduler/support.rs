@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_engine::Policy;
-use berth_kube::cluster::{Missing, Settings};
-use berth_kube::lease::Candidate;
+use berth_kube::cluster::{MissingRequests, Settings};
+use berth_kube::leader_election::Candidate;
 use berth_kube::probes::Probes;
 use berth_kube::scheduler::{Options, SchedulerError, run};
 use berth_kube_fake::{FakeApi, samples};
@@ -35,7 +35,7 @@ pub(crate) fn client(fake: &FakeApi) -> kube::Client {
 
 pub(crate) fn settings() -> Settings {
     let policy = Policy::builtin("balanced").unwrap();
-    Settings { scheduler: "berth".to_owned(), policy, missing: Missing::Zero }
+    Settings { scheduler: "berth".to_owned(), policy, missing_requests: MissingRequests::Zero }
 }
 
 /// A scheduler that runs.
@@ -110,8 +110,8 @@ impl Replica {
 fn candidate(identity: &str) -> Candidate {
     let mut candidate = Candidate::new("default", "berth-scheduler", identity);
     candidate.duration = Duration::from_secs(2);
-    candidate.renew_within = Duration::from_millis(1_500);
-    candidate.every = Duration::from_millis(200);
+    candidate.renew_deadline = Duration::from_millis(1_500);
+    candidate.retry_period = Duration::from_millis(200);
     candidate
 }
 

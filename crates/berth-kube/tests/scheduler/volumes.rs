@@ -34,7 +34,7 @@ fn with_claim(name: &str, claim: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_volume_is_made_for_the_node_before_the_pod_is_bound() {
+async fn a_volume_is_provisioned_for_the_node_before_the_pod_is_bound() {
     let fake = with_binder().await;
     fake.create(late_class("example.dev/disks")).await.unwrap();
     fake.create(claim("data")).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_volume_is_made_for_the_node_before_the_pod_is_bound() {
 }
 
 #[tokio::test]
-async fn a_volume_that_is_there_draws_the_pod_to_its_node() {
+async fn an_existing_volume_decides_the_node() {
     let fake = with_binder().await;
     fake.create(late_class("kubernetes.io/no-provisioner")).await.unwrap();
     let volume = json!({
@@ -74,7 +74,7 @@ async fn a_volume_that_is_there_draws_the_pod_to_its_node() {
 }
 
 #[tokio::test]
-async fn a_provisioner_that_gives_up_frees_the_place_and_it_is_tried_again() {
+async fn a_provisioner_that_gives_up_frees_the_node_and_the_pod_is_retried() {
     let fake = with_binder().await;
     fake.create(late_class("example.dev/disks")).await.unwrap();
     fake.create(claim("data")).await.unwrap();

@@ -3,8 +3,8 @@
 use berth_kube_fake::Binding;
 use serde_json::Value;
 
+use crate::invariants::judge;
 use crate::run::Record;
-use crate::verdict::judge;
 
 /// A way to spoil a record, of whom something must be said then, and what.
 type Forgery = (&'static str, [&'static str; 2], fn(&mut Record));

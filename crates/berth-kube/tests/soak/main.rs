@@ -9,17 +9,17 @@
 #[path = "../support/checker/mod.rs"]
 mod checker;
 mod control;
-mod crowd;
+mod invariants;
 #[path = "../support/objects.rs"]
 mod objects;
 mod replica;
 mod run;
-mod verdict;
+mod workloads;
 
 use std::time::Duration;
 
-use crowd::{Fate, Size};
 use run::{Plan, Record, run};
+use workloads::{Fate, Size};
 
 /// Not a test but what the others start, in processes of its own.
 #[test]
@@ -54,7 +54,7 @@ fn report(record: &Record) {
 
 fn must_hold(record: &Record) {
     report(record);
-    let found = verdict::judge(record);
+    let found = invariants::judge(record);
     let first: Vec<&str> = found.iter().take(20).map(String::as_str).collect();
     assert!(found.is_empty(), "{} are wrong, first of all:\n{}", found.len(), first.join("\n"));
     let idle = record.kills.iter().find(|it| it.waiting == 0);
@@ -108,7 +108,7 @@ async fn two_who_both_lead_are_noticed() {
     })
     .await;
     report(&record);
-    let found = verdict::judge(&record);
+    let found = invariants::judge(&record);
     let broken: Vec<&String> = found.iter().filter(|it| it.contains(" breaks ")).collect();
     println!("{} rules are broken, such as: {:?}", broken.len(), broken.first());
     assert!(!broken.is_empty(), "nothing was noticed but {found:?}");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use berth_engine::Policy;
 use berth_kube::client;
-use berth_kube::cluster::{Missing, Settings};
-use berth_kube::lease::Candidate;
+use berth_kube::cluster::{MissingRequests, Settings};
+use berth_kube::leader_election::Candidate;
 use berth_kube::scheduler::{self, Options};
 use tokio_util::sync::CancellationToken;
 
@@ -90,13 +90,13 @@ pub(crate) fn schedule() {
     let settings = Settings {
         scheduler: "berth".to_owned(),
         policy: Policy::builtin("balanced").unwrap(),
-        missing: Missing::Zero,
+        missing_requests: MissingRequests::Zero,
     };
     // The same proportions as Kubernetes' 15, 10 and 2 seconds.
     let candidate = Candidate {
         duration: lease,
-        renew_within: lease * 2 / 3,
-        every: lease * 2 / 15,
+        renew_deadline: lease * 2 / 3,
+        retry_period: lease * 2 / 15,
         ..Candidate::new(NAMESPACE, LEASE, &identity)
     };
     tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::crowd::{self, Crowd, Fate, Size};
+use crate::invariants;
 use crate::replica::{LEASE, NAMESPACE, Replica};
-use crate::verdict;
+use crate::workloads::{self, Fate, Size, SoakWorkload};
 
 /// How often it is looked whether something has happened.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -87,7 +87,7 @@ pub(crate) async fn run(plan: Plan) -> Record {
     let began = Instant::now();
     let options = Options { kubelet: true, history: plan.history, ..Options::default() };
     let fake = Arc::new(FakeApi::start(options).await.unwrap());
-    let crowd = Crowd::new(plan.size, plan.seed);
+    let crowd = SoakWorkload::new(plan.size, plan.seed);
     furnish(&fake, &crowd).await;
     fake.set_faults(Faults {
         error_rate_permille: 50,
@@ -113,10 +113,10 @@ pub(crate) async fn run(plan: Plan) -> Record {
     stage.record(began).await
 }
 
-async fn furnish(fake: &FakeApi, crowd: &Crowd) {
+async fn furnish(fake: &FakeApi, crowd: &SoakWorkload) {
     let namespace =
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
-    let first = [namespace].into_iter().chain(crowd::classes());
+    let first = [namespace].into_iter().chain(workloads::classes());
     for object in first.chain(crowd.nodes.clone()).chain(crowd.there.clone()) {
         fake.create(object).await.unwrap();
     }
@@ -165,7 +165,7 @@ async fn withdraw(fake: &FakeApi, pod: Value, name: &str, after: Duration, again
     while fake.get("pods", "default", name).is_some() {
         sleep(GLANCE).await;
     }
-    fake.create(crowd::that_stays(pod)).await.unwrap();
+    fake.create(workloads::that_stays(pod)).await.unwrap();
 }
 
 /// Binds a pod that waits for Berth, if it can. Tries once.
@@ -263,7 +263,7 @@ impl Stage {
         let mut idle = Idle::new(self.plan.patience);
         loop {
             let began = Instant::now();
-            let left = verdict::unfinished(
+            let left = invariants::unfinished(
                 self.plan.size,
                 &self.fake.list("pods"),
                 &self.fake.list("events.events.k8s.io"),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use berth_engine::{Policy, Timestamp};
 use berth_kube::cluster::outcome::{GangOutcome, Outcome, PodExplanation, Preemption, Refusal};
 use berth_kube::cluster::pod::Key;
-use berth_kube::cluster::{Cluster, Missing, PodState, Settings};
+use berth_kube::cluster::{Cluster, MissingRequests, PodState, Settings};
 use serde_json::Value;
 
 /// No rule goes by the time.
@@ -31,13 +31,13 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 impl Core {
     /// A core that was told these objects.
     pub(crate) fn of(objects: &[Value]) -> Self {
-        Self::with(objects, Missing::Zero)
+        Self::with(objects, MissingRequests::Zero)
     }
 
     /// The same, and what becomes of pods that do not say what they need.
-    pub(crate) fn with(objects: &[Value], missing: Missing) -> Self {
+    pub(crate) fn with(objects: &[Value], missing_requests: MissingRequests) -> Self {
         let policy = Policy::builtin("balanced").expect("a built-in policy");
-        let settings = Settings { scheduler: "berth".to_owned(), policy, missing };
+        let settings = Settings { scheduler: "berth".to_owned(), policy, missing_requests };
         let mut core = Self { cluster: Cluster::new(settings), pods: BTreeMap::new() };
         objects.iter().for_each(|it| core.tell(it));
         core
@@ -83,13 +83,13 @@ impl Core {
     }
 
     /// Tries to place a pod.
-    pub(crate) fn place(&mut self, name: &str) -> Outcome {
-        self.cluster.place(&self.uid(name), NOW)
+    pub(crate) fn schedule(&mut self, name: &str) -> Outcome {
+        self.cluster.schedule_pod(&self.uid(name), NOW)
     }
 
     /// The node that a pod gets, which is held for it from now on.
     pub(crate) fn node_of(&mut self, name: &str) -> String {
-        match self.place(name) {
+        match self.schedule(name) {
             Outcome::Reserved(it) => it.node.to_string(),
             other => panic!("{name} got no place: {other:?}"),
         }
@@ -97,7 +97,7 @@ impl Core {
 
     /// Why a pod gets no node, though others need not go.
     pub(crate) fn refusal(&mut self, name: &str) -> Refusal {
-        match self.place(name) {
+        match self.schedule(name) {
             Outcome::Refused(it) => *it,
             other => panic!("{name} was not refused: {other:?}"),
         }
@@ -105,7 +105,7 @@ impl Core {
 
     /// Who has to go for a pod.
     pub(crate) fn preemption(&mut self, name: &str) -> Preemption {
-        match self.place(name) {
+        match self.schedule(name) {
             Outcome::Preempt(it, _) => *it,
             other => panic!("nobody has to go for {name}: {other:?}"),
         }
@@ -132,6 +132,6 @@ impl Core {
 
     /// Tries to place a gang.
     pub(crate) fn gang(&mut self, name: &str) -> GangOutcome {
-        self.cluster.place_gang("default", name, NOW)
+        self.cluster.schedule_gang("default", name, NOW)
     }
 }

@@ -8,7 +8,7 @@ use berth_kube_fake::{FakeApi, samples};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::stage::{PATIENCE, Stage, client, kind};
+use crate::fixture::{Fixture, PATIENCE, client, kind};
 
 /// Binds pods, until it is dropped.
 pub(crate) struct Binder(#[expect(dead_code, reason = "ends with it")] DropGuard);
@@ -86,8 +86,8 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
 
 /// The kind of each slot, by the nodes that pods are on: `0:O 1:O 2:S`. Pods without a slot come
 /// last. Pods that are not ready are marked.
-pub(crate) fn seats(fake: &FakeApi, app: &str) -> String {
-    let mut seats: BTreeMap<(i64, String), String> = BTreeMap::new();
+pub(crate) fn slots(fake: &FakeApi, app: &str) -> String {
+    let mut slots: BTreeMap<(i64, String), String> = BTreeMap::new();
     for pod in pods(fake) {
         if pod["metadata"]["labels"]["app"] != app {
             continue;
@@ -102,19 +102,19 @@ pub(crate) fn seats(fake: &FakeApi, app: &str) -> String {
         let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
         let number = slot.map_or(i64::MAX, |slot| slot.parse().unwrap());
         let shown = format!("{}:{kind}{mark}", slot.unwrap_or("-"));
-        seats.insert((number, name), shown);
+        slots.insert((number, name), shown);
     }
-    seats.into_values().collect::<Vec<_>>().join(" ")
+    slots.into_values().collect::<Vec<_>>().join(" ")
 }
 
 /// Waits until the pods of an app are so.
-pub(crate) async fn until(stage: &Stage, app: &str, expected: &str) {
+pub(crate) async fn until(fixture: &Fixture, app: &str, expected: &str) {
     let waited = tokio::time::timeout(PATIENCE, async {
-        while seats(&stage.fake, app) != expected {
+        while slots(&fixture.fake, app) != expected {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    assert!(waited.await.is_ok(), "expected {expected}, found {}", seats(&stage.fake, app));
+    assert!(waited.await.is_ok(), "expected {expected}, found {}", slots(&fixture.fake, app));
 }
 
 /// Uids of the pods of an app by slot.
@@ -134,9 +134,9 @@ pub(crate) fn evictions(fake: &FakeApi) -> usize {
 }
 
 /// Changes annotations of a workload.
-pub(crate) async fn annotate(stage: &Stage, kind: &str, name: &str, annotations: Value) {
+pub(crate) async fn annotate(fixture: &Fixture, kind: &str, name: &str, annotations: Value) {
     let fields = json!({ "metadata": { "annotations": annotations } });
-    stage.fake.merge(kind, "shop", name, fields).await.unwrap();
+    fixture.fake.merge(kind, "shop", name, fields).await.unwrap();
 }
 
 /// Another count.

@@ -4,156 +4,156 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::stage::{Owned, Stage, eventually, review, review_id, shared};
+use crate::fixture::{Fixture, Owned, eventually, review, review_id, shared};
 
 /// Creates pods for good, and returns their names by slot.
-async fn create(stage: &Stage, owned: &Owned, count: usize) -> Vec<String> {
+async fn create(fixture: &Fixture, owned: &Owned, count: usize) -> Vec<String> {
     let mut names = Vec::new();
-    for slot in 0..count {
+    for expected in 0..count {
         let pod = owned.pod();
-        let (answer, name) = stage.create(&pod).await;
-        let seat = answer.seat(&pod);
-        assert!(seat.starts_with(&format!("{slot} ")), "{seat}");
+        let (answer, name) = fixture.create(&pod).await;
+        let slot = answer.slot(&pod);
+        assert!(slot.starts_with(&format!("{expected} ")), "{slot}");
         names.push(name);
     }
     names
 }
 
 /// What the next pod would get.
-async fn preview(stage: &Stage, pod: &Value) -> String {
+async fn preview(fixture: &Fixture, pod: &Value) -> String {
     let mut dry = review(&review_id(), pod);
     dry["request"]["dryRun"] = json!(true);
-    stage.send(&dry).await.seat(pod)
+    fixture.send(&dry).await.slot(pod)
 }
 
-/// Waits until the next pod would get this seat.
-async fn until_next_is(stage: &Stage, pod: &Value, seat: &str) {
+/// Waits until the next pod would get this slot.
+async fn until_next_is(fixture: &Fixture, pod: &Value, slot: &str) {
     let waited = tokio::time::timeout(Duration::from_secs(20), async {
-        while preview(stage, pod).await != seat {
+        while preview(fixture, pod).await != slot {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    assert!(waited.await.is_ok(), "next is {}, not {seat}", preview(stage, pod).await);
+    assert!(waited.await.is_ok(), "next is {}, not {slot}", preview(fixture, pod).await);
 }
 
 #[tokio::test]
 async fn s6_s7_s8_lost_slots_are_given_again_the_lowest_first() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 5, &shared(3)).await;
-    let names = create(&stage, &owned, 5).await;
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 5, &shared(3)).await;
+    let names = create(&fixture, &owned, 5).await;
     let pod = owned.pod();
     let gone = json!({ "gracePeriodSeconds": 0 });
 
     // S6: a spot pod is reclaimed.
-    stage.fake.delete_with("pods", "shop", &names[3], gone.clone()).await.unwrap();
-    until_next_is(&stage, &pod, "3 spot").await;
-    let (answer, three) = stage.create(&pod).await;
-    assert_eq!(answer.seat(&pod), "3 spot");
+    fixture.fake.delete_with("pods", "shop", &names[3], gone.clone()).await.unwrap();
+    until_next_is(&fixture, &pod, "3 spot").await;
+    let (answer, three) = fixture.create(&pod).await;
+    assert_eq!(answer.slot(&pod), "3 spot");
 
     // S7: an on-demand pod ends by itself.
-    stage.fake.set_phase("shop", &names[1], "Failed").await.unwrap();
-    until_next_is(&stage, &pod, "1 on-demand").await;
-    assert_eq!(stage.create(&pod).await.0.seat(&pod), "1 on-demand");
+    fixture.fake.set_phase("shop", &names[1], "Failed").await.unwrap();
+    until_next_is(&fixture, &pod, "1 on-demand").await;
+    assert_eq!(fixture.create(&pod).await.0.slot(&pod), "1 on-demand");
 
     // S8: two are lost and three come.
-    stage.fake.scale("replicasets", "shop", "web-abc", 6).await.unwrap();
+    fixture.fake.scale("replicasets", "shop", "web-abc", 6).await.unwrap();
     for name in [&names[4], &names[0]] {
-        stage.fake.delete_with("pods", "shop", name, gone.clone()).await.unwrap();
+        fixture.fake.delete_with("pods", "shop", name, gone.clone()).await.unwrap();
     }
-    until_next_is(&stage, &pod, "0 on-demand").await;
-    let mut seats = Vec::new();
+    until_next_is(&fixture, &pod, "0 on-demand").await;
+    let mut slots = Vec::new();
     for _ in 0..3 {
-        seats.push(stage.create(&pod).await.0.seat(&pod));
+        slots.push(fixture.create(&pod).await.0.slot(&pod));
     }
-    assert_eq!(seats, ["0 on-demand", "4 spot", "5 spot"]);
-    assert!(stage.fake.get("pods", "shop", &three).is_some());
+    assert_eq!(slots, ["0 on-demand", "4 spot", "5 spot"]);
+    assert!(fixture.fake.get("pods", "shop", &three).is_some());
 }
 
 #[tokio::test]
-async fn a_loss_that_the_watch_has_not_told_of_yet_is_found_by_asking() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 3, &shared(1)).await;
-    let names = create(&stage, &owned, 3).await;
+async fn a_deletion_that_the_watch_has_not_reported_is_found_by_a_list() {
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 3, &shared(1)).await;
+    let names = create(&fixture, &owned, 3).await;
     let pod = owned.pod();
     for _ in 0..20 {
-        stage.all_bound().await;
+        fixture.all_bound().await;
         // At once, as a controller would: the creation races with the watch.
         let gone = json!({ "gracePeriodSeconds": 0 });
-        let first: Vec<Value> = stage.fake.list("pods");
+        let first: Vec<Value> = fixture.fake.list("pods");
         let slot_0 = first
             .iter()
             .find(|it| it["metadata"]["annotations"]["berth.dev/slot"] == "0")
             .map_or(names[0].clone(), |it| it["metadata"]["name"].as_str().unwrap().to_owned());
-        stage.fake.delete_with("pods", "shop", &slot_0, gone).await.unwrap();
-        let (answer, _) = stage.create(&pod).await;
-        assert_eq!(answer.seat(&pod), "0 on-demand");
+        fixture.fake.delete_with("pods", "shop", &slot_0, gone).await.unwrap();
+        let (answer, _) = fixture.create(&pod).await;
+        assert_eq!(answer.slot(&pod), "0 on-demand");
     }
 }
 
 #[tokio::test]
 async fn s21_a_restart_rebuilds_from_the_pods_before_it_answers() {
-    let mut stage = Stage::new().await;
-    let owned = stage.deployment("web", 5, &shared(3)).await;
-    let names = create(&stage, &owned, 5).await;
-    stage.halt().await;
+    let mut fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 5, &shared(3)).await;
+    let names = create(&fixture, &owned, 5).await;
+    fixture.halt().await;
     let gone = json!({ "gracePeriodSeconds": 0 });
     // While it is away, an on-demand pod and a spot pod go: 2 O and 1 S are left.
     for name in [&names[1], &names[4]] {
-        stage.fake.delete_with("pods", "shop", name, gone.clone()).await.unwrap();
+        fixture.fake.delete_with("pods", "shop", name, gone.clone()).await.unwrap();
     }
     for fresh in [false, true] {
         if fresh {
             // With nothing kept, the tokens of the pods are all there is.
             let file = tempfile::tempdir().unwrap();
-            stage.options.ledger = berth_ledger::Backend::Sqlite(file.keep().join("other.db"));
+            fixture.options.ledger = berth_ledger::Backend::Sqlite(file.keep().join("other.db"));
         }
-        stage.resume().await;
+        fixture.resume().await;
         let pod = owned.pod();
-        assert_eq!(preview(&stage, &pod).await, "1 on-demand", "fresh: {fresh}");
-        stage.halt().await;
+        assert_eq!(preview(&fixture, &pod).await, "1 on-demand", "fresh: {fresh}");
+        fixture.halt().await;
     }
-    stage.resume().await;
+    fixture.resume().await;
     let pod = owned.pod();
-    let mut seats = Vec::new();
+    let mut slots = Vec::new();
     for _ in 0..2 {
-        seats.push(stage.create(&pod).await.0.seat(&pod));
+        slots.push(fixture.create(&pod).await.0.slot(&pod));
     }
-    assert_eq!(seats, ["1 on-demand", "4 spot"]);
+    assert_eq!(slots, ["1 on-demand", "4 spot"]);
 }
 
 #[tokio::test]
-async fn pods_that_nobody_admitted_are_counted_by_their_node() {
-    let mut stage = Stage::new().await;
+async fn pods_that_were_not_admitted_get_a_slot_by_their_node() {
+    let mut fixture = Fixture::new().await;
     for (name, kind) in [("n1", "on-demand"), ("n2", "spot")] {
         let mut node = berth_kube_fake::samples::node(name, 8000, 8192);
         node["metadata"]["labels"]["node.kubernetes.io/capacity"] = json!(kind);
-        stage.fake.create(node).await.unwrap();
+        fixture.fake.create(node).await.unwrap();
     }
-    let owned = stage.deployment("web", 5, &Value::Null).await;
+    let owned = fixture.deployment("web", 5, &Value::Null).await;
     for (name, node) in [("a", "n2"), ("b", "n1"), ("c", "n2")] {
         let mut pod = owned.pod();
         pod["metadata"]["name"] = json!(name);
         pod["spec"]["nodeName"] = json!(node);
-        stage.fake.create(pod).await.unwrap();
+        fixture.fake.create(pod).await.unwrap();
     }
     let on = json!({ "metadata": { "annotations": shared(3) } });
-    stage.fake.merge("deployments", "shop", "web", on).await.unwrap();
+    fixture.fake.merge("deployments", "shop", "web", on).await.unwrap();
     let pod = owned.pod();
     // One on-demand pod sits in slot 0, two spot pods in 3 and 4.
-    until_next_is(&stage, &pod, "1 on-demand").await;
-    stage.halt().await;
-    stage.resume().await;
-    let mut seats = Vec::new();
+    until_next_is(&fixture, &pod, "1 on-demand").await;
+    fixture.halt().await;
+    fixture.resume().await;
+    let mut slots = Vec::new();
     for _ in 0..3 {
-        seats.push(stage.review(&pod).await.seat(&pod));
+        slots.push(fixture.review(&pod).await.slot(&pod));
     }
-    assert_eq!(seats, ["1 on-demand", "2 on-demand", "5 spot"]);
+    assert_eq!(slots, ["1 on-demand", "2 on-demand", "5 spot"]);
 }
 
 #[tokio::test]
-async fn the_api_server_calls_it_by_the_entry_it_made_itself() {
-    let stage = Stage::new().await;
-    let entry = stage.fake.get("mutatingwebhookconfigurations", "", "berth-webhook").unwrap();
+async fn the_api_server_calls_it_by_its_own_registration() {
+    let fixture = Fixture::new().await;
+    let entry = fixture.fake.get("mutatingwebhookconfigurations", "", "berth-webhook").unwrap();
     let webhook = &entry["webhooks"][0];
     assert_eq!(webhook["failurePolicy"], "Ignore");
     assert_eq!(webhook["sideEffects"], "NoneOnDryRun");
@@ -164,35 +164,35 @@ async fn the_api_server_calls_it_by_the_entry_it_made_itself() {
     let expected = json!(["berth", "kube-node-lease", "kube-public", "kube-system"]);
     assert_eq!(excluded["values"], expected);
 
-    let owned = stage.deployment("web", 2, &shared(1)).await;
+    let owned = fixture.deployment("web", 2, &shared(1)).await;
     let mut kinds = Vec::new();
     for _ in 0..2 {
-        let created = stage.fake.create(owned.pod()).await.unwrap();
-        kinds.push(crate::stage::kind(&created));
+        let created = fixture.fake.create(owned.pod()).await.unwrap();
+        kinds.push(crate::fixture::kind(&created));
     }
     assert_eq!(kinds, ["on-demand", "spot"]);
 }
 
 #[tokio::test]
-async fn the_entry_is_put_right_when_somebody_changes_or_deletes_it() {
-    let stage = Stage::new().await;
-    let get = || stage.fake.get("mutatingwebhookconfigurations", "", "berth-webhook");
+async fn the_registration_is_restored_when_it_is_changed_or_deleted() {
+    let fixture = Fixture::new().await;
+    let get = || fixture.fake.get("mutatingwebhookconfigurations", "", "berth-webhook");
     let right = get().unwrap()["webhooks"].clone();
     let mut changed = get().unwrap();
     changed["webhooks"][0]["clientConfig"]["caBundle"] = json!("bm90aGluZw==");
     changed["webhooks"][0]["failurePolicy"] = json!("Fail");
-    stage.fake.update(changed).await.unwrap();
+    fixture.fake.update(changed).await.unwrap();
     eventually("it is right again", || get().is_some_and(|it| it["webhooks"] == right)).await;
-    stage.fake.delete("mutatingwebhookconfigurations", "", "berth-webhook").await.unwrap();
+    fixture.fake.delete("mutatingwebhookconfigurations", "", "berth-webhook").await.unwrap();
     eventually("it is there again", || get().is_some_and(|it| it["webhooks"] == right)).await;
 }
 
 #[tokio::test]
-async fn probes_say_how_it_is() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 2, &shared(1)).await;
-    stage.review(&owned.pod()).await;
-    let at = stage.webhook().probes().unwrap();
+async fn probes_report_readiness_and_metrics() {
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 2, &shared(1)).await;
+    fixture.review(&owned.pod()).await;
+    let at = fixture.webhook().probes().unwrap();
     let get = async |path: &str| -> (u16, String) {
         let stream = tokio::net::TcpStream::connect(at).await.unwrap();
         let io = hyper_util::rt::TokioIo::new(stream);
@@ -211,28 +211,28 @@ async fn probes_say_how_it_is() {
     let (status, text) = get("/metrics").await;
     assert_eq!(status, 200);
     assert!(text.contains("berth_webhook_admissions_total{result=\"on_demand\"} 1"), "{text}");
-    assert!(text.contains("berth_webhook_certificate_ends "), "{text}");
+    assert!(text.contains("berth_webhook_certificate_expiration_timestamp_seconds "), "{text}");
     assert_eq!(get("/other").await.0, 404);
 }
 
 #[tokio::test]
-async fn pods_on_nodes_of_neither_kind_are_left_alone_and_in_nobodys_way() {
-    let stage = Stage::new().await;
+async fn pods_on_nodes_without_a_capacity_type_are_ignored() {
+    let fixture = Fixture::new().await;
     let plain = berth_kube_fake::samples::node("plain", 8000, 8192);
-    stage.fake.create(plain).await.unwrap();
-    let owned = stage.deployment("web", 5, &shared(1)).await;
+    fixture.fake.create(plain).await.unwrap();
+    let owned = fixture.deployment("web", 5, &shared(1)).await;
     let mut there = owned.pod();
     there["spec"]["nodeName"] = json!("plain");
-    stage.fake.create(there).await.unwrap();
+    fixture.fake.create(there).await.unwrap();
     let pod = owned.pod();
-    assert_eq!(stage.create(&pod).await.0.seat(&pod), "0 on-demand");
-    assert_eq!(stage.create(&pod).await.0.seat(&pod), "1 spot");
+    assert_eq!(fixture.create(&pod).await.0.slot(&pod), "0 on-demand");
+    assert_eq!(fixture.create(&pod).await.0.slot(&pod), "1 spot");
 }
 
 #[tokio::test]
-async fn it_is_not_ready_before_it_has_seen_the_pods() {
+async fn it_is_not_ready_before_the_pods_are_listed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut options = crate::stage::options(&folder, crate::stage::free_port());
+    let mut options = crate::fixture::options(&folder, crate::fixture::free_port());
     options.install = None;
     let fake = berth_kube_fake::FakeApi::start(berth_kube_fake::Options::default()).await.unwrap();
     let namespace = json!({
@@ -243,7 +243,7 @@ async fn it_is_not_ready_before_it_has_seen_the_pods() {
     let faults = berth_kube_fake::Faults { error_rate_permille: 1000, only, ..Default::default() };
     fake.set_faults(faults);
     let stop = tokio_util::sync::CancellationToken::new();
-    let client = crate::stage::client(&fake);
+    let client = crate::fixture::client(&fake);
     let webhook = berth_kube::webhook::Webhook::start(client, options, stop.clone()).await.unwrap();
     let ready = || tokio::time::timeout(Duration::from_secs(1), webhook.ready());
     assert!(ready().await.is_err(), "pods cannot be listed");

@@ -3,15 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 
-mod answers;
 mod certificates;
 mod cluster;
+mod concurrency;
 mod examples;
+mod fault_storms;
+mod fixture;
+mod lifecycle;
 mod live;
-mod many;
-mod rebuilds;
-mod rights;
-mod stage;
-mod storms;
+mod permissions;
+mod rebuild;
+mod responses;
 mod tokens;
-mod whole;

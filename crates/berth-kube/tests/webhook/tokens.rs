@@ -4,28 +4,28 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::stage::{Stage, review, review_id, shared};
+use crate::fixture::{Fixture, review, review_id, shared};
 
 #[tokio::test]
 async fn a_retry_of_the_same_call_gets_the_same_answer() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 5, &shared(3)).await;
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 5, &shared(3)).await;
     let pod = owned.pod();
     let call = review(&review_id(), &pod);
-    let first = stage.send(&call).await;
-    let again = stage.send(&call).await;
+    let first = fixture.send(&call).await;
+    let again = fixture.send(&call).await;
     assert_eq!(first.patch, again.patch);
-    assert_eq!(stage.review(&pod).await.seat(&pod), "1 on-demand", "and took one slot only");
+    assert_eq!(fixture.review(&pod).await.slot(&pod), "1 on-demand", "and took one slot only");
 }
 
 #[tokio::test]
-async fn a_reinvocation_keeps_what_was_given() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 5, &shared(0)).await;
+async fn a_reinvocation_keeps_the_slot() {
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 5, &shared(0)).await;
     let pod = owned.pod();
-    let first = stage.review(&pod).await;
+    let first = fixture.review(&pod).await;
     let patched = first.patched(&pod);
-    let second = stage.review(&patched).await;
+    let second = fixture.review(&patched).await;
     assert_eq!(second.patch, json!([]), "nothing is left to change");
     assert!(second.allowed());
 
@@ -37,24 +37,24 @@ async fn a_reinvocation_keeps_what_was_given() {
     terms.push(json!({ "matchExpressions": [
         { "key": "zone", "operator": "In", "values": ["a"] },
     ] }));
-    let third = stage.review(&changed).await;
+    let third = fixture.review(&changed).await;
     assert_eq!(third.patch.as_array().unwrap().len(), 1);
-    let (token, seat) = (third.token(&changed), third.seat(&changed));
-    assert_eq!((token, seat), (first.token(&pod), "0 spot".to_owned()));
+    let (token, slot) = (third.token(&changed), third.slot(&changed));
+    assert_eq!((token, slot), (first.token(&pod), "0 spot".to_owned()));
     assert!(
         !third.patched(&changed)["metadata"]["annotations"]
             .as_object()
             .unwrap()
             .contains_key("berth.dev/pinned")
     );
-    assert_eq!(stage.review(&pod).await.seat(&pod), "1 spot");
+    assert_eq!(fixture.review(&pod).await.slot(&pod), "1 spot");
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_ones_own_is_worth_nothing() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 5, &shared(3)).await;
-    let other = stage.deployment("api", 5, &shared(3)).await;
+async fn a_copied_token_is_ignored() {
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 5, &shared(3)).await;
+    let other = fixture.deployment("api", 5, &shared(3)).await;
     let pod = owned.pod();
     let with_token = |token: &str| {
         let mut pod = owned.pod();
@@ -63,70 +63,71 @@ async fn a_token_that_is_not_ones_own_is_worth_nothing() {
     };
     // Of another workload.
     let foreign = other.pod();
-    let foreign = stage.review(&foreign).await.token(&foreign);
+    let foreign = fixture.review(&foreign).await.token(&foreign);
     let copied = with_token(&foreign);
-    let answer = stage.review(&copied).await;
-    assert_eq!(answer.seat(&copied), "0 on-demand");
+    let answer = fixture.review(&copied).await;
+    assert_eq!(answer.slot(&copied), "0 on-demand");
     assert_ne!(answer.token(&copied), foreign);
     // Unknown, and no token at all.
     for (odd, expected) in
         [("0190163d-8694-739b-aea5-966c26f8ad90", "1 on-demand"), ("not a token", "2 on-demand")]
     {
         let copied = with_token(odd);
-        assert_eq!(stage.review(&copied).await.seat(&copied), expected, "{odd}");
+        assert_eq!(fixture.review(&copied).await.slot(&copied), expected, "{odd}");
     }
     // Of a pod that lives: somebody copied its YAML.
-    let (answer, name) = stage.create(&pod).await;
-    assert_eq!(answer.seat(&pod), "3 spot");
+    let (answer, name) = fixture.create(&pod).await;
+    assert_eq!(answer.slot(&pod), "3 spot");
     let live = answer.token(&pod);
-    assert!(stage.fake.get("pods", "shop", &name).is_some());
+    assert!(fixture.fake.get("pods", "shop", &name).is_some());
     // Until the pod was seen the token could be of a later call for it. The others' never come.
-    stage.bound(&live).await;
+    fixture.bound(&live).await;
     let copied = with_token(&live);
-    let answer = stage.review(&copied).await;
-    assert_eq!(answer.seat(&copied), "4 spot");
+    let answer = fixture.review(&copied).await;
+    assert_eq!(answer.slot(&copied), "4 spot");
     assert_ne!(answer.token(&copied), live);
 }
 
 #[tokio::test]
 async fn s15_a_dry_run_says_what_would_be_and_reserves_nothing() {
-    let stage = Stage::new().await;
-    let owned = stage.deployment("web", 5, &shared(3)).await;
+    let fixture = Fixture::new().await;
+    let owned = fixture.deployment("web", 5, &shared(3)).await;
     let pod = owned.pod();
     let mut dry = review(&review_id(), &pod);
     dry["request"]["dryRun"] = json!(true);
-    assert_eq!(stage.send(&dry).await.seat(&pod), "0 on-demand", "before anything is known");
+    assert_eq!(fixture.send(&dry).await.slot(&pod), "0 on-demand", "before anything is known");
     for _ in 0..2 {
-        stage.review(&pod).await;
+        fixture.review(&pod).await;
     }
     for _ in 0..3 {
         dry["request"]["uid"] = json!(review_id());
-        assert_eq!(stage.send(&dry).await.seat(&pod), "2 on-demand");
+        assert_eq!(fixture.send(&dry).await.slot(&pod), "2 on-demand");
     }
-    assert_eq!(stage.review(&pod).await.seat(&pod), "2 on-demand");
+    assert_eq!(fixture.review(&pod).await.slot(&pod), "2 on-demand");
     dry["request"]["uid"] = json!(review_id());
-    assert_eq!(stage.send(&dry).await.seat(&pod), "3 spot");
+    assert_eq!(fixture.send(&dry).await.slot(&pod), "3 spot");
 }
 
 #[tokio::test]
 async fn s14_a_creation_that_is_rejected_frees_its_slot_when_the_reservation_ends() {
-    let stage = Stage::with(|_| {}, |options| options.reserve_for = Duration::from_secs(2)).await;
-    let owned = stage.deployment("web", 5, &shared(1)).await;
+    let fixture =
+        Fixture::with(|_| {}, |options| options.reserve_for = Duration::from_secs(2)).await;
+    let owned = fixture.deployment("web", 5, &shared(1)).await;
     let pod = owned.pod();
-    stage.fake.refuse_next_pods(1);
-    let refused = stage.fake.create(pod.clone()).await;
+    fixture.fake.refuse_next_pods(1);
+    let refused = fixture.fake.create(pod.clone()).await;
     assert!(refused.is_err(), "the quota refuses it after the webhook gave it slot 0");
-    assert_eq!(stage.review(&pod).await.seat(&pod), "1 spot");
+    assert_eq!(fixture.review(&pod).await.slot(&pod), "1 spot");
     let waited = tokio::time::timeout(Duration::from_secs(20), async {
         loop {
             let mut dry = review(&review_id(), &pod);
             dry["request"]["dryRun"] = json!(true);
-            if stage.send(&dry).await.seat(&pod) == "0 on-demand" {
+            if fixture.send(&dry).await.slot(&pod) == "0 on-demand" {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
     waited.await.expect("slot 0 is free again");
-    assert_eq!(stage.review(&pod).await.seat(&pod), "0 on-demand");
+    assert_eq!(fixture.review(&pod).await.slot(&pod), "0 on-demand");
 }

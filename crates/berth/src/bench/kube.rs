@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use berth_engine::Policy;
-use berth_kube::cluster::{Missing, Settings};
-use berth_kube::scheduler::{Measured, measure};
+use berth_kube::cluster::{MissingRequests, Settings};
+use berth_kube::scheduler::{BenchmarkResult, run_benchmark};
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
@@ -54,18 +54,22 @@ struct Report {
     mix: Mix,
     policy: String,
     #[serde(flatten)]
-    measured: Measured,
+    measured: BenchmarkResult,
 }
 
 impl KubeBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let policy = Policy::builtin(&self.policy)?;
-        let settings =
-            Settings { scheduler: "berth".to_owned(), policy, missing: Missing::default() };
+        let settings = Settings {
+            scheduler: "berth".to_owned(),
+            policy,
+            missing_requests: MissingRequests::default(),
+        };
         let nodes: Vec<Node> = (0..self.nodes).map(node).collect::<Result<_, _>>()?;
         let of_mix = |index| pod(index, self.mix);
         let pods: Vec<Pod> = (0..self.pods).map(of_mix).collect::<Result<_, _>>()?;
-        let measured = measure(settings, nodes, pods).context("failed to measure")?;
+        let measured =
+            run_benchmark(settings, nodes, pods).context("the measurement cannot run")?;
         let report = Report { mix: self.mix, policy: self.policy, measured };
         super::print_report(self.json, &report)
     }
@@ -170,7 +174,7 @@ fn add_rules(workload: usize, app: &str, metadata: &mut Value, spec: &mut Value)
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Measured { nodes, pods, placed, refused, pods_per_s, p50_us, p99_us, max_us } =
+        let BenchmarkResult { nodes, pods, placed, refused, pods_per_s, p50_us, p99_us, max_us } =
             &self.measured;
         let mix = match self.mix {
             Mix::Plain => "plain",

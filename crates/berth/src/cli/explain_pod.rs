@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::explanation::{more_rows, points};
 use crate::cmdutil::style::{BOLD, paint};
 use crate::cmdutil::{Cell, CmdResult, Exit, Failure, Output, Table, Tone, chain, plural};
-use crate::kube::{How, Way, settings};
+use crate::kube::{ClusterArgs, SchedulingArgs, settings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,10 +34,10 @@ pub(crate) struct ExplainPod {
     #[arg(long, env = "BERTH_KUBE_SCHEDULER", value_name = "URL")]
     scheduler: Option<String>,
     #[command(flatten)]
-    way: Way,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    how: How,
-    /// Show at most this many nodes of each kind.
+    scheduling: SchedulingArgs,
+    /// How many nodes to show of each kind.
     #[arg(long, default_value_t = 25, value_name = "N")]
     limit: usize,
 }
@@ -126,11 +126,11 @@ impl ExplainPod {
         })
     }
 
-    /// Lists the cluster once, and runs the scheduler's code on it.
+    /// Lists everything once, and runs the scheduler's own code on it.
     async fn compute(&self) -> CmdResult<Value> {
-        let client = self.way.client().await?;
+        let client = self.cluster.client().await?;
         let key = Key::new(&self.pod.0, &self.pod.1);
-        let found = explain_once(&client, settings(&self.how)?, &key).await;
+        let found = explain_once(&client, settings(&self.scheduling)?, &key).await;
         match found {
             Ok(found) => Ok(as_json(&found)),
             Err(ExplainError::NoPod(_)) => Err(self.not_found()),

@@ -1,11 +1,11 @@
-//! `berth kube`: Berth in Kubernetes. A webhook that shares pods between on-demand and spot nodes, and
+//! `berth kube`: Berth in Kubernetes. A webhook that splits pods between on-demand and spot nodes, and
 //! a scheduler that binds pods.
 //!
-//! Here flags become options, a person is told what runs, and signals end it. What runs is in
+//! Turns flags into options, prints what runs, and handles signals. The implementation is in
 //! `berth-kube`.
 
+mod cluster_args;
 mod scheduler;
-mod way;
 mod webhook;
 
 use std::io::ErrorKind;
@@ -18,24 +18,25 @@ use tokio_util::sync::CancellationToken;
 use crate::cmdutil::{CmdResult, Exit, Failure, Global};
 use crate::up::Signals;
 
-pub(crate) use scheduler::{How, settings};
-pub(crate) use way::Way;
+pub(crate) use cluster_args::ClusterArgs;
+pub(crate) use scheduler::{SchedulingArgs, settings};
 
-/// What runs in a cluster.
+/// Commands that run in a cluster.
 #[derive(Subcommand)]
 pub(crate) enum Kube {
-    /// Run the scheduler: it gives a node to every pod with its schedulerName.
+    /// Run the scheduler for pods with its schedulerName.
     ///
     /// Example: berth kube scheduler --kubeconfig ~/.kube/config --namespace default
-    Scheduler(Box<scheduler::SchedulerFlags>),
-    /// Run the admission webhook: it shares the pods of a workload between on-demand and spot nodes.
+    Scheduler(Box<scheduler::SchedulerArgs>),
+    /// Run the admission webhook, which splits the pods of a workload between on-demand and spot
+    /// nodes.
     ///
     /// Example: berth kube webhook --namespace berth-system --data-dir webhook-data
-    Webhook(Box<webhook::WebhookFlags>),
+    Webhook(Box<webhook::WebhookArgs>),
 }
 
 impl Kube {
-    /// Runs until a signal ends it, and says how it ended.
+    /// Runs until a signal, and returns the exit code.
     pub(crate) fn run(self, global: &Global) -> ExitCode {
         let done = match self {
             Self::Scheduler(flags) => flags.run(),
@@ -51,16 +52,15 @@ impl Kube {
     }
 }
 
-/// A token that the first signal cancels. The second ends the process at once: whoever sends it does
-/// not want to wait.
+/// A token that the first signal cancels. The second signal ends the process at once.
 fn stop_by_signal() -> CmdResult<CancellationToken> {
     let stop = CancellationToken::new();
-    let told = stop.clone();
+    let started = stop.clone();
     let mut signals = Signals::new()?;
     tokio::spawn(async move {
         let why = signals.next().await;
         tracing::info!(why, "stopping; a second signal does not wait");
-        told.cancel();
+        started.cancel();
         let why = signals.next().await;
         tracing::warn!(why, "stopped without waiting");
         std::process::exit(1);
@@ -68,14 +68,15 @@ fn stop_by_signal() -> CmdResult<CancellationToken> {
     Ok(stop)
 }
 
-/// An address that cannot be had, and what to do about it.
-fn not_had(flag: &str, at: SocketAddr, error: &std::io::Error) -> Failure {
+/// A failure to bind an address, with a remedy.
+fn address_failure(flag: &str, at: SocketAddr, error: &std::io::Error) -> Failure {
     let other = format!("{}:{}", at.ip(), at.port().saturating_add(1));
     let failure =
-        Failure::new(Exit::Failed, format!("{flag} is {at}, which cannot be had: {error}"));
+        Failure::new(Exit::Failed, format!("{flag} is {at}, which cannot be used: {error}"));
     match error.kind() {
-        ErrorKind::AddrInUse => failure
-            .remedy(format!("stop the program that has it, or name another, as in {flag} {other}")),
+        ErrorKind::AddrInUse => failure.remedy(format!(
+            "stop the program that uses it, or choose another, such as {flag} {other}"
+        )),
         ErrorKind::PermissionDenied => {
             failure.accepted("ports from 1024; those below are for root")
         }

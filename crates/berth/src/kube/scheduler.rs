@@ -1,31 +1,31 @@
-//! `berth kube scheduler`: flags, what a person reads when it has started, and its end.
+//! `berth kube scheduler`: arguments, output and shutdown.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use berth_engine::Policy;
-use berth_kube::cluster::{Missing, Settings};
-use berth_kube::lease::Candidate;
+use berth_kube::cluster::{self, Settings};
+use berth_kube::leader_election::Candidate;
 use berth_kube::probes::Probes;
 use berth_kube::scheduler::{self, Options};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
-use super::way::{Log, Way, Who};
-use super::{not_had, stop_by_signal};
+use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs};
+use super::{address_failure, stop_by_signal};
 use crate::cmdutil::{CmdResult, Exit, Failure, chain};
 
-/// Flags of `berth kube scheduler`.
+/// Arguments of `berth kube scheduler`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct SchedulerFlags {
+pub(crate) struct SchedulerArgs {
     #[command(flatten)]
-    way: Way,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    who: Who,
+    identity: IdentityArgs,
     #[command(flatten)]
-    how: How,
-    /// The Lease in our namespace by which replicas agree on who schedules.
+    scheduling: SchedulingArgs,
+    /// Lease for leader election, in the namespace of this process.
     #[arg(
         long,
         env = "BERTH_KUBE_LEASE_NAME",
@@ -33,10 +33,10 @@ pub(crate) struct SchedulerFlags {
         default_value = "berth-scheduler"
     )]
     lease_name: String,
-    /// There is only this one: schedule without asking for a Lease.
+    /// Schedule without leader election; there must be only this replica.
     #[arg(long, env = "BERTH_KUBE_NO_LEADER_ELECTION")]
     no_leader_election: bool,
-    /// Where /livez, /readyz, /metrics and explanations of pods are answered.
+    /// Address of /livez, /readyz, /metrics and explanations of pods.
     #[arg(
         long,
         env = "BERTH_KUBE_PROBES",
@@ -44,30 +44,30 @@ pub(crate) struct SchedulerFlags {
         default_value = "0.0.0.0:8081"
     )]
     probes: SocketAddr,
-    /// Where agents of autoscaled virtual machines ask for permits, as in 0.0.0.0:10299. Nowhere when
-    /// not given.
+    /// Address where agents of autoscaled virtual machines request permits, such as 0.0.0.0:10299;
+    /// default: none.
     #[arg(long, env = "BERTH_KUBE_WIRE_LISTEN", value_name = "ADDRESS:PORT")]
     wire_listen: Option<SocketAddr>,
-    /// Pods that are bound at once.
+    /// Maximum number of pods bound concurrently.
     #[arg(long, env = "BERTH_KUBE_BIND_CONCURRENCY", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     bind_concurrency: u32,
-    /// Pods that are evicted at once from nodes that are being emptied.
+    /// Maximum number of pods evicted concurrently from draining nodes.
     #[arg(long, env = "BERTH_KUBE_EVICT_CONCURRENCY", value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     evict_concurrency: u32,
     #[command(flatten)]
-    log: Log,
+    log: LogArgs,
 }
 
-/// How pods are placed.
+/// How pods are scheduled.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct How {
-    /// The schedulerName by which pods ask for it.
+pub(crate) struct SchedulingArgs {
+    /// The schedulerName of the pods to schedule.
     #[arg(long, env = "BERTH_KUBE_NAME", value_name = "NAME", default_value = "berth")]
     pub(crate) name: String,
-    /// How nodes are scored: the name of a built-in policy, or a file in TOML or JSON.
+    /// Scoring policy: the name of a built-in one, or a TOML or JSON file.
     #[arg(long, env = "BERTH_KUBE_POLICY", value_name = "NAME|FILE", default_value = "balanced")]
     pub(crate) policy: String,
-    /// What becomes of pods that state neither requests nor limits.
+    /// How to treat pods without requests and limits.
     #[arg(
         long,
         env = "BERTH_KUBE_MISSING_REQUESTS",
@@ -78,27 +78,27 @@ pub(crate) struct How {
     pub(crate) missing_requests: MissingRequests,
 }
 
-/// What becomes of pods that do not say what they need.
+/// How to treat pods without requests and limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MissingRequests {
-    /// What is not stated counts as zero.
+    /// Count missing requests as zero.
     #[default]
     Zero,
-    /// They are refused.
+    /// Reject them.
     Refuse,
 }
 
-/// How a cluster is scheduled by these flags.
-pub(crate) fn settings(how: &How) -> CmdResult<Settings> {
-    if how.name.is_empty() {
+/// The settings for these arguments.
+pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
+    if args.name.is_empty() {
         return Err(Failure::usage("--name is empty").accepted("a name such as berth"));
     }
     Ok(Settings {
-        scheduler: how.name.clone(),
-        policy: policy(&how.policy)?,
-        missing: match how.missing_requests {
-            MissingRequests::Zero => Missing::Zero,
-            MissingRequests::Refuse => Missing::Refuse,
+        scheduler: args.name.clone(),
+        policy: policy(&args.policy)?,
+        missing_requests: match args.missing_requests {
+            MissingRequests::Zero => cluster::MissingRequests::Zero,
+            MissingRequests::Refuse => cluster::MissingRequests::Refuse,
         },
     })
 }
@@ -120,9 +120,9 @@ fn policy(name: &str) -> CmdResult<Policy> {
     read.map_err(|error| Failure::usage(format!("--policy is {name}: {}", chain(&error))))
 }
 
-impl SchedulerFlags {
+impl SchedulerArgs {
     pub(super) fn run(self) -> CmdResult {
-        let settings = settings(&self.how)?;
+        let settings = settings(&self.scheduling)?;
         let telemetry = self.log.start()?;
         let runtime = tokio::runtime::Runtime::new()?;
         let outcome = runtime.block_on(self.schedule(settings));
@@ -133,27 +133,27 @@ impl SchedulerFlags {
 
     async fn schedule(self, settings: Settings) -> CmdResult {
         let stop = stop_by_signal()?;
-        let client = self.way.client().await?;
-        let (namespace, identity) = (self.who.namespace(), self.who.identity());
+        let client = self.cluster.client().await?;
+        let (namespace, identity) = (self.identity.namespace(), self.identity.identity());
         let probes = Probes::bind(self.probes).await;
-        let probes = probes.map_err(|error| not_had("--probes", self.probes, &error))?;
+        let probes = probes.map_err(|error| address_failure("--probes", self.probes, &error))?;
         let wire = match self.wire_listen {
             Some(at) => {
                 let bound = TcpListener::bind(at).await;
-                Some(bound.map_err(|error| not_had("--wire-listen", at, &error))?)
+                Some(bound.map_err(|error| address_failure("--wire-listen", at, &error))?)
             }
             None => None,
         };
         let lease = (!self.no_leader_election)
             .then(|| Candidate::new(&namespace, &self.lease_name, &identity));
-        let told = Told {
+        let started = StartupInfo {
             probes: probes.local_addr()?,
             wire: wire.as_ref().and_then(|wire| wire.local_addr().ok()),
             policy: settings.policy.name().to_owned(),
             namespace,
             identity: identity.clone(),
         };
-        for line in self.greeting(&told) {
+        for line in self.startup_lines(&started) {
             println!("{line}");
         }
         let mut options = Options::new(client, settings, &identity);
@@ -165,23 +165,23 @@ impl SchedulerFlags {
             .map_err(|error| Failure::new(Exit::Failed, chain(&error)))
     }
 
-    /// What it is, where it is, and what to do next.
-    fn greeting(&self, told: &Told) -> Vec<String> {
-        let name = &self.how.name;
+    /// What is printed at the start: what runs, where, and what to try next.
+    fn startup_lines(&self, started: &StartupInfo) -> Vec<String> {
+        let name = &self.scheduling.name;
         let replicas = match self.no_leader_election {
-            true => "none beside this one (--no-leader-election)".to_owned(),
+            true => "only this one (--no-leader-election)".to_owned(),
             false => format!(
                 "one leads, by Lease {}/{}; this is {}",
-                told.namespace, self.lease_name, told.identity
+                started.namespace, self.lease_name, started.identity
             ),
         };
         let mut lines =
             vec![format!("Berth {} scheduler for Kubernetes", env!("CARGO_PKG_VERSION"))];
         lines.push(format!("  pods      with schedulerName: {name}"));
-        lines.push(format!("  policy    {}", told.policy));
+        lines.push(format!("  policy    {}", started.policy));
         lines.push(format!("  replicas  {replicas}"));
-        lines.push(format!("  probes    http://{}/readyz and /metrics", told.probes));
-        if let Some(wire) = told.wire {
+        lines.push(format!("  probes    http://{}/readyz and /metrics", started.probes));
+        if let Some(wire) = started.wire {
             lines.push(format!("  wire      http://{wire}/ for agents of virtual machines"));
         }
         let overrides = format!(r#"'{{"spec":{{"schedulerName":"{name}"}}}}'"#);
@@ -192,13 +192,13 @@ impl SchedulerFlags {
         ));
         lines.push("  berth explain pod default/hello".to_owned());
         lines.push(String::new());
-        lines.push("Ctrl-C stops it; bindings that were begun are finished first.".to_owned());
+        lines.push("Ctrl-C stops it; bindings in progress are finished first.".to_owned());
         lines
     }
 }
 
-/// What is known once it has started.
-struct Told {
+/// What is known after the start.
+struct StartupInfo {
     probes: SocketAddr,
     wire: Option<SocketAddr>,
     policy: String,

@@ -1,29 +1,29 @@
-//! `berth kube webhook`: flags, what a person reads when it has started, and its end.
+//! `berth kube webhook`: arguments, output and shutdown.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_kube::webhook::{
-    FailurePolicy, Install, NodeLabel, OnChange, OnError, OnInvalid, OpenError, Options, OwnTls,
-    Reach, Rebuild, TlsSource, Webhook, WebhookError,
+    FailurePolicy, Install, NodeLabel, OnChange, OnError, OnInvalid, OpenError, Options, Reach,
+    Rebuild, SelfSignedTls, TlsSource, Webhook, WebhookError,
 };
 use berth_ledger::Backend;
 use clap::{Args, ValueEnum};
 
-use super::way::{Log, Way, Who, make_private};
-use super::{not_had, stop_by_signal};
+use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, make_private};
+use super::{address_failure, stop_by_signal};
 use crate::cmdutil::{CmdResult, Exit, Failure, chain};
 use crate::up::{Lock, default_data_dir, without_password};
 
-/// Flags of `berth kube webhook`.
+/// Arguments of `berth kube webhook`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct WebhookFlags {
+pub(crate) struct WebhookArgs {
     #[command(flatten)]
-    way: Way,
+    cluster: ClusterArgs,
     #[command(flatten)]
-    who: Who,
-    /// Where admission reviews are taken, over TLS.
+    identity: IdentityArgs,
+    /// Address of the admission endpoint, over TLS.
     #[arg(
         long,
         env = "BERTH_KUBE_LISTEN",
@@ -31,7 +31,7 @@ pub(crate) struct WebhookFlags {
         default_value = "0.0.0.0:8443"
     )]
     listen: SocketAddr,
-    /// Where /livez, /readyz and /metrics are answered.
+    /// Address of /livez, /readyz and /metrics.
     #[arg(
         long,
         env = "BERTH_KUBE_PROBES",
@@ -40,26 +40,26 @@ pub(crate) struct WebhookFlags {
     )]
     probes: SocketAddr,
     #[command(flatten)]
-    rules: Rules,
+    rules: RuleArgs,
     #[command(flatten)]
-    slots: Slots,
+    slots: SlotArgs,
     #[command(flatten)]
-    entry: Entry,
+    registration: RegistrationArgs,
     #[command(flatten)]
-    tls: TlsFlags,
+    tls: TlsArgs,
     #[command(flatten)]
-    log: Log,
+    log: LogArgs,
 }
 
-/// What workloads can ask for, and what becomes of their pods.
+/// Settings of workloads, and how their pods are treated.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
-struct Rules {
-    /// A prefix of the labels and annotations that are read; may be given several times, the first
-    /// wins. cloudpilot.ai and berth.dev when not given.
+struct RuleArgs {
+    /// Prefix of the labels and annotations to read; repeatable, the first wins; default:
+    /// cloudpilot.ai and berth.dev.
     #[arg(long, env = "BERTH_KUBE_PREFIX", value_name = "NAME", value_delimiter = ',')]
     prefix: Vec<String>,
-    /// The label by which nodes say which kind of capacity they are.
+    /// Node label with the capacity type.
     #[arg(
         long,
         env = "BERTH_KUBE_CAPACITY_LABEL",
@@ -78,32 +78,32 @@ struct Rules {
     /// Its value on spot nodes.
     #[arg(long, env = "BERTH_KUBE_SPOT_VALUE", value_name = "VALUE", default_value = "spot")]
     spot_value: String,
-    /// What becomes of a pod whose workload asks for something that means nothing.
+    /// How to treat pods of a workload with an invalid setting.
     #[arg(long, env = "BERTH_KUBE_ON_INVALID", value_enum, default_value_t, value_name = "WHAT")]
-    on_invalid: Then,
-    /// What becomes of a pod when no slot can be given now.
+    on_invalid: OnFailureArg,
+    /// How to treat pods when no slot can be assigned.
     #[arg(long, env = "BERTH_KUBE_ON_ERROR", value_enum, default_value_t, value_name = "WHAT")]
-    on_error: Then,
-    /// What becomes of misplaced pods after a change of the count, unless their workload says.
+    on_error: OnFailureArg,
+    /// How to treat misplaced pods after a change of the count, unless their workload overrides it.
     #[arg(long, env = "BERTH_KUBE_ON_CHANGE", value_enum, default_value_t, value_name = "WHAT")]
-    on_change: Change,
+    on_change: OnChangeArg,
 }
 
-/// Where slots are kept.
+/// Where slots are stored.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Slots")]
-struct Slots {
-    /// Where the embedded database is kept.
+struct SlotArgs {
+    /// Directory of the embedded database.
     #[arg(long, env = "BERTH_KUBE_DATA_DIR", value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
-    /// postgres://USER@HOST/NAME instead of the embedded database; needed for several replicas, and
-    /// used by nothing else.
+    /// postgres://USER@HOST/NAME instead of the embedded database; required for several replicas,
+    /// and used by nothing else.
     #[arg(long, env = "BERTH_KUBE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
-    /// How long a slot is kept for a pod that was admitted and is not seen.
+    /// How long a slot is reserved for an admitted pod that does not appear.
     #[arg(long, env = "BERTH_KUBE_RESERVE_FOR", value_name = "TIME", default_value = "30s", value_parser = seconds)]
     reserve_for: Duration,
-    /// The Lease that says which replica evicts misplaced pods.
+    /// Lease that elects the replica that evicts misplaced pods.
     #[arg(
         long,
         env = "BERTH_KUBE_LEASE_NAME",
@@ -113,11 +113,11 @@ struct Slots {
     lease_name: String,
 }
 
-/// What the API server is told about us.
+/// The registration with the API server.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Entry in the API server")]
-struct Entry {
-    /// The name of the MutatingWebhookConfiguration.
+#[command(next_help_heading = "Registration with the API server")]
+struct RegistrationArgs {
+    /// Name of the MutatingWebhookConfiguration.
     #[arg(
         long,
         env = "BERTH_KUBE_CONFIGURATION",
@@ -125,20 +125,20 @@ struct Entry {
         default_value = "berth-webhook"
     )]
     configuration: String,
-    /// Somebody else makes the MutatingWebhookConfiguration.
+    /// Do not create the MutatingWebhookConfiguration.
     #[arg(long, env = "BERTH_KUBE_NO_INSTALL")]
     no_install: bool,
-    /// The Service in our namespace by which the API server reaches us.
+    /// Service by which the API server reaches the webhook, in its namespace.
     #[arg(long, env = "BERTH_KUBE_SERVICE", value_name = "NAME", default_value = "berth-webhook")]
     service: String,
-    /// Its port.
+    /// Port of the Service.
     #[arg(long, env = "BERTH_KUBE_SERVICE_PORT", value_name = "PORT", default_value_t = 443)]
     service_port: u16,
-    /// How the API server reaches a webhook outside of the cluster, instead of by a Service:
+    /// URL by which the API server reaches a webhook outside the cluster, instead of a Service:
     /// https://HOST:PORT/mutate
     #[arg(long, env = "BERTH_KUBE_EXTERNAL_URL", value_name = "URL")]
     external_url: Option<String>,
-    /// What the API server does when nobody answers.
+    /// What the API server does when the webhook does not answer.
     #[arg(
         long,
         env = "BERTH_KUBE_FAILURE_POLICY",
@@ -146,12 +146,11 @@ struct Entry {
         default_value_t,
         value_name = "WHAT"
     )]
-    failure_policy: Failing,
-    /// How long the API server waits for an answer: 1s to 30s.
+    failure_policy: FailurePolicyArg,
+    /// Timeout of the API server for a review: 1s to 30s.
     #[arg(long, env = "BERTH_KUBE_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = seconds)]
     timeout: Duration,
-    /// A namespace whose pods are never looked at, beside our own and kube-*; may be given several
-    /// times.
+    /// Namespace to exclude, in addition to the webhook's own and kube-*; repeatable.
     #[arg(long, env = "BERTH_KUBE_EXCLUDE_NAMESPACE", value_name = "NAME", value_delimiter = ',')]
     exclude_namespace: Vec<String>,
 }
@@ -159,8 +158,8 @@ struct Entry {
 /// Where the certificate comes from.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Certificate")]
-struct TlsFlags {
-    /// The Secret in our namespace that holds our own authority and certificate.
+struct TlsArgs {
+    /// Secret with the self-signed CA and certificate, in the webhook's namespace.
     #[arg(
         long,
         env = "BERTH_KUBE_TLS_SECRET",
@@ -168,45 +167,45 @@ struct TlsFlags {
         default_value = "berth-webhook-tls"
     )]
     tls_secret: String,
-    /// A further name or address that our own certificate is for; may be given several times.
+    /// Additional name or address of the self-signed certificate; repeatable.
     #[arg(long, env = "BERTH_KUBE_TLS_HOST", value_name = "NAME", value_delimiter = ',')]
     tls_host: Vec<String>,
-    /// A folder with tls.crt and tls.key instead, such as a Secret of cert-manager.
+    /// Directory with tls.crt and tls.key to use instead, such as a mounted Secret of cert-manager.
     #[arg(long, env = "BERTH_KUBE_TLS_DIR", value_name = "FOLDER")]
     tls_dir: Option<PathBuf>,
-    /// With --tls-dir: the authority that the API server is told to trust, in PEM; when not given, the
-    /// caBundle is left to somebody else.
+    /// With --tls-dir: PEM file of the CA for the caBundle; default: the caBundle is left
+    /// unchanged.
     #[arg(long, env = "BERTH_KUBE_CA_FILE", value_name = "FILE", requires = "tls_dir")]
     ca_file: Option<PathBuf>,
 }
 
-/// What becomes of a pod.
+/// How to treat a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Then {
-    /// It is created as it came, with a warning.
+enum OnFailureArg {
+    /// Create it unchanged, with a warning.
     #[default]
     Admit,
-    /// It is refused.
+    /// Reject it.
     Refuse,
 }
 
-/// What becomes of misplaced pods.
+/// How to treat misplaced pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Change {
-    /// They are evicted, one at a time.
+enum OnChangeArg {
+    /// Evict them, one at a time.
     #[default]
     Rebuild,
-    /// They become the cheapest to delete.
+    /// Make them the first to be deleted.
     Lazy,
 }
 
-/// What the API server does when nobody answers.
+/// What the API server does when the webhook does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Failing {
-    /// Pods are created as they came.
+enum FailurePolicyArg {
+    /// Create pods unchanged.
     #[default]
     Ignore,
-    /// Pods are not created.
+    /// Create no pods.
     Fail,
 }
 
@@ -214,7 +213,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     crate::cmdutil::args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
 }
 
-impl WebhookFlags {
+impl WebhookArgs {
     pub(super) fn run(self) -> CmdResult {
         let (options, lock) = self.options()?;
         let telemetry = self.log.start()?;
@@ -227,19 +226,20 @@ impl WebhookFlags {
 
     async fn serve(self, options: Options) -> CmdResult {
         let stop = stop_by_signal()?;
-        let client = self.way.client().await?;
+        let client = self.cluster.client().await?;
         let webhook = Webhook::start(client, options.clone(), stop).await;
-        let webhook = webhook.map_err(|error| self.failed(&error))?;
-        for line in greeting(&options, webhook.address(), webhook.probes()) {
+        let webhook = webhook.map_err(|error| self.to_failure(&error))?;
+        for line in startup_lines(&options, webhook.address(), webhook.probes()) {
             println!("{line}");
         }
-        webhook.wait().await.map_err(|error| self.failed(&error))
+        webhook.wait().await.map_err(|error| self.to_failure(&error))
     }
 
     /// The options, and the lock on the embedded database.
     fn options(&self) -> CmdResult<(Options, Option<Lock>)> {
         let (ledger, lock) = self.slots.backend()?;
-        let mut options = Options::new(&self.who.namespace(), &self.who.identity(), ledger);
+        let mut options =
+            Options::new(&self.identity.namespace(), &self.identity.identity(), ledger);
         options.listen = self.listen;
         options.probes = Some(self.probes);
         if !self.rules.prefix.is_empty() {
@@ -251,31 +251,32 @@ impl WebhookFlags {
             spot: self.rules.spot_value.clone(),
         };
         options.on_invalid = match self.rules.on_invalid {
-            Then::Admit => OnInvalid::Admit,
-            Then::Refuse => OnInvalid::Refuse,
+            OnFailureArg::Admit => OnInvalid::Admit,
+            OnFailureArg::Refuse => OnInvalid::Refuse,
         };
         options.on_error = match self.rules.on_error {
-            Then::Admit => OnError::Ignore,
-            Then::Refuse => OnError::Refuse,
+            OnFailureArg::Admit => OnError::Ignore,
+            OnFailureArg::Refuse => OnError::Refuse,
         };
         options.rebuild = Rebuild {
             on_change: match self.rules.on_change {
-                Change::Rebuild => OnChange::Rebuild,
-                Change::Lazy => OnChange::Lazy,
+                OnChangeArg::Rebuild => OnChange::Rebuild,
+                OnChangeArg::Lazy => OnChange::Lazy,
             },
             lease: self.slots.lease_name.clone(),
             ..Rebuild::default()
         };
         options.reserve_for = self.slots.reserve_for;
-        options.timeout = self.entry.timeout;
-        options.reach = match &self.entry.external_url {
+        options.timeout = self.registration.timeout;
+        options.reach = match &self.registration.external_url {
             Some(url) => Reach::Url(url.clone()),
-            None => {
-                Reach::Service { name: self.entry.service.clone(), port: self.entry.service_port }
-            }
+            None => Reach::Service {
+                name: self.registration.service.clone(),
+                port: self.registration.service_port,
+            },
         };
-        options.install = self.entry.install();
-        options.exclude_namespaces.clone_from(&self.entry.exclude_namespace);
+        options.install = self.registration.install();
+        options.exclude_namespaces.clone_from(&self.registration.exclude_namespace);
         options.tls = self.tls.source();
         options.validate().map_err(|invalid| {
             let line = format!("--{} is {:?}", flag_of(invalid.name), invalid.value);
@@ -284,24 +285,24 @@ impl WebhookFlags {
         Ok((options, lock))
     }
 
-    fn failed(&self, error: &WebhookError) -> Failure {
+    fn to_failure(&self, error: &WebhookError) -> Failure {
         match error {
             WebhookError::Invalid(invalid) => Failure::usage(invalid.to_string()),
-            WebhookError::Connect(error) => super::way::unconnected(error),
+            WebhookError::Connect(error) => super::cluster_args::connect_failure(error),
             WebhookError::Listen { address, source } => {
                 let flag = if *address == self.listen { "--listen" } else { "--probes" };
-                not_had(flag, *address, source)
+                address_failure(flag, *address, source)
             }
-            WebhookError::Desk(OpenError::NotOurs(_)) => Failure::usage(chain(error))
+            WebhookError::SlotStore(OpenError::NotOurs(_)) => Failure::usage(chain(error))
                 .accepted("--database-url: a database that nothing else uses"),
-            WebhookError::Desk(_) => Failure::new(Exit::Unreachable, chain(error))
+            WebhookError::SlotStore(_) => Failure::new(Exit::Unreachable, chain(error))
                 .remedy("start the database, or name another with --database-url or --data-dir"),
             WebhookError::Ended(_) => Failure::new(Exit::Failed, chain(error)),
         }
     }
 }
 
-/// The flag by which a setting is given.
+/// The flag of an option.
 fn flag_of(setting: &'static str) -> &'static str {
     match setting {
         "node-label" => "capacity-label",
@@ -310,7 +311,7 @@ fn flag_of(setting: &'static str) -> &'static str {
     }
 }
 
-impl Slots {
+impl SlotArgs {
     fn backend(&self) -> CmdResult<(Backend, Option<Lock>)> {
         if let Some(url) = &self.database_url {
             let backend = Backend::parse(url).map_err(|_| {
@@ -334,33 +335,33 @@ impl Slots {
     }
 }
 
-impl Entry {
+impl RegistrationArgs {
     fn install(&self) -> Option<Install> {
         let failure_policy = match self.failure_policy {
-            Failing::Ignore => FailurePolicy::Ignore,
-            Failing::Fail => FailurePolicy::Fail,
+            FailurePolicyArg::Ignore => FailurePolicy::Ignore,
+            FailurePolicyArg::Fail => FailurePolicy::Fail,
         };
         (!self.no_install).then(|| Install { name: self.configuration.clone(), failure_policy })
     }
 }
 
-impl TlsFlags {
+impl TlsArgs {
     fn source(&self) -> TlsSource {
         match &self.tls_dir {
             Some(folder) => {
                 TlsSource::Files { folder: folder.clone(), ca_file: self.ca_file.clone() }
             }
-            None => TlsSource::Own(OwnTls {
+            None => TlsSource::SelfSigned(SelfSignedTls {
                 secret: self.tls_secret.clone(),
                 hosts: self.tls_host.clone(),
-                ..OwnTls::default()
+                ..SelfSignedTls::default()
             }),
         }
     }
 }
 
-/// What it is, where it is, and what to do next.
-fn greeting(options: &Options, at: SocketAddr, probes: Option<SocketAddr>) -> Vec<String> {
+/// What is printed at the start: what runs, where, and what to try next.
+fn startup_lines(options: &Options, at: SocketAddr, probes: Option<SocketAddr>) -> Vec<String> {
     let reached = match &options.reach {
         Reach::Service { name, port } => {
             format!("https://{name}.{}.svc:{port}/mutate", options.namespace)
@@ -373,15 +374,18 @@ fn greeting(options: &Options, at: SocketAddr, probes: Option<SocketAddr>) -> Ve
     };
     let entry = match &options.install {
         Some(install) => format!(
-            "MutatingWebhookConfiguration {}, kept by itself (failurePolicy {})",
+            "MutatingWebhookConfiguration {}, managed by the webhook (failurePolicy {})",
             install.name,
             install.failure_policy.name()
         ),
-        None => "left to somebody else (--no-install)".to_owned(),
+        None => "not managed (--no-install)".to_owned(),
     };
     let tls = match &options.tls {
-        TlsSource::Own(own) => {
-            format!("of its own, in Secret {}/{}, renewed by itself", options.namespace, own.secret)
+        TlsSource::SelfSigned(own) => {
+            format!(
+                "self-signed, in Secret {}/{}, renewed automatically",
+                options.namespace, own.secret
+            )
         }
         TlsSource::Files { folder, .. } => format!("from {}", folder.display()),
     };
@@ -393,16 +397,16 @@ fn greeting(options: &Options, at: SocketAddr, probes: Option<SocketAddr>) -> Ve
         lines.push(format!("  probes    http://{probes}/readyz and /metrics"));
     }
     lines.push(format!("  slots     {slots}"));
-    lines.push(format!("  entry     {entry}"));
-    lines.push(format!("  trust     certificate {tls}"));
+    lines.push(format!("  register  {entry}"));
+    lines.push(format!("  TLS       certificate {tls}"));
     lines.push(format!("  nodes     {} is {} or {}", label.key, label.on_demand, label.spot));
     lines.push(String::new());
-    lines.push("Ready when /readyz says so. Then, for a Deployment of yours:".to_owned());
+    lines.push("When /readyz succeeds, enable it for a Deployment:".to_owned());
     lines.push(format!(
         "  kubectl annotate deployment NAME {prefix}/webhook-scheduler=true {prefix}/webhook-scheduler-max-on-demand-count=3"
     ));
     lines.push("  kubectl get pods -L berth.dev/capacity".to_owned());
     lines.push(String::new());
-    lines.push("Ctrl-C stops it; reviews in flight are answered first.".to_owned());
+    lines.push("Ctrl-C stops it; reviews in progress are answered first.".to_owned());
     lines
 }

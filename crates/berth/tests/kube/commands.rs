@@ -82,8 +82,8 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
     let ask = ["explain", "pod", "default/large", "--scheduler", &probes];
     let (code, table, said) = stage.run(&ask).await;
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("default/large cannot be placed: 0/2 nodes can take it"), "{said}");
-    assert!(table.contains("2 nodes cannot") && table.contains("of 64 asked"), "{table}");
+    assert!(said.contains("default/large has no place: 0/2 nodes are available"), "{said}");
+    assert!(table.contains("2 nodes cannot") && table.contains("of 64 requested"), "{table}");
     let (code, placed, said) =
         stage.run(&["explain", "pod", "small", "--scheduler", &probes]).await;
     assert_eq!(code, Some(0), "{said}");
@@ -133,7 +133,7 @@ async fn the_webhook_shares_out_pods_and_stops_when_told() {
         ("--data-dir", &folder),
     ];
     let running = stage.start(&as_installed("webhook", &replaced)).await;
-    assert!(running.told("entry ").contains("berth-webhook, kept by itself"));
+    assert!(running.told("register ").contains("berth-webhook, managed by the webhook"));
     until_ready(&running).await;
 
     let mut deployment = samples::deployment("default", "web", 5);
@@ -199,7 +199,7 @@ async fn what_cannot_run_says_which_flag_which_value_and_what_would_do() {
         (vec!["kube", "scheduler", "--policy", "packk"], 2, &["--policy", "packk", "balanced"]),
         (vec!["kube", "scheduler", "--bind-concurrency", "0"], 2, &["--bind-concurrency", "0"]),
         (vec!["kube", "scheduler", "--probes", "8081"], 2, &["--probes", "8081"]),
-        (vec!["kube", "scheduler"], 7, &["no API server is known", "--kubeconfig"]),
+        (vec!["kube", "scheduler"], 7, &["no API server configured", "--kubeconfig"]),
         (vec!["explain", "pod", "a/b/c"], 2, &["NAMESPACE/NAME"]),
         (vec!["explain", "pod", "a/b", "--scheduler", "localhost"], 2, &["--scheduler", "http://"]),
     ];
@@ -222,7 +222,10 @@ async fn an_address_that_is_taken_is_named_with_its_flag() {
     let (code, _, said) =
         stage.run(&["kube", "scheduler", "--kubeconfig", &kubeconfig, "--probes", &at]).await;
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&format!("--probes is {at}")) && said.contains("name another"), "{said}");
+    assert!(
+        said.contains(&format!("--probes is {at}")) && said.contains("choose another"),
+        "{said}"
+    );
     let folder = stage.path("data");
     let webhook =
         ["kube", "webhook", "--kubeconfig", &kubeconfig, "--data-dir", &folder, "--listen", &at];

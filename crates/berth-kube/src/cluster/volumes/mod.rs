@@ -1,14 +1,14 @@
-//! Volumes: which claims a pod can have, on which nodes, and who has them. Pure: no I/O, no clock.
+//! Volumes: which claims a pod can use, on which nodes, and which are in use. Pure: no I/O, no clock.
 //!
-//! Kubernetes' rules, with what its pages leave open decided so:
-//! - A claim without a class asks for a volume without one. The API server writes the default class
-//!   into claims that name none, also later; until it has, there is none. Such a claim is bound by
+//! Kubernetes' rules, with these choices where the documentation leaves them open:
+//! - A claim without a class requests a volume without one. The API server writes the default class
+//!   into claims that name none, even later; until then there is none. Such a claim is bound by
 //!   Kubernetes' volume controller, never from here.
-//! - A claim that names a volume but is not bound to it waits for the volume controller, too.
-//! - A claim with a selector gets only a volume that exists.
+//! - A claim that names a volume but is not bound to it also waits for the volume controller.
+//! - A claim with a selector only gets an existing volume.
 //! - A volume that reports no phase is free; one that reports any but `Available` is not.
 //!
-//! Never here: writing anything to the API server. [`Volumes::try_reserve`] says what to write.
+//! Never writes to the API server: [`Volumes::try_reserve`] returns what has to be written.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,34 +20,34 @@ use rustc_hash::FxHashMap;
 
 use super::pod::Key;
 
-mod facts;
-mod holds;
-mod rules;
+mod filters;
+mod objects;
+mod reservations;
 #[cfg(test)]
 mod tests;
 
-use facts::{Capacity, Claim, Class, Pinned, Volume};
-use holds::Holds;
-pub use rules::Prepared;
+pub use filters::PreparedVolumes;
+use objects::{Capacity, Claim, Class, Pinned, Volume};
+use reservations::VolumeReservations;
 
-/// Why a pod's volumes keep it from all nodes or from one.
+/// Why a pod's volumes rule out all nodes or one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Why {
+pub struct VolumeRejection {
     /// A stable code, such as `volume_node_affinity`.
     pub code: &'static str,
-    /// Why, in one line that names the claim.
+    /// The reason in one line that names the claim.
     pub text: String,
     /// What would help.
     pub help: &'static str,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for VolumeRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-/// Everything about volumes.
+/// The state of all volumes, claims and classes.
 #[derive(Clone, Debug, Default)]
 pub struct Volumes {
     claims: FxHashMap<Key, Arc<Claim>>,
@@ -56,22 +56,22 @@ pub struct Volumes {
     capacities: FxHashMap<Key, Capacity>,
     /// Capacities by class and node.
     rooms: FxHashMap<Arc<str>, Pinned<Key>>,
-    /// Drivers whose capacities count.
+    /// Drivers that report their capacity.
     measured: BTreeSet<String>,
-    /// How many volumes of a driver a node takes.
+    /// Attach limits: by node, the drivers and their limits.
     limits: FxHashMap<Arc<str>, Vec<(Arc<str>, i64)>>,
-    /// Volumes that anyone may have, by class and node, the smallest first.
+    /// Unclaimed volumes, by class and node, the smallest first.
     free: FxHashMap<Arc<str>, Pinned<(i64, Arc<str>)>>,
-    /// Volumes that name the claim they are for.
-    promised: FxHashMap<Key, BTreeSet<Arc<str>>>,
-    /// Which claim says that it has a volume. The volume may be seen to say so later.
+    /// Volumes that name the claim they are reserved for.
+    nominated: FxHashMap<Key, BTreeSet<Arc<str>>>,
+    /// The claim that is bound to a volume. The volume may be updated later.
     bound_to: FxHashMap<Arc<str>, Key>,
-    holds: Holds,
-    news: bool,
+    holds: VolumeReservations,
+    changed: bool,
 }
 
 impl Volumes {
-    /// A claim as it is now.
+    /// Adds or updates a claim.
     pub fn put_claim(&mut self, claim: &core::PersistentVolumeClaim) {
         let claim = Claim::read(claim);
         let key = claim.key.clone();
@@ -79,9 +79,9 @@ impl Volumes {
         if old.as_ref().is_some_and(|old| **old == claim) {
             return;
         }
-        self.tell_news();
-        // What was decided for a claim is void for another of its name, and where whoever makes
-        // volumes gave up on the node; it is done where the claim is bound.
+        self.mark_changed();
+        // A decision is void for another claim of the same name, and if the provisioner gave up on the
+        // node; it is carried out when the claim is bound.
         let void = old.as_ref().is_some_and(|old| {
             old.uid != claim.uid || (old.selected.is_some() && claim.selected.is_none())
         });
@@ -101,7 +101,7 @@ impl Volumes {
         self.reattach_claim(&key);
     }
 
-    /// A claim is gone.
+    /// Deletes a claim.
     pub fn remove_claim(&mut self, key: &Key) {
         let Some(old) = self.claims.remove(key) else { return };
         self.holds.look_again();
@@ -113,7 +113,7 @@ impl Volumes {
         self.reattach_claim(key);
     }
 
-    /// A volume as it is now.
+    /// Adds or updates a volume.
     pub fn put_volume(&mut self, volume: &core::PersistentVolume) {
         let volume = Volume::read(volume);
         let name = Arc::clone(&volume.name);
@@ -121,13 +121,13 @@ impl Volumes {
         if old.as_ref().is_some_and(|old| **old == volume) {
             return;
         }
-        self.tell_news();
+        self.mark_changed();
         if let Some(old) = old {
             self.unlist(&old);
         }
         let claim = volume.claim.as_ref().map(|(key, _)| key.clone());
         self.volumes.insert(Arc::clone(&name), Arc::new(volume));
-        // Somebody else was quicker: whoever held it will be told by the API server.
+        // Another claim got the volume: binding the pod will fail at the API server.
         if let (Some(taker), Some(claim)) = (self.holds.taker(&name).cloned(), &claim)
             && taker != *claim
         {
@@ -137,7 +137,7 @@ impl Volumes {
         self.reattach_volume(&name);
     }
 
-    /// A volume is gone.
+    /// Deletes a volume.
     pub fn remove_volume(&mut self, name: &str) {
         let Some(old) = self.volumes.remove(name) else { return };
         self.holds.look_again();
@@ -148,18 +148,18 @@ impl Volumes {
         self.reattach_volume(name);
     }
 
-    /// A class as it is now.
+    /// Adds or updates a class.
     pub fn put_class(&mut self, class: &storage::StorageClass) {
         let class = Class::read(class);
         if self.classes.get(&class.name).is_some_and(|old| **old == class) {
             return;
         }
-        self.tell_news();
+        self.mark_changed();
         self.classes.insert(Arc::clone(&class.name), Arc::new(class));
         self.reattach_all();
     }
 
-    /// A class is gone.
+    /// Deletes a class.
     pub fn remove_class(&mut self, name: &str) {
         if self.classes.remove(name).is_some() {
             self.holds.look_again();
@@ -167,24 +167,24 @@ impl Volumes {
         }
     }
 
-    /// What a node says of its drivers.
+    /// Adds or updates the drivers of a node.
     pub fn put_csi_node(&mut self, node: &storage::CSINode) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let limits = facts::limits(node);
+        let limits = objects::limits(node);
         let old = self.limits.insert(name.into(), limits);
-        self.news |= old.as_ref() != self.limits.get(name);
+        self.changed |= old.as_ref() != self.limits.get(name);
     }
 
-    /// A node says nothing of its drivers any more, and so has no limits.
+    /// Deletes the drivers of a node, which then has no limits.
     pub fn remove_csi_node(&mut self, name: &str) {
-        self.news |= self.limits.remove(name).is_some_and(|limits| !limits.is_empty());
+        self.changed |= self.limits.remove(name).is_some_and(|limits| !limits.is_empty());
     }
 
-    /// A driver as it is now.
+    /// Adds or updates a driver.
     pub fn put_csi_driver(&mut self, driver: &storage::CSIDriver) {
         let name = driver.metadata.name.as_deref().unwrap_or_default();
         if driver.spec.storage_capacity == Some(true) {
-            // One more thing to ask for lets nothing fit that did not.
+            // A further condition makes no pod schedulable.
             self.measured.insert(name.to_owned());
             self.holds.look_again();
         } else {
@@ -192,30 +192,30 @@ impl Volumes {
         }
     }
 
-    /// A driver is gone; what it says of its capacity counts no more.
+    /// Deletes a driver; its capacities do not count any more.
     pub fn remove_csi_driver(&mut self, name: &str) {
-        self.news |= self.measured.remove(name);
+        self.changed |= self.measured.remove(name);
     }
 
-    /// What a driver can make in a part of the cluster.
+    /// Adds or updates what a driver can provision in a part of the cluster.
     pub fn put_csi_capacity(&mut self, capacity: &storage::CSIStorageCapacity) {
         let key = Key::of(&capacity.metadata);
         let capacity = Capacity::read(capacity);
         let old = self.take_capacity(&key);
-        // Less room for the same nodes lets nothing fit that did not.
-        self.news |= old.is_none_or(|old| !capacity.is_at_most(&old));
+        // Less capacity for the same nodes makes no pod schedulable.
+        self.changed |= old.is_none_or(|old| !capacity.is_at_most(&old));
         let rooms = self.rooms.entry(Arc::clone(&capacity.class)).or_default();
         rooms.insert(&capacity.pin, &key);
         self.capacities.insert(key, capacity);
     }
 
-    /// A driver says nothing any more of a part of the cluster.
+    /// Deletes what a driver can provision in a part of the cluster.
     pub fn remove_csi_capacity(&mut self, key: &Key) {
         self.take_capacity(key);
     }
 
-    fn tell_news(&mut self) {
-        self.news = true;
+    fn mark_changed(&mut self) {
+        self.changed = true;
         self.holds.look_again();
     }
 
@@ -228,19 +228,18 @@ impl Volumes {
         Some(old)
     }
 
-    /// Whether something was told since the last call that may let a pod fit that did not. Only
-    /// pods that use claims are concerned.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    /// Whether anything since the last call may make a pod with claims schedulable.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
-    /// Puts a volume where those look that may have it.
+    /// Adds a volume to the index in which claims look for it.
     fn list(&mut self, name: &str) {
         let Some(volume) = self.volumes.get(name).cloned() else { return };
         self.unlist(&volume);
         let name = Arc::clone(&volume.name);
         if let Some((claim, _)) = &volume.claim {
-            self.promised.entry(claim.clone()).or_default().insert(name);
+            self.nominated.entry(claim.clone()).or_default().insert(name);
             return;
         }
         let taken = self.bound_to.contains_key(&name) || self.holds.taker(&name).is_some();
@@ -252,11 +251,11 @@ impl Volumes {
 
     fn unlist(&mut self, volume: &Volume) {
         if let Some((claim, _)) = &volume.claim
-            && let Some(promised) = self.promised.get_mut(claim)
+            && let Some(nominated) = self.nominated.get_mut(claim)
         {
-            promised.remove(&volume.name);
-            if promised.is_empty() {
-                self.promised.remove(claim);
+            nominated.remove(&volume.name);
+            if nominated.is_empty() {
+                self.nominated.remove(claim);
             }
         }
         if let Some(free) = volume.class.as_ref().and_then(|class| self.free.get_mut(class)) {

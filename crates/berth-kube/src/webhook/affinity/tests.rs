@@ -155,7 +155,7 @@ fn nothing_that_the_user_wrote_is_lost() {
 
 #[test]
 fn a_spec_that_leaves_one_kind_is_known() {
-    let only = |class| Leaves::Only(class);
+    let only = |class| AllowedCapacity::Only(class);
     let (on_demand, spot) = (only(CapacityType::OnDemand), only(CapacityType::Spot));
     let key = "node.kubernetes.io/capacity";
     let selector = |value: &str| json!({ "nodeSelector": { key: value } });
@@ -165,25 +165,25 @@ fn a_spec_that_leaves_one_kind_is_known() {
         json!({ "affinity": { "nodeAffinity": { REQUIRED: { "nodeSelectorTerms": terms } } } })
     };
     let cases = [
-        (json!({}), Leaves::Both),
+        (json!({}), AllowedCapacity::Both),
         (selector("spot"), spot),
         (selector("on-demand"), on_demand),
-        (selector("reserved"), Leaves::Neither),
+        (selector("reserved"), AllowedCapacity::Neither),
         (term("In", json!(["spot"])), spot),
         (term("In", json!(["spot", "reserved"])), spot),
-        (term("In", json!(["spot", "on-demand"])), Leaves::Both),
+        (term("In", json!(["spot", "on-demand"])), AllowedCapacity::Both),
         (term("NotIn", json!(["spot"])), on_demand),
-        (term("NotIn", json!(["spot", "on-demand"])), Leaves::Neither),
-        (term("Exists", Value::Null), Leaves::Both),
-        (term("DoesNotExist", Value::Null), Leaves::Neither),
-        (term("Gt", json!(["3"])), Leaves::Neither),
+        (term("NotIn", json!(["spot", "on-demand"])), AllowedCapacity::Neither),
+        (term("Exists", Value::Null), AllowedCapacity::Both),
+        (term("DoesNotExist", Value::Null), AllowedCapacity::Neither),
+        (term("Gt", json!(["3"])), AllowedCapacity::Neither),
     ];
     for (spec, expected) in cases {
-        assert_eq!(leaves(&spec, &NodeLabel::default()), expected, "{spec}");
+        assert_eq!(allowed_capacity(&spec, &NodeLabel::default()), expected, "{spec}");
     }
     let mut both = term("In", json!(["spot"]));
     both["nodeSelector"] = json!({ key: "on-demand" });
-    assert_eq!(leaves(&both, &NodeLabel::default()), Leaves::Neither);
+    assert_eq!(allowed_capacity(&both, &NodeLabel::default()), AllowedCapacity::Neither);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn numbers_as_kinds_are_compared_as_numbers() {
     let terms = json!([{ "matchExpressions": [expression] }]);
     let spec =
         json!({ "affinity": { "nodeAffinity": { REQUIRED: { "nodeSelectorTerms": terms } } } });
-    assert_eq!(leaves(&spec, &label), Leaves::Only(CapacityType::OnDemand));
+    assert_eq!(allowed_capacity(&spec, &label), AllowedCapacity::Only(CapacityType::OnDemand));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A certificate that somebody else keeps in files, such as a Secret of cert-manager that is mounted
-//! as a folder. It is read again now and then, and taken up when it changed.
+//! A certificate in files that another program maintains, such as a mounted Secret of cert-manager. The
+//! files are read periodically, and a change takes effect without a restart.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,18 +10,18 @@ use tokio_util::sync::CancellationToken;
 use super::{TlsError, server_config};
 use crate::webhook::server::Certificate;
 
-/// How often files are read. The kubelet takes about a minute to show what changed.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often files are read. The kubelet takes about a minute to update them.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was read.
+/// The content of the files.
 #[derive(Clone, PartialEq, Eq)]
-struct Read {
+struct CertificateFiles {
     certificate: Vec<u8>,
     key: Vec<u8>,
     authority: Option<String>,
 }
 
-async fn read(folder: &Path, ca_file: Option<&Path>) -> Result<Read, TlsError> {
+async fn read(folder: &Path, ca_file: Option<&Path>) -> Result<CertificateFiles, TlsError> {
     let file = async |path: PathBuf| {
         tokio::fs::read(&path).await.map_err(|source| {
             let path = path.display().to_string();
@@ -38,10 +38,10 @@ async fn read(folder: &Path, ca_file: Option<&Path>) -> Result<Read, TlsError> {
         None => None,
     };
     let certificate = file(folder.join("tls.crt")).await?;
-    Ok(Read { certificate, key: file(folder.join("tls.key")).await?, authority })
+    Ok(CertificateFiles { certificate, key: file(folder.join("tls.key")).await?, authority })
 }
 
-/// Serves with what is in the files until it is told to stop.
+/// Serves with the certificate in the files until stopped.
 pub(in crate::webhook) async fn follow_files(
     folder: PathBuf,
     ca_file: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub(in crate::webhook) async fn follow_files(
     trusted: watch::Sender<Option<String>>,
     stop: CancellationToken,
 ) {
-    let mut last: Option<Read> = None;
+    let mut last: Option<CertificateFiles> = None;
     let place = folder.display().to_string();
     loop {
         match read(&folder, ca_file.as_deref()).await {
@@ -58,19 +58,19 @@ pub(in crate::webhook) async fn follow_files(
                     Ok(config) => {
                         certificate.set(config);
                         trusted.send_replace(found.authority.clone());
-                        tracing::info!(place, "the certificate was read");
+                        tracing::info!(place, "certificate loaded");
                         last = Some(found);
                     }
-                    // Files may change one after the other: the next look finds both.
-                    Err(error) => tracing::warn!(%error, place, "the certificate cannot be used"),
+                    // Files may change one after the other: the next pass reads both.
+                    Err(error) => tracing::warn!(%error, place, "invalid certificate"),
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the certificate cannot be read"),
+            Err(error) => tracing::warn!(%error, "failed to read certificate"),
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The serving certificate: of our own making and kept in a Secret, or from files that somebody
-//! else keeps. Either way it is taken up while the webhook serves.
+//! The serving certificate: self-signed and stored in a Secret, or from files. Changes take effect
+//! without a restart.
 
 mod files;
-mod own;
 mod secret;
+mod self_signed;
 
 use std::sync::Arc;
 
@@ -13,47 +13,47 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
 pub(super) use files::follow_files;
-pub(super) use secret::{SecretKeeper, follow_secret};
+pub(super) use secret::{CertificateSecret, follow_secret};
 
-/// A certificate that cannot be used.
+/// A certificate cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{path} cannot be read")]
+    #[error("failed to read {path}")]
     File {
-        /// Which.
+        /// The file.
         path: String,
         /// Why.
         source: std::io::Error,
     },
-    /// There is no certificate or key in it.
-    #[error("{place} holds no {what} in PEM")]
+    /// A certificate or key is missing.
+    #[error("{place} contains no {what} in PEM format")]
     Content {
-        /// Where it was looked for.
+        /// Where it was expected.
         place: String,
-        /// What was looked for.
+        /// What is missing.
         what: &'static str,
     },
-    /// They do not belong together, or are of a kind that is not supported.
-    #[error("the certificate and its key cannot be used together")]
+    /// Certificate and key do not match, or their type is not supported.
+    #[error("certificate and key cannot be used together")]
     Unusable(#[source] rustls::Error),
-    /// A certificate cannot be made.
-    #[error("a certificate cannot be made")]
+    /// A certificate cannot be created.
+    #[error("failed to create a certificate")]
     Make(#[from] rcgen::Error),
     /// The Secret cannot be read or written.
-    #[error("Secret {name} cannot be kept")]
+    #[error("failed to read or write Secret {name}")]
     Secret {
         /// Its name.
         name: String,
         /// Why.
         source: Box<kube::Error>,
     },
-    /// Others kept changing it.
-    #[error("Secret {0} changes again and again; is another program keeping it?")]
+    /// Other writers keep changing the Secret.
+    #[error("Secret {0} changed on every attempt; is another program managing it?")]
     Contended(String),
 }
 
-/// What the server needs of a certificate and its key.
+/// The TLS configuration for a certificate and its key.
 fn server_config(place: &str, certificate: &[u8], key: &[u8]) -> Result<ServerConfig, TlsError> {
     let missing = |what| TlsError::Content { place: place.to_owned(), what };
     let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)

@@ -1,5 +1,5 @@
-//! The Secret that replicas share: made by whoever comes first, read by all, renewed by whoever
-//! looks when it is due. Every write names the version it replaces, so two cannot undo each other.
+//! The Secret that replicas share: created by the first one, read by all, renewed by the first that finds
+//! it due. Every write is guarded by the resource version, so replicas cannot undo each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,36 +14,36 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::own::{Held, Pair};
+use super::self_signed::{CertificateSet, PemPair};
 use super::{TlsError, server_config};
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::Certificate;
-use crate::webhook::settings::OwnTls;
+use crate::webhook::settings::SelfSignedTls;
 
-/// How often a write is tried when others are faster.
+/// Attempts at a write that conflicts with other replicas.
 const TRIES: u32 = 10;
 
-/// Keeps the certificates in their Secret.
-pub(in crate::webhook) struct SecretKeeper {
+/// Maintains the certificates in their Secret.
+pub(in crate::webhook) struct CertificateSecret {
     api: Api<Secret>,
-    settings: OwnTls,
+    settings: SelfSignedTls,
     hosts: Vec<String>,
     metrics: Arc<Metrics>,
 }
 
-impl SecretKeeper {
+impl CertificateSecret {
     pub(in crate::webhook) fn new(
         client: Client,
         namespace: &str,
-        settings: OwnTls,
+        settings: SelfSignedTls,
         hosts: Vec<String>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self { api: Api::namespaced(client, namespace), settings, hosts, metrics }
     }
 
-    /// The certificates as they should be now, made or renewed if need be.
-    async fn current(&self, now: Timestamp) -> Result<Held, TlsError> {
+    /// The current certificates, created or renewed if necessary.
+    async fn current(&self, now: Timestamp) -> Result<CertificateSet, TlsError> {
         let name = self.settings.secret.as_str();
         let failed = |source: kube::Error| TlsError::Secret {
             name: name.to_owned(),
@@ -51,24 +51,24 @@ impl SecretKeeper {
         };
         for _ in 0..TRIES {
             let stored = self.api.get_opt(name).await.map_err(failed)?;
-            let held = stored.as_ref().and_then(read);
-            let wanted = match &held {
-                Some(held) => held.renewed(&self.hosts, &self.settings, now)?,
-                None => Some(Held::new(&self.hosts, &self.settings, now)?),
+            let set = stored.as_ref().and_then(read);
+            let wanted = match &set {
+                Some(set) => set.renew_if_due(&self.hosts, &self.settings, now)?,
+                None => Some(CertificateSet::new(&self.hosts, &self.settings, now)?),
             };
             let Some(wanted) = wanted else {
-                if let Some(held) = held {
-                    return Ok(held);
+                if let Some(set) = set {
+                    return Ok(set);
                 }
                 continue;
             };
             let written = self.write(stored, &wanted).await;
             match written {
                 Ok(()) => {
-                    tracing::info!(secret = name, "the certificates are renewed");
+                    tracing::info!(secret = name, "certificates renewed");
                     return Ok(wanted);
                 }
-                // Another replica was faster: take what it made.
+                // Another replica was faster: use its certificates.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -76,7 +76,7 @@ impl SecretKeeper {
         Err(TlsError::Contended(name.to_owned()))
     }
 
-    async fn write(&self, stored: Option<Secret>, held: &Held) -> Result<(), kube::Error> {
+    async fn write(&self, stored: Option<Secret>, set: &CertificateSet) -> Result<(), kube::Error> {
         let name = self.settings.secret.as_str();
         let params = PostParams::default();
         match stored {
@@ -90,13 +90,12 @@ impl SecretKeeper {
                     ..ObjectMeta::default()
                 };
                 let type_ = Some("kubernetes.io/tls".to_owned());
-                let secret =
-                    Secret { metadata, type_, data: Some(data(held)), ..Secret::default() };
+                let secret = Secret { metadata, type_, data: Some(data(set)), ..Secret::default() };
                 self.api.create(&params, &secret).await.map(drop)
             }
             Some(mut secret) => {
-                // The version stays in: if another wrote meanwhile, this is refused.
-                secret.data = Some(data(held));
+                // The resource version guards against overwriting a concurrent change.
+                secret.data = Some(data(set));
                 self.api.replace(name, &params, &secret).await.map(drop)
             }
         }
@@ -105,86 +104,86 @@ impl SecretKeeper {
 
 const STATE: &str = "berth.json";
 
-fn data(held: &Held) -> BTreeMap<String, ByteString> {
+fn data(set: &CertificateSet) -> BTreeMap<String, ByteString> {
     let mut data = BTreeMap::new();
     let mut put = |key: &str, text: &str| {
         data.insert(key.to_owned(), ByteString(text.as_bytes().to_vec()));
     };
-    put("tls.crt", &held.serving.certificate);
-    put("tls.key", &held.serving.key);
-    put("ca.crt", &held.authority.certificate);
-    put("ca.key", &held.authority.key);
-    if let Some(next) = &held.next {
+    put("tls.crt", &set.serving.certificate);
+    put("tls.key", &set.serving.key);
+    put("ca.crt", &set.authority.certificate);
+    put("ca.key", &set.authority.key);
+    if let Some(next) = &set.next {
         put("next-ca.crt", &next.certificate);
         put("next-ca.key", &next.key);
     }
-    if let Some(old) = &held.old {
+    if let Some(old) = &set.old {
         put("old-ca.crt", old);
     }
-    put(STATE, &serde_json::to_string(&held.times).unwrap_or_default());
+    put(STATE, &serde_json::to_string(&set.schedule).unwrap_or_default());
     data
 }
 
-/// What is stored, if it is ours and can be read.
-fn read(secret: &Secret) -> Option<Held> {
+/// The stored certificates, if they are complete and valid.
+fn read(secret: &Secret) -> Option<CertificateSet> {
     let data = secret.data.as_ref()?;
     let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
     let pair = |name: &str| {
         let (certificate, key) = (text(&format!("{name}.crt"))?, text(&format!("{name}.key"))?);
-        Some(Pair { certificate, key })
+        Some(PemPair { certificate, key })
     };
-    let held = Held {
+    let set = CertificateSet {
         authority: pair("ca")?,
         serving: pair("tls")?,
         next: pair("next-ca"),
         old: text("old-ca.crt"),
-        times: serde_json::from_str(&text(STATE)?).ok()?,
+        schedule: serde_json::from_str(&text(STATE)?).ok()?,
     };
-    // What cannot be served with is made anew.
-    let (certificate, key) = (held.serving.certificate.as_bytes(), held.serving.key.as_bytes());
+    // An unusable certificate is replaced.
+    let (certificate, key) = (set.serving.certificate.as_bytes(), set.serving.key.as_bytes());
     server_config("the Secret", certificate, key).ok()?;
-    Some(held)
+    Some(set)
 }
 
-/// Serves with what the Secret says, renews it when it is due, and tells whom to trust, until it is
-/// told to stop.
+/// Serves with the certificate of the Secret, renews it when it is due, and publishes the CA bundle,
+/// until stopped.
 pub(in crate::webhook) async fn follow_secret(
-    keeper: SecretKeeper,
+    reconciler: CertificateSecret,
     certificate: Certificate,
     trusted: watch::Sender<Option<String>>,
     stop: CancellationToken,
 ) {
-    let mut last: Option<Held> = None;
-    // Another replica may renew it, or somebody delete it: then all must take up the new one at once.
-    let only = format!("metadata.name={}", keeper.settings.secret);
-    let events = watcher(keeper.api.clone(), watcher::Config::default().fields(&only));
+    let mut last: Option<CertificateSet> = None;
+    // Another replica may renew it, or it may be deleted: the change must take effect at once.
+    let only = format!("metadata.name={}", reconciler.settings.secret);
+    let events = watcher(reconciler.api.clone(), watcher::Config::default().fields(&only));
     let mut events = std::pin::pin!(events.default_backoff());
     loop {
-        match keeper.current(Timestamp::now()).await {
-            Ok(held) => {
-                // Whom to trust goes out first: what is served must be trusted.
-                let bundle = held.bundle();
+        match reconciler.current(Timestamp::now()).await {
+            Ok(set) => {
+                // The CA bundle is published first: what is served must be trusted.
+                let bundle = set.bundle();
                 trusted.send_if_modified(|now| {
                     let changed = now.as_ref() != Some(&bundle);
                     *now = Some(bundle.clone());
                     changed
                 });
-                if last.as_ref().is_none_or(|last| last.serving != held.serving) {
-                    serve(&certificate, &held);
+                if last.as_ref().is_none_or(|last| last.serving != set.serving) {
+                    serve(&certificate, &set);
                 }
-                let ends = held.times.certificate_end.as_second();
-                keeper.metrics.certificate_ends.set(ends);
-                keeper.metrics.authority_ends.set(held.times.authority_end.as_second());
-                last = Some(held);
+                let ends = set.schedule.certificate_end.as_second();
+                reconciler.metrics.certificate_expiry.set(ends);
+                reconciler.metrics.ca_expiry.set(set.schedule.authority_end.as_second());
+                last = Some(set);
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, source, "the certificates cannot be kept now");
+                tracing::warn!(%error, source, "failed to maintain certificates; retrying");
             }
         }
-        // Until there is one, nobody can be answered.
+        // Without a certificate, no request can be answered.
         let pause = if last.is_some() {
-            keeper.settings.look_every
+            reconciler.settings.check_interval
         } else {
             std::time::Duration::from_secs(1)
         };
@@ -196,11 +195,11 @@ pub(in crate::webhook) async fn follow_secret(
     }
 }
 
-fn serve(certificate: &Certificate, held: &Held) {
-    let (chain, key) = (held.serving.certificate.as_bytes(), held.serving.key.as_bytes());
+fn serve(certificate: &Certificate, set: &CertificateSet) {
+    let (chain, key) = (set.serving.certificate.as_bytes(), set.serving.key.as_bytes());
     match server_config("the Secret", chain, key) {
         Ok(config) => certificate.set(config),
-        Err(error) => tracing::error!(%error, "the certificate cannot be served with"),
+        Err(error) => tracing::error!(%error, "invalid certificate in Secret"),
     }
 }
 
@@ -211,11 +210,11 @@ mod tests {
     #[test]
     fn what_is_stored_reads_back_as_it_was() {
         let hosts = vec!["berth-webhook.berth.svc".to_owned()];
-        let settings = OwnTls::default();
-        let mut held = Held::new(&hosts, &settings, Timestamp::now()).unwrap();
-        held.old = Some(held.authority.certificate.clone());
-        let mut secret = Secret { data: Some(data(&held)), ..Secret::default() };
-        assert_eq!(read(&secret), Some(held));
+        let settings = SelfSignedTls::default();
+        let mut set = CertificateSet::new(&hosts, &settings, Timestamp::now()).unwrap();
+        set.old = Some(set.authority.certificate.clone());
+        let mut secret = Secret { data: Some(data(&set)), ..Secret::default() };
+        assert_eq!(read(&secret), Some(set));
         secret.data.as_mut().unwrap().insert("tls.key".to_owned(), ByteString(b"x".to_vec()));
         assert_eq!(read(&secret), None, "a key that is none");
     }

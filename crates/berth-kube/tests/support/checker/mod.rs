@@ -9,7 +9,7 @@
 
 mod facts;
 mod final_state;
-mod neighbours;
+mod pod_affinity;
 mod quantity;
 mod requests;
 mod rules;

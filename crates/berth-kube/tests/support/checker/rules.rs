@@ -6,7 +6,7 @@ use super::facts::{Node, Pod, clash};
 use super::requests::Amounts;
 use super::selector::{list, text, tolerates};
 use super::world::World;
-use super::{Violation, neighbours, spread, volumes};
+use super::{Violation, pod_affinity, spread, volumes};
 
 /// What is wrong with a pod on a node.
 pub(crate) struct Found<'a> {
@@ -41,7 +41,7 @@ pub(crate) fn placement(world: &World, pod: &Pod, node: &str) -> Vec<Violation> 
     }
     facts(pod, at, &mut found);
     load(world, pod, at, &mut found);
-    neighbours::check(world, pod, at, &mut found);
+    pod_affinity::check(world, pod, at, &mut found);
     spread::check(world, pod, at, &mut found);
     volumes::check(world, pod, at, &mut found);
     found.all

@@ -12,7 +12,7 @@ fn a_bound_volume_keeps_its_pod_where_its_affinity_says() {
     assert_eq!(world.verdict(&web, &node("n2", "a")), Err("volume_node_affinity"));
     assert_eq!(
         world.text(&web, &node("n2", "a")),
-        "claim prod/data: volume v1 is not for this node"
+        "claim prod/data: the node affinity of volume v1 excludes it"
     );
     assert_eq!(world.0.reserve(&web, &node("n1", "a")), VolumePlan::default());
 }
@@ -57,11 +57,11 @@ fn a_volume_that_is_smaller_than_asked_is_not_taken() {
     assert_eq!(world.verdict(&web, &n1), Err("no_volume"));
     assert_eq!(
         world.text(&web, &n1),
-        "claim prod/data: 10Gi of class local, the largest that is free here has 9Gi"
+        "claim prod/data: 10Gi of class local, the largest unclaimed volume here has 9Gi"
     );
     assert_eq!(
         world.text(&web, &node("n2", "a")),
-        "claim prod/data: 10Gi of class local, no volume is free here"
+        "claim prod/data: 10Gi of class local, no unclaimed volume here"
     );
     world.local("v1", "n1", "10Gi");
     assert_eq!(world.verdict(&web, &n1), Ok(()));
@@ -266,7 +266,7 @@ fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
 }
 
 #[test]
-fn a_claim_that_is_made_anew_owes_nothing_to_its_predecessor() {
+fn a_claim_that_is_created_again_owes_nothing_to_its_predecessor() {
     let mut world = World::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "10Gi");
@@ -339,7 +339,7 @@ fn a_pod_that_is_put_back_where_it_was_keeps_the_volume_of_its_plan() {
     world.local("v10", "n1", "10Gi");
     world.0.release(&web);
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(binds(&[("data", "v20")])));
-    // Unless somebody else got it in between.
+    // Unless another claim got it in between.
     world.claim(
         "rest",
         "local",

@@ -29,12 +29,12 @@ fn a_claim_that_cannot_be_used_says_why_and_names_itself() {
         (
             Some(("", json!({}))),
             "volume_claim_unbound",
-            "claim prod/data has no class and is not bound to a volume",
+            "claim prod/data has no storage class and is not bound",
         ),
         (
             Some(("", none)),
             "volume_claim_unbound",
-            "claim prod/data has no class and is not bound to a volume",
+            "claim prod/data has no storage class and is not bound",
         ),
         (
             Some(("disk", named)),
@@ -44,7 +44,7 @@ fn a_claim_that_cannot_be_used_says_why_and_names_itself() {
         (
             Some(("gold", json!({}))),
             "volume_class_missing",
-            "claim prod/data is of storage class gold, which does not exist",
+            "storage class gold of claim prod/data does not exist",
         ),
     ];
     for (claim, code, text) in cases {
@@ -99,9 +99,9 @@ fn a_claim_for_one_pod_is_refused_to_the_second_until_the_first_goes() {
     assert_eq!(world.verdict(&second, &n1), Err("volume_claim_in_use"));
     assert_eq!(
         world.text(&second, &n1),
-        "claim prod/data is for one pod (ReadWriteOncePod), and prod/first uses it"
+        "claim prod/data is ReadWriteOncePod and in use by prod/first"
     );
-    // Whoever asks what would be if the first were gone is told so.
+    // As if the first were gone.
     assert!(world.0.prepare_without(&second, &[first.id]).is_ok());
     world.0.release(&first);
     assert_eq!(world.verdict(&second, &n1), Ok(()));
@@ -126,7 +126,7 @@ fn a_claim_that_a_predecessors_own_volume_made_is_not_the_pods() {
     assert_eq!(world.verdict(&web, &n1), Err("volume_claim_foreign"));
     world.claim("web-0-scratch", "disk", &owned_by("web-0"));
     assert_eq!(world.verdict(&web, &n1), Ok(()));
-    // One that nobody's pod made, and that merely has such a name, is an ordinary claim.
+    // A claim without an owner that merely has such a name is an ordinary one.
     world.claim("web-0-scratch", "disk", &json!({}));
     assert_eq!(world.verdict(&web, &n1), Ok(()));
 }
@@ -134,25 +134,25 @@ fn a_claim_that_a_predecessors_own_volume_made_is_not_the_pods() {
 #[test]
 fn only_what_may_let_a_pod_fit_is_news() {
     let mut world = World::new();
-    assert!(world.0.take_news());
-    assert!(!world.0.take_news());
+    assert!(world.0.take_changed());
+    assert!(!world.0.take_changed());
     world.claim("data", "disk", &json!({}));
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
     // The same again, and what no rule looks at.
     world.claim("data", "disk", &json!({"metadata": {"labels": {"seen": "twice"}}}));
     world.class("disk", "disk.csi", &json!({}));
-    assert!(!world.0.take_news());
+    assert!(!world.0.take_changed());
     world.local("v1", "n1", "10Gi");
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
     world.0.remove_volume("v1");
     world.0.remove_claim(&key("data"));
     world.0.remove_class("local");
-    assert!(!world.0.take_news());
+    assert!(!world.0.take_changed());
     // Preemption lifts pods and puts them back; that must not wake those who were refused.
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.claim("data", "disk", &json!({}));
-    world.0.take_news();
+    world.0.take_changed();
     world.0.reserve(&web, &n1);
     world.0.release(&web);
-    assert!(!world.0.take_news());
+    assert!(!world.0.take_changed());
 }

@@ -28,7 +28,7 @@ fn a_node_takes_as_many_volumes_of_a_driver_as_it_says() {
     world.0.reserve(&bound_pod("one", "n1", &["a"]), &n1);
     let two = pod("two", &["b", "c"]);
     assert_eq!(world.verdict(&two, &n1), Err("volume_attach_limit"));
-    assert_eq!(world.text(&two, &n1), "disk.csi has 1 of 2 volumes attached, 2 more are asked for");
+    assert_eq!(world.text(&two, &n1), "disk.csi has 1 of 2 volumes attached, 2 more requested");
     assert_eq!(world.verdict(&two, &n2), Ok(()), "a node that says nothing has no limit");
     assert_eq!(world.verdict(&pod("three", &["b"]), &n1), Ok(()));
     world.0.release(&bound_pod("one", "n1", &["a"]));
@@ -124,11 +124,11 @@ fn limits_are_looked_at_as_if_some_pods_were_gone() {
 fn a_limit_that_goes_is_news() {
     let mut world = World::new();
     limit(&mut world, "n1", Some(1));
-    world.0.take_news();
+    world.0.take_changed();
     limit(&mut world, "n1", Some(1));
-    assert!(!world.0.take_news());
+    assert!(!world.0.take_changed());
     limit(&mut world, "n1", None);
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
     world.0.remove_csi_node("n1");
-    assert!(!world.0.take_news(), "it had none");
+    assert!(!world.0.take_changed(), "it had none");
 }

@@ -40,7 +40,7 @@ fn a_class_restricted_to_zones_makes_volumes_there_only() {
     assert_eq!(world.verdict(&web, &node("n3", "c")), Err("volume_topology"));
     assert_eq!(
         world.text(&web, &node("n3", "c")),
-        "claim prod/data: class disk makes no volumes here"
+        "claim prod/data: class disk provisions no volumes here"
     );
     world.class("disk", "disk.csi", &json!({"allowedTopologies": [{}]}));
     assert_eq!(world.verdict(&web, &node("n1", "a")), Err("volume_topology"));
@@ -67,7 +67,7 @@ fn a_claim_whose_volume_is_being_made_for_a_node_fits_there_only() {
     assert_eq!(world.verdict(&web, &node("n2", "a")), Err("volume_other_node"));
     assert_eq!(
         world.text(&web, &node("n2", "a")),
-        "claim prod/data: its volume is being made for node n1"
+        "claim prod/data: its volume is being provisioned for node n1"
     );
     // What is being made is not replaced by what is free.
     assert_eq!(world.0.try_reserve(&web, &node("n1", "a")), Ok(makes(&["data"])));
@@ -104,12 +104,12 @@ fn what_a_driver_can_still_make_counts_if_it_says_that_it_measures() {
     let (n1, n2) = (node("n1", "a"), node("n2", "b"));
     world.claim("data", "disk", &json!({}));
     capacity(&mut world, "a", "a", &json!({"capacity": "9Gi"}));
-    assert_eq!(world.verdict(&web, &n1), Ok(()), "nobody asked it to measure");
+    assert_eq!(world.verdict(&web, &n1), Ok(()), "the driver does not report capacity");
     driver(&mut world, true);
     assert_eq!(world.verdict(&web, &n1), Err("no_volume_capacity"));
     assert_eq!(
         world.text(&web, &n1),
-        "claim prod/data: 10Gi of class disk, the largest that can be made here: 9Gi"
+        "claim prod/data: 10Gi of class disk, the largest that can be provisioned here: 9Gi"
     );
     assert_eq!(world.verdict(&web, &n2), Err("no_volume_capacity"), "nothing is known of it");
     capacity(&mut world, "b", "b", &json!({"capacity": "10Gi"}));
@@ -129,21 +129,21 @@ fn what_a_driver_can_still_make_counts_if_it_says_that_it_measures() {
 fn a_capacity_that_grows_is_news_and_one_that_shrinks_or_goes_is_none() {
     let mut world = World::new();
     capacity(&mut world, "a", "a", &json!({"capacity": "9Gi"}));
-    world.0.take_news();
+    world.0.take_changed();
     capacity(&mut world, "a", "a", &json!({"capacity": "8Gi"}));
-    assert!(!world.0.take_news());
+    assert!(!world.0.take_changed());
     capacity(&mut world, "a", "a", &json!({"capacity": "10Gi"}));
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
     capacity(&mut world, "a", "b", &json!({"capacity": "10Gi"}));
-    assert!(world.0.take_news(), "for other nodes");
+    assert!(world.0.take_changed(), "for other nodes");
     world.0.remove_csi_capacity(&Key::new("storage", "a"));
-    assert!(!world.0.take_news());
+    assert!(!world.0.take_changed());
     driver(&mut world, true);
     world.claim("data", "disk", &json!({}));
     assert_eq!(world.verdict(&pod("web", &["data"]), &node("n1", "b")), Err("no_volume_capacity"));
-    world.0.take_news();
+    world.0.take_changed();
     world.0.remove_csi_driver("disk.csi");
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
 }
 
 #[test]
@@ -156,9 +156,9 @@ fn a_claim_whose_maker_gave_up_on_the_node_may_go_elsewhere() {
     let selected =
         json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n1"}}});
     world.claim("data", "disk", &selected);
-    world.0.take_news();
+    world.0.take_changed();
     assert_eq!(world.verdict(&pod("next", &["data"]), &n2), Err("volume_other_node"));
     world.claim("data", "disk", &json!({}));
-    assert!(world.0.take_news());
+    assert!(world.0.take_changed());
     assert_eq!(world.verdict(&pod("next", &["data"]), &n2), Ok(()));
 }

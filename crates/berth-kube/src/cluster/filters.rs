@@ -1,0 +1,347 @@
+//! The filters: [`first_failure`] is the one function that decides whether a node can take a pod.
+//!
+//! Choice, re-check, preemption, gangs, drains and explanations all use it. The scan finds candidates
+//! by bits and columns, which is fast; a candidate has to pass here before it is reserved. Filters
+//! never score and never change anything.
+
+use std::sync::Arc;
+
+use super::Cluster;
+use super::node::{Effect, untolerated};
+use super::node_store::{NodeEntry, is_cordon};
+use super::pod_affinity::{SetId, TermId};
+use super::pod_store::PodEntry;
+use super::resources::{Resources, format_amount};
+use super::topology::NO_DOMAIN;
+use super::topology_spread::PreparedSpread;
+use super::volumes;
+
+/// Why a node cannot take a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FilterFailure {
+    /// The name of the rule.
+    pub(super) rule: Arc<str>,
+    /// Its stable code.
+    pub(super) code: &'static str,
+    /// The reason, with both numbers where there are two.
+    pub(super) text: String,
+    /// By how much it missed, in thousandths of the request; absent where there is no such number.
+    pub(super) short: Option<i64>,
+}
+
+/// A pod prepared for the filters.
+pub(super) struct PreparedPod<'a> {
+    /// The pod.
+    pub(super) entry: &'a PodEntry,
+    /// Its topology spread constraints.
+    pub(super) spread: Vec<PreparedSpread>,
+    /// Its volumes.
+    pub(super) volumes: volumes::PreparedVolumes,
+    /// Whether no pod matches its required affinity anywhere, and it would match itself.
+    pub(super) is_first_match: bool,
+}
+
+type Filter = fn(&Cluster, &PreparedPod<'_>, usize, &NodeEntry) -> Option<FilterFailure>;
+
+/// Every filter, in order: node facts first, then other pods, then resources.
+pub(super) const FILTERS: [Filter; 10] = [
+    cordoned,
+    taints,
+    node_affinity,
+    anti_affinity,
+    others_anti_affinity,
+    affinity,
+    spread,
+    nominated,
+    load,
+    volume_filters,
+];
+
+/// The first filter that rejects a node, if any.
+pub(super) fn first_failure(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+) -> Option<FilterFailure> {
+    let Some(entry) = cluster.nodes.get(index).filter(|entry| !entry.deleted) else {
+        return failure("node", "node_gone", "the node was deleted".to_owned());
+    };
+    FILTERS.iter().find_map(|rule| rule(cluster, prepared, index, entry))
+}
+
+/// Every filter that rejects a node, in order.
+pub(super) fn all_failures(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+) -> Vec<FilterFailure> {
+    let Some(entry) = cluster.nodes.get(index) else { return Vec::new() };
+    FILTERS.iter().filter_map(|rule| rule(cluster, prepared, index, entry)).collect()
+}
+
+fn failure(rule: &str, code: &'static str, text: String) -> Option<FilterFailure> {
+    Some(FilterFailure { rule: rule.into(), code, text, short: None })
+}
+
+/// The domain of a node, for messages.
+fn domain(entry: &NodeEntry, key: &str) -> String {
+    match entry.node.labels.get(key) {
+        Some(value) => format!("{key}={value}"),
+        None => format!("the node without label {key}"),
+    }
+}
+
+fn matching_pods(count: u32, entry: &NodeEntry, key: &str) -> String {
+    let many = if count == 1 { "" } else { "s" };
+    format!("{count} matching pod{many} in {}", domain(entry, key))
+}
+
+fn hard(effect: Effect) -> bool {
+    effect != Effect::PreferNoSchedule
+}
+
+fn cordoned(
+    _: &Cluster,
+    prepared: &PreparedPod<'_>,
+    _: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let tolerations = &prepared.entry.pod.node_requirements.tolerations;
+    let taint = entry.taints.iter().find(|it| is_cordon(it))?;
+    if tolerations.iter().any(|it| it.tolerates(taint)) {
+        return None;
+    }
+    failure("cordoned", "node_cordoned", "the node is cordoned".to_owned())
+}
+
+fn taints(
+    _: &Cluster,
+    prepared: &PreparedPod<'_>,
+    _: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let counts = |effect| hard(effect);
+    let tolerations = &prepared.entry.pod.node_requirements.tolerations;
+    let others = entry.taints.iter().filter(|it| !is_cordon(it));
+    let taint = others.into_iter().find(|it| {
+        counts(it.effect) && untolerated(std::slice::from_ref(it), tolerations, counts).is_some()
+    })?;
+    failure("taints", "taint_not_tolerated", format!("taint {taint} is not tolerated"))
+}
+
+fn node_affinity(
+    _: &Cluster,
+    prepared: &PreparedPod<'_>,
+    _: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let (node_requirements, node) = (&prepared.entry.pod.node_requirements, &entry.node);
+    let missing =
+        node_requirements.labels.iter().find(|(key, value)| node.labels.get(key) != Some(value));
+    if let Some((key, value)) = missing {
+        let has = node.labels.get(key).map_or("is missing".to_owned(), |it| format!("is {it}"));
+        let text = format!("label {key} {has}, nodeSelector requires {value}");
+        return failure("node-selector", "node_selector_no_match", text);
+    }
+    if node_requirements.nodes.matches(&node.name, &node.labels) {
+        return None;
+    }
+    let text = "no required node affinity term matches".to_owned();
+    failure("node-affinity", "node_affinity_no_match", text)
+}
+
+fn others_anti_affinity(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let set = cluster.affinity.set(prepared.entry.pod_terms.set)?;
+    let terms = set.terms.iter().filter_map(|id| cluster.affinity.term(*id));
+    let near = terms.filter(|term| term.anti_affinity_total > 0).map(|term| {
+        let count = term.anti_affinity_in(cluster.topologies.domain(term.topology, index));
+        (count, cluster.topologies.key(term.topology))
+    });
+    // Terms are numbered in order of appearance; the message must not depend on that.
+    let (count, key) = near.filter(|(count, _)| *count > 0).max()?;
+    let text = matching_pods(count, entry, key);
+    failure("anti-affinity-of-others", "anti_affinity_of_others", text)
+}
+
+fn anti_affinity(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    for id in &prepared.entry.pod_terms.anti_affinity {
+        let Some(term) = cluster.affinity.term(*id) else { continue };
+        let count = term.matching_in(cluster.topologies.domain(term.topology, index));
+        if count > 0 {
+            let key = cluster.topologies.key(term.topology);
+            let text = matching_pods(count, entry, key);
+            return failure("pod-anti-affinity", "pod_anti_affinity", text);
+        }
+    }
+    None
+}
+
+fn affinity(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    for id in &prepared.entry.pod_terms.required_affinity {
+        let Some(term) = cluster.affinity.term(*id) else { continue };
+        let number = cluster.topologies.domain(term.topology, index);
+        let key = cluster.topologies.key(term.topology);
+        if number == NO_DOMAIN {
+            let text = format!("it lacks label {key}, the topology key of the pod's affinity");
+            return failure("pod-affinity", "pod_affinity", text);
+        }
+        if !prepared.is_first_match && term.matching_in(number) == 0 {
+            let text = format!("no matching pod in {}", domain(entry, key));
+            return failure("pod-affinity", "pod_affinity", text);
+        }
+    }
+    None
+}
+
+fn spread(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    for constraint in prepared.spread.iter().filter(|it| it.hard) {
+        let Some(spread) = cluster.spreads.get(constraint.id) else { continue };
+        let number = cluster.topologies.domain(constraint.topology, index);
+        let key = cluster.topologies.key(constraint.topology);
+        if number == NO_DOMAIN {
+            let text = format!("it lacks label {key}, the topology key of the spread constraint");
+            return failure("topology-spread", "topology_spread", text);
+        }
+        let count = spread.in_domain(number);
+        if count > constraint.limit {
+            let (here, most) = (domain(entry, key), constraint.max_skew);
+            let least = match (constraint.domains, constraint.min_domains) {
+                (few, many) if few < many => {
+                    format!("with {few} of {many} domains (minDomains) the minimum counts as 0")
+                }
+                _ => format!("the minimum is {}", constraint.least),
+            };
+            let text = format!("{count} matching pod(s) in {here}, {least}, maxSkew is {most}");
+            return failure("topology-spread", "topology_spread", text);
+        }
+    }
+    None
+}
+
+/// Pods of at least this priority that are nominated to the node.
+fn nominated_ahead<'a>(
+    cluster: &'a Cluster,
+    prepared: &'a PreparedPod<'_>,
+    index: usize,
+) -> impl Iterator<Item = &'a PodEntry> {
+    let pod = &prepared.entry.pod;
+    let others = cluster.nominated_to(index);
+    others.filter(|it| it.pod.uid != pod.uid && it.pod.priority >= pod.priority)
+}
+
+/// Pods nominated to the node count for affinity and spreading as if they were there.
+fn nominated(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let mut others: Vec<&PodEntry> = nominated_ahead(cluster, prepared, index).collect();
+    others.sort_unstable_by(|a, b| a.pod.key.cmp(&b.pod.key));
+    let here = |id: &TermId, set: SetId| {
+        let term = cluster.affinity.term(*id);
+        cluster.affinity.is_match(set, *id)
+            && term.is_some_and(|it| cluster.topologies.domain(it.topology, index) != NO_DOMAIN)
+    };
+    let own = &prepared.entry.pod_terms;
+    for other in &others {
+        if own.anti_affinity.iter().any(|id| here(id, other.pod_terms.set)) {
+            let text =
+                format!("{} is nominated to it, which the pod must not be near", other.pod.key);
+            return failure("pod-anti-affinity", "pod_anti_affinity", text);
+        }
+        if other.pod_terms.anti_affinity.iter().any(|id| here(id, own.set)) {
+            let text =
+                format!("{} is nominated to it, which must not be near such pods", other.pod.key);
+            return failure("anti-affinity-of-others", "anti_affinity_of_others", text);
+        }
+    }
+    let hard = prepared.spread.iter().filter(|it| it.hard && !others.is_empty());
+    for (constraint, spread) in hard.filter_map(|it| Some((it, cluster.spreads.get(it.id)?))) {
+        let sets = others.iter().filter_map(|it| cluster.affinity.set(it.pod_terms.set));
+        let more = sets.filter(|set| spread.counts_at(set, index)).count();
+        let more = i64::try_from(more).unwrap_or(i64::MAX);
+        let domain = cluster.topologies.domain(constraint.topology, index);
+        if more > 0 && spread.in_domain(domain) + more > constraint.limit_with(spread, domain, more)
+        {
+            let here = self::domain(entry, cluster.topologies.key(constraint.topology));
+            let text = format!("{here} would have too many with the pods nominated to the node");
+            return failure("topology-spread", "topology_spread", text);
+        }
+    }
+    None
+}
+
+/// Pod count, host ports and resources, including pods nominated to the node.
+fn load(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    index: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let pod = &prepared.entry.pod;
+    let mut nominated: Option<(i64, Resources)> = None;
+    let mut clash = pod.ports.iter().find(|it| entry.ports.iter().any(|used| used.clashes(it)));
+    for other in nominated_ahead(cluster, prepared, index) {
+        let sum = nominated.get_or_insert_with(|| (0, entry.used.clone()));
+        sum.0 += 1;
+        sum.1.add(&other.requested, 1);
+        let clashes = || pod.ports.iter().find(|it| other.pod.ports.iter().any(|p| p.clashes(it)));
+        clash = clash.or_else(clashes);
+    }
+    if let Some(port) = clash {
+        let text = format!("host port {}/{} is in use", port.port, port.protocol);
+        return failure("host-ports", "host_port_in_use", text);
+    }
+    let (more, used) = nominated.as_ref().map_or((0, &entry.used), |(more, used)| (*more, used));
+    let pods = i64::try_from(entry.pods.len()).unwrap_or(i64::MAX).saturating_add(more);
+    if pods >= entry.node.max_pods {
+        let text = format!("{pods} of {} pods", entry.node.max_pods);
+        return failure("pods", "no_capacity_pods", text);
+    }
+    let (name, free, requested) =
+        prepared.entry.requested.first_shortage(used, &entry.node.allocatable)?;
+    let code = match name {
+        "cpu" => "no_capacity_cpu",
+        "memory" => "no_capacity_memory",
+        "ephemeral-storage" => "no_capacity_storage",
+        _ => "no_capacity_extended",
+    };
+    let text = format!(
+        "{} free of {} requested",
+        format_amount(name, free.max(0)),
+        format_amount(name, requested)
+    );
+    let short = requested.saturating_sub(free).saturating_mul(1000).checked_div(requested);
+    Some(FilterFailure { rule: name.into(), code, text, short })
+}
+
+fn volume_filters(
+    cluster: &Cluster,
+    prepared: &PreparedPod<'_>,
+    _: usize,
+    entry: &NodeEntry,
+) -> Option<FilterFailure> {
+    let why = cluster.volumes.check(&prepared.volumes, &entry.node).err()?;
+    failure("volumes", why.code, why.text)
+}

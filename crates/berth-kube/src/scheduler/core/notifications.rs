@@ -1,0 +1,82 @@
+//! Publishes why a pod cannot be scheduled, without repeating itself.
+
+use std::sync::Arc;
+
+use super::{LastNotice, SchedulerCore};
+use crate::cluster::PodState;
+use crate::cluster::outcome::Refusal;
+use crate::cluster::pod::Key;
+use crate::scheduler::messages::{Action, UnschedulableNotice};
+use crate::scheduler::queue::{Millis, Moment};
+
+/// The same reason is published again after this time.
+const REPEAT_MS: Millis = 5 * 60_000;
+/// The same reason with other numbers is published again after this time.
+const REPEAT_CHANGED_MS: Millis = 30_000;
+
+impl SchedulerCore {
+    pub(super) fn notify_refusal(
+        &mut self,
+        uid: &Arc<str>,
+        refusal: &Refusal,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let summary = (refusal.code.as_str(), refusal.line.as_str());
+        self.notify_pod(uid, &refusal.pod, summary, || refusal.text(), now, actions);
+    }
+
+    /// Publishes a reason on every pending member of a gang.
+    pub(super) fn notify_gang(
+        &mut self,
+        gang: &Key,
+        summary: (&str, &str),
+        text: &str,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let members = self.gangs.get(gang).into_iter().flat_map(|it| it.keys());
+        // Some members may be reserved, and about to be bound.
+        let pending = |uid: &Arc<str>| {
+            let record = self.pods.get(uid).filter(|it| it.state == PodState::Pending)?;
+            Some((record.key.clone(), Arc::clone(uid)))
+        };
+        let mut members: Vec<(Key, Arc<str>)> = members.filter_map(pending).collect();
+        members.sort();
+        for (key, uid) in members {
+            self.notify_pod(&uid, &key, summary, || text.to_owned(), now, actions);
+        }
+    }
+
+    /// Publishes why a pod cannot be scheduled, unless the same was published recently.
+    pub(super) fn notify_pod(
+        &mut self,
+        uid: &Arc<str>,
+        pod: &Key,
+        (code, line): (&str, &str),
+        text: impl FnOnce() -> String,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let last = self.last_notices.get(uid);
+        let is_due = last.is_none_or(|last| {
+            let elapsed = now.millis.saturating_sub(last.at);
+            let interval = match (last.code == code, last.line == line) {
+                (true, true) => REPEAT_MS,
+                (true, false) => REPEAT_CHANGED_MS,
+                (false, _) => 0,
+            };
+            elapsed >= interval
+        });
+        if !is_due {
+            return;
+        }
+        let first = last.is_none();
+        let last = LastNotice { code: code.to_owned(), line: line.to_owned(), at: now.millis };
+        self.last_notices.insert(Arc::clone(uid), last);
+        let version = self.pods.get(uid).and_then(|record| record.version);
+        let (pod, uid) = (pod.clone(), Arc::clone(uid));
+        let notice = UnschedulableNotice { pod, uid, message: text(), version, first };
+        actions.push(Action::NotifyUnschedulable(notice));
+    }
+}

@@ -1,0 +1,111 @@
+//! Schedules the entries at the head of the queue.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::SchedulerCore;
+use crate::cluster::PodState;
+use crate::cluster::outcome::{GangOutcome, Outcome};
+use crate::cluster::pod::Key;
+use crate::scheduler::messages::Action;
+use crate::scheduler::metrics::AttemptResult;
+use crate::scheduler::queue::{Moment, QueueKey};
+
+impl SchedulerCore {
+    /// Tries at most `max` queue entries and appends the resulting actions.
+    pub(crate) fn schedule_batch(&mut self, now: Moment, max: usize, actions: &mut Vec<Action>) {
+        if !self.is_active() {
+            return;
+        }
+        self.drain_nodes(now, actions);
+        for _ in 0..max {
+            let Some(entry) = self.queue.pop() else { return };
+            let began = Instant::now();
+            let result = match &entry {
+                QueueKey::Pod(uid) => self.schedule_pod(uid, now, actions),
+                QueueKey::Gang(gang) => self.schedule_gang(gang, now, actions),
+            };
+            self.metrics.record_attempt(result, began.elapsed());
+        }
+    }
+
+    fn schedule_pod(
+        &mut self,
+        uid: &Arc<str>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) -> AttemptResult {
+        let entry = QueueKey::Pod(Arc::clone(uid));
+        match self.cluster.schedule_pod(uid, now.date) {
+            Outcome::Reserved(reservation) => {
+                self.settle_nomination(&reservation, actions);
+                self.mark_reserved(uid);
+                actions.push(Action::Bind(reservation));
+                AttemptResult::Scheduled
+            }
+            Outcome::Preempt(preemption, refusal) => {
+                self.notify_refusal(uid, &refusal, now, actions);
+                self.preempt(entry, preemption, now, actions);
+                AttemptResult::Preempting
+            }
+            Outcome::Refused(refusal) => {
+                self.notify_refusal(uid, &refusal, now, actions);
+                self.expire_nomination(uid, &refusal.pod, now, actions);
+                self.queue.requeue_with_backoff(&entry, now.millis);
+                AttemptResult::Unschedulable
+            }
+            Outcome::NotPending => {
+                self.queue.remove(&entry);
+                AttemptResult::NotPending
+            }
+        }
+    }
+
+    fn schedule_gang(
+        &mut self,
+        gang: &Key,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) -> AttemptResult {
+        let entry = QueueKey::Gang(gang.clone());
+        match self.cluster.schedule_gang(&gang.namespace, &gang.name, now.date) {
+            GangOutcome::Reserved(members) if members.is_empty() => {
+                self.queue.remove(&entry);
+                AttemptResult::NotPending
+            }
+            GangOutcome::Reserved(members) => {
+                for member in &members {
+                    self.settle_nomination(member, actions);
+                    self.mark_reserved(&member.uid);
+                }
+                actions.push(Action::BindGang { gang: gang.clone(), members });
+                AttemptResult::Scheduled
+            }
+            GangOutcome::Incomplete { present, size } => {
+                let line = incomplete_gang(&gang.name, present, size);
+                self.notify_gang(gang, ("gang_incomplete", &line), &line, now, actions);
+                self.queue.requeue_with_backoff(&entry, now.millis);
+                AttemptResult::Unschedulable
+            }
+            GangOutcome::Refused(refusal) => {
+                let summary = (refusal.code.as_str(), refusal.line.as_str());
+                self.notify_gang(gang, summary, &refusal.text(), now, actions);
+                self.queue.requeue_with_backoff(&entry, now.millis);
+                AttemptResult::Unschedulable
+            }
+        }
+    }
+
+    fn mark_reserved(&mut self, uid: &Arc<str>) {
+        self.last_notices.remove(uid);
+        if let Some(record) = self.pods.get_mut(uid) {
+            record.state = PodState::Reserved;
+        }
+    }
+}
+
+fn incomplete_gang(gang: &str, present: usize, size: usize) -> String {
+    let missing = size.saturating_sub(present);
+    format!("gang {gang} has {present} of {size} pods; waiting for the other {missing}")
+}
