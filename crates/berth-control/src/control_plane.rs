@@ -21,13 +21,12 @@ use crate::error::ControlError;
 use crate::feed::Feed;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
-use crate::moves::drain::{self, Drains};
-use crate::moves::evacuation::Evacuations;
-use crate::moves::migration::Migrations;
-use crate::moves::volume::{self, VolumeMoves};
 use crate::placer::Placer;
 use crate::settings::Settings;
-use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
+use crate::state::{
+    Degradations, Drains, Evacuations, Heartbeats, Migrations, PermitCache, PermitSigner, Queue,
+    VolumeMoves, drains, volume_moves,
+};
 use crate::workload::WorkloadKey;
 
 /// Everything a handler needs.
@@ -221,10 +220,10 @@ impl ControlPlane {
     /// Has reconcilers look at what a changed document concerns.
     pub(crate) fn document_changed(&self, change: &DocumentChange) {
         match change {
-            DocumentChange::Changed(kind, node) if &**kind == drain::KIND => {
+            DocumentChange::Changed(kind, node) if &**kind == drains::KIND => {
                 self.touch_workloads_on(&NodeId::new(node));
             }
-            DocumentChange::Changed(kind, volume) if &**kind == volume::KIND => {
+            DocumentChange::Changed(kind, volume) if &**kind == volume_moves::KIND => {
                 // Workloads that wait may have waited for it.
                 if !self.volume_moves.is_stopping(volume) {
                     self.catalog.touch(self.degraded.keys());

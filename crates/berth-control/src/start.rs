@@ -17,14 +17,14 @@ use crate::feed::Feed;
 use crate::liveness;
 use crate::maintenance::{MaintenanceConfig, MaintenanceWorker};
 use crate::metrics::Metrics;
-use crate::moves::drain::{self, Drains};
-use crate::moves::migration::{self, Migrations};
-use crate::moves::volume::{self, VolumeMoves};
-use crate::moves::{evacuation, relief};
+use crate::moves::{drain, evacuation, migration, relief, volume};
 use crate::placer::{Placer, PlacerOptions};
 use crate::queue;
 use crate::settings::Settings;
-use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
+use crate::state::{
+    Degradations, Drains, Evacuations, Heartbeats, Migrations, PermitCache, PermitSigner, Queue,
+    VolumeMoves,
+};
 use crate::workloads;
 
 /// How a control plane is started.
@@ -89,7 +89,7 @@ impl ControlPlane {
             migrations: Arc::new(Migrations::default()),
             permit_cache: PermitCache::default(),
             permit_signer: PermitSigner::load(&ledger)?,
-            evacuations: crate::moves::evacuation::Evacuations::default(),
+            evacuations: Evacuations::default(),
             degraded: Degradations::default(),
             listening_since: std::sync::atomic::AtomicI64::new(now().as_second()),
             mostly_silent: std::sync::atomic::AtomicBool::new(false),

@@ -13,9 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::moves::drain::DrainRecord;
-use crate::moves::migration::MigrationRecord;
-use crate::moves::volume::VolumeMoveRecord;
+use crate::state::{DrainRecord, MigrationRecord, VolumeMoveRecord};
 
 /// The version of the document that this Berth writes and reads.
 pub const SCHEMA: u32 = 1;

@@ -18,10 +18,8 @@ use super::dump::{
     ClaimDump, ClassDump, Copies, GroupDump, NodeDump, PolicyDump, QuotaDump, StoredRecord,
     TenantUseDump, WorkloadDump,
 };
-use crate::moves::drain::DrainRecord;
-use crate::moves::migration::{self, MigrationRecord};
-use crate::moves::volume::VolumeMoveRecord;
-use crate::moves::{drain, volume};
+use crate::state::{DrainRecord, MigrationRecord, VolumeMoveRecord};
+use crate::state::{drains, migrations, volume_moves};
 
 /// Tables that are read.
 const TABLES: [&str; 11] = [
@@ -238,15 +236,15 @@ impl Rows {
     fn document(&mut self, row: DocumentRow) -> Taken {
         let (id, revision) = (row.id, row.rev);
         match row.kind.as_str() {
-            migration::KIND if id != migration::GUARD => {
+            migrations::KIND if id != migrations::GUARD => {
                 let record = parse("document", &row.body)?;
                 self.migrations.push(StoredRecord { id, revision, record });
             }
-            drain::KIND => {
+            drains::KIND => {
                 let record = parse("document", &row.body)?;
                 self.drains.push(StoredRecord { id, revision, record });
             }
-            volume::KIND => {
+            volume_moves::KIND => {
                 let record = parse("document", &row.body)?;
                 self.volume_moves.push(StoredRecord { id, revision, record });
             }

@@ -4,7 +4,7 @@ use berth_engine::elastic::{Account, ElasticSettings, Holding, Size, Sums};
 use berth_ledger::Role;
 
 use crate::catalog::{CatalogState, NodeEntry};
-use crate::moves::migration::Migrations;
+use crate::state::Migrations;
 
 /// What of a node is reserved, uncertain and lacking, as of now.
 #[must_use]

@@ -8,8 +8,8 @@ use berth_engine::{InstanceId, InstanceRequest, NodeId, RebalanceInstance};
 use berth_ledger::ClaimState;
 
 use super::history::MoveHistory;
-use super::migration::Migrations;
 use crate::catalog::ClaimEntry;
+use crate::state::Migrations;
 
 /// An instance as planners of moves see it: its claim, and its earlier moves.
 #[derive(Clone, Debug)]

@@ -20,6 +20,7 @@ use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult, describe_guard};
 use crate::placer::{Actor, MoveAnswer, MoveRequest};
+use crate::state::StepRefusal;
 
 /// Most fixes that are suggested for one refusal.
 const MAX_FIXES: usize = 3;
@@ -42,17 +43,6 @@ pub(super) enum StepOutcome {
     Outdated,
     /// The ledger did not answer.
     Unknown(LedgerError),
-}
-
-/// Why an instance cannot leave its node now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StepRefusal {
-    /// A stable code.
-    pub(super) code: String,
-    /// The same in one sentence.
-    pub(super) message: String,
-    /// What would help.
-    pub(super) unblock: Vec<String>,
 }
 
 /// Suggested fixes for an instance that no node can take.

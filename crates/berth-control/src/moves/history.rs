@@ -4,7 +4,7 @@ use berth_api::MigrationState;
 use berth_engine::elastic::MigrationSettings;
 use berth_engine::{InstanceId, NodeId};
 
-use super::migration::{MigrationRecord, Migrations, StoredMigration};
+use crate::state::migrations::{MigrationRecord, Migrations, StoredMigration};
 
 /// Longest rest after a failure.
 const LONGEST_REST_S: i64 = 86_400;

@@ -1,12 +1,12 @@
 //! Moving instances and volumes from one node to another.
 //!
-//! Planners look at the state of the fleet and say what should move and why; they do no I/O.
-//! [`drain`] empties nodes, [`relief`] takes load off nodes above their watermark, [`rebalance`]
-//! finds better places on request, and [`evacuation`] says whether nodes could be emptied. All of
-//! them see instances as [`evacuee::Evacuee`]s, try placements in a [`sandbox`], and produce a
-//! [`plan::MovePlan`]: an immutable list of steps with reasons.
+//! Planners look at the state of the fleet and say what should move and why; they do no I/O. They see
+//! instances as `Evacuee`s and try placements in a `sandbox`. [`drain`] empties nodes and [`relief`]
+//! takes load off nodes above their watermark: both produce a `MovePlan`, an immutable list of steps
+//! with reasons. [`rebalance`] returns its plan to the caller, who may review it, so each of its steps
+//! is checked again when it is started. [`evacuation`] only reports whether nodes could be emptied.
 //!
-//! The [`executor`] carries plans out: it restarts an instance elsewhere, stops it, or starts a live
+//! The `executor` carries steps out: it restarts an instance elsewhere, stops it, or starts a live
 //! [`migration`]. Progress is stored in the ledger (the claim itself, and the documents of drains,
 //! migrations and [`volume`] moves), and every write is guarded by a fence or a revision. So any
 //! server can resume what another one started, and several can work at once.

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
-use crate::moves::drain::Drains;
+use crate::state::Drains;
 use crate::workload::Definition;
 
 /// What is needed to say how a member's node stands.

@@ -8,13 +8,11 @@ use berth_engine::NodeId;
 use berth_ledger::{ClaimKey, ClaimState, Role};
 use jiff::Timestamp;
 
-use super::Drains;
-use super::refusals::RefusedMove;
 use super::status::{is_draining, is_kept_by_workload};
 use crate::catalog::{CatalogState, ClaimEntry};
 use crate::moves::evacuee::Evacuee;
-use crate::moves::migration::Migrations;
 use crate::moves::plan::{MovePlan, MoveStep};
+use crate::state::{Drains, Migrations, RefusedMove};
 
 /// Most restarts in one plan: what is restarted is down for as long as it takes to start.
 const MAX_RESTARTS: usize = 16;
@@ -114,7 +112,7 @@ fn is_moved_by_drain(books: &CatalogState, claim: &ClaimEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moves::executor::StepRefusal;
+    use crate::state::StepRefusal;
 
     #[test]
     fn an_instance_is_tried_before_it_is_stopped_and_not_too_often() {

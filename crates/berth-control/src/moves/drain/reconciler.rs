@@ -10,13 +10,13 @@ use std::time::Duration;
 use berth_ledger::LedgerError;
 
 use super::planner::plan;
-use super::refusals::RefusedMove;
 use super::start::{DrainRequest, remove, write};
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::ControlError;
 use crate::moves::executor::{self, StepOutcome};
 use crate::moves::plan::{MoveAction, MoveStep};
+use crate::state::RefusedMove;
 
 /// How long to wait for a change before nodes are checked anyway.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -6,12 +6,12 @@ use berth_engine::{NodeId, NodeState};
 use berth_ledger::{Expect, Op};
 use jiff::Timestamp;
 
-use super::{DrainRecord, KIND};
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::documents::DocumentFollower;
 use crate::error::{ControlError, ControlResult};
 use crate::moves::records;
+use crate::state::drains::{DrainRecord, KIND};
 
 /// How often a write is retried when others change the same drain.
 const TRIES: u32 = 8;

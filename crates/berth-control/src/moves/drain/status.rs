@@ -4,10 +4,10 @@ use berth_api::{Drain, DrainMove, DrainState, MoveState};
 use berth_engine::{NodeId, NodeState};
 use berth_ledger::{ClaimState, Role};
 
-use super::{DrainRecord, Drains};
 use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::moves::executor::suggest_fixes;
+use crate::state::drains::{DrainRecord, Drains};
 
 /// The drain of a node; absent if it is not draining.
 #[must_use]

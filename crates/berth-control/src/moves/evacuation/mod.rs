@@ -9,11 +9,9 @@ mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use berth_api::{DrainMove, Evacuation, NodeEvacuation};
 use berth_engine::{Effort, NodeId, Refusal};
 use jiff::Timestamp;
-use rustc_hash::FxHashMap;
 
 use crate::catalog::ClaimEntry;
 use crate::clock::now;
@@ -27,43 +25,6 @@ const MAX_EXPLAINED: usize = 1000;
 
 /// How often to check whether a round is due, so that a changed setting takes effect soon.
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
-
-/// The results of the last round.
-#[derive(Default)]
-pub struct Evacuations(ArcSwapOption<Round>);
-
-struct Round {
-    at: Timestamp,
-    nodes: FxHashMap<NodeId, NodeEvacuation>,
-}
-
-/// The results of the last round in numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
-    /// Nodes that can be emptied.
-    pub can: usize,
-    /// Nodes that cannot.
-    pub cannot: usize,
-    /// When the round was made.
-    pub at: Timestamp,
-}
-
-impl Evacuations {
-    /// The result for a node; absent before the first round.
-    #[must_use]
-    pub fn of(&self, node: &NodeId) -> Option<NodeEvacuation> {
-        self.0.load().as_ref()?.nodes.get(node).cloned()
-    }
-
-    /// How many nodes can be emptied; absent before the first round.
-    #[must_use]
-    pub fn counts(&self) -> Option<Counts> {
-        let round = self.0.load();
-        let round = round.as_ref()?;
-        let can = round.nodes.values().filter(|node| node.can_be_emptied).count();
-        Some(Counts { can, cannot: round.nodes.len() - can, at: round.at })
-    }
-}
 
 /// Runs a planner in a sandbox, on a thread that may block.
 async fn in_sandbox<T: Send + 'static>(
@@ -161,7 +122,7 @@ pub(crate) async fn run(control: Arc<ControlPlane>) {
         waited = waited.saturating_add(step);
         if every.is_zero() {
             // Checks were switched off: do not serve old results.
-            control.evacuations.0.store(None);
+            control.evacuations.clear();
             continue;
         }
         if waited < every {
@@ -176,7 +137,6 @@ pub(crate) async fn run(control: Arc<ControlPlane>) {
             let node = nodes.into_iter().next()?;
             Some((node, NodeEvacuation { can_be_emptied, message, checked_at }))
         });
-        let round = Round { at, nodes: nodes.collect() };
-        control.evacuations.0.store(Some(Arc::new(round)));
+        control.evacuations.replace(at, nodes.collect());
     }
 }

@@ -10,12 +10,12 @@ use berth_engine::NodeState;
 use berth_engine::workload::HostState;
 use berth_ledger::{Claim, ClaimKey, ClaimState, Expect, Op, Release, Text};
 
-use super::StoredMigration;
-use super::record::{CommitOutcome, MigrationRecord, commit, document};
+use super::record::{CommitOutcome, commit, document};
 use super::start::{fail, hold_target};
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::moves::records;
+use crate::state::migrations::{MigrationRecord, StoredMigration};
 use crate::workloads::HostContext;
 
 /// How long to wait for a change before migrations are checked anyway.

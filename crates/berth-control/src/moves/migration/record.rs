@@ -1,90 +1,14 @@
-//! A migration as stored, and as callers read it.
+//! Migrations as API objects, and how they are stored.
 
 use std::sync::Arc;
 
-use berth_api::{Migration, MigrationReason, MigrationState};
-use berth_engine::elastic::Size;
-use berth_engine::{InstanceId, NodeId};
+use berth_api::Migration;
 use berth_ledger::{Answer, Audited, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments};
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
-use super::KIND;
 use crate::control_plane::{ControlPlane, unexpected};
 use crate::error::{ControlError, ControlResult};
 use crate::moves::records::{Audit, encode};
-
-/// A migration as stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigrationRecord {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The tenant.
-    pub owner: String,
-    /// Where it was.
-    pub source: NodeId,
-    /// Where it goes.
-    pub target: NodeId,
-    /// Its state.
-    pub state: MigrationState,
-    /// Why.
-    pub reason: MigrationReason,
-    /// What it costs.
-    pub cost: u64,
-    /// What it frees on the source.
-    pub frees: Size,
-    /// The fence of the claim that moves, when it was decided.
-    pub fence: i64,
-    /// How much is copied, as reported by agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copied_permille: Option<u16>,
-    /// Why it failed or was cancelled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-    /// When it was decided.
-    pub since: Timestamp,
-    /// When it last changed.
-    pub changed_at: Timestamp,
-}
-
-impl MigrationRecord {
-    /// Whether it is under way.
-    #[must_use]
-    pub const fn is_open(&self) -> bool {
-        !self.state.is_over()
-    }
-
-    /// Whether its target is held, and the instance runs on the source.
-    #[must_use]
-    pub const fn is_in_transit(&self) -> bool {
-        matches!(self.state, MigrationState::TargetHeld | MigrationState::Copying)
-    }
-
-    pub(super) fn concerns(&self, node: &NodeId) -> bool {
-        self.source == *node || self.target == *node
-    }
-
-    fn message(&self) -> String {
-        let (source, target) = (&self.source, &self.target);
-        let why = self.why.as_deref().unwrap_or("no reason was given");
-        match self.state {
-            MigrationState::Planned => format!("a place on {target} is about to be held"),
-            MigrationState::TargetHeld => {
-                format!("a place on {target} is held; the agent of {source} is to send it")
-            }
-            MigrationState::Copying => {
-                format!("the agents of {source} and {target} copy it; it runs on {source}")
-            }
-            MigrationState::Switched => {
-                format!("it runs on {target}; the agent of {source} cleans up")
-            }
-            MigrationState::Done => format!("it runs on {target}"),
-            MigrationState::Failed | MigrationState::Cancelled => {
-                format!("it was not moved off {source}: {why}")
-            }
-        }
-    }
-}
+use crate::state::migrations::{KIND, MigrationRecord};
 
 /// A migration as callers read it.
 #[must_use]

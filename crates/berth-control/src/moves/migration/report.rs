@@ -6,11 +6,11 @@ use berth_api::{Migration, MigrationReport, MigrationState, MigrationStep, RunSt
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::{ClaimKey, ClaimState, Expect, Op, Release, Role, Switch, Text};
 
-use super::StoredMigration;
-use super::record::{CommitOutcome, MigrationRecord, commit, document, view};
+use super::record::{CommitOutcome, commit, document, view};
 use super::start::fail;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
+use crate::state::migrations::{MigrationRecord, StoredMigration};
 
 /// How often a report is applied again when others change the migration.
 const TRIES: u32 = 8;

@@ -10,8 +10,7 @@ use berth_ledger::{
 };
 use uuid::Uuid;
 
-use super::record::{CommitOutcome, MigrationRecord, commit, commit_guarded, document, view};
-use super::{GUARD, KIND, StoredMigration};
+use super::record::{CommitOutcome, commit, commit_guarded, document, view};
 use crate::caller::Caller;
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
@@ -19,6 +18,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::fleet_replica::engine_id;
 use crate::moves::records::Audit;
 use crate::moves::sandbox::request_as_charged;
+use crate::state::migrations::{GUARD, KIND, MigrationRecord, StoredMigration};
 
 /// A migration that is to be started.
 #[derive(Clone, Debug)]

@@ -18,8 +18,8 @@ use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::moves::evacuee::Evacuee;
-use crate::moves::migration::Migrations;
 use crate::moves::sandbox::{FleetSnapshot, Sandbox};
+use crate::state::Migrations;
 
 pub use apply::apply;
 

@@ -8,8 +8,7 @@ use berth_api::VolumeMoveState;
 use berth_engine::{InstanceRequest, NodeId, Volume};
 use berth_ledger::{Answer, Claim, ClaimKey, ClaimState, Expect, Op, Outcome, Release, Text};
 
-use super::StoredMove;
-use super::record::{StoppedInstance, VolumeMoveRecord, cache, store};
+use super::record::{cache, store};
 use crate::caller::Caller;
 use crate::control_plane::{ControlPlane, unexpected};
 use crate::documents::Versioned;
@@ -17,6 +16,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::moves::drain::is_kept_by_workload;
 use crate::moves::records;
 use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest};
+use crate::state::volume_moves::{StoppedInstance, StoredMove, VolumeMoveRecord};
 
 /// How long to wait for a change before moves are checked anyway.
 const PERIOD: Duration = Duration::from_secs(1);

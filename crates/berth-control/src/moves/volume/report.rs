@@ -6,10 +6,11 @@ use berth_api::{VolumeMove, VolumeMoveReport, VolumeMoveState, VolumeMoveStep};
 use berth_engine::NodeId;
 use berth_ledger::Expect;
 
-use super::record::{VolumeMoveRecord, store, view};
+use super::record::{store, view};
 use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
+use crate::state::volume_moves::VolumeMoveRecord;
 
 /// How often a report is applied again when others change the move.
 const TRIES: u32 = 8;

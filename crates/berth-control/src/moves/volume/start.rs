@@ -6,13 +6,14 @@ use berth_api::{MoveVolume, VolumeMove, VolumeMoveState};
 use berth_engine::{NodeId, NodeState};
 use berth_ledger::{ClaimKey, Expect};
 
-use super::record::{VolumeMoveRecord, store, view};
+use super::record::{store, view};
 use crate::caller::Caller;
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
 use crate::moves::evacuation;
+use crate::state::volume_moves::VolumeMoveRecord;
 
 fn changed() -> ControlError {
     ControlError::conflict("volume_moving", "the volume's move changed meanwhile; read it again")

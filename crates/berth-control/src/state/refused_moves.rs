@@ -8,27 +8,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use berth_engine::InstanceId;
 use jiff::Timestamp;
 
-use crate::moves::executor::StepRefusal;
-
 /// Seconds after which a move is retried even if no room was made.
 const RETRY_AFTER_S: i64 = 10;
 
+/// Why an instance cannot leave its node now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StepRefusal {
+    /// A stable code.
+    pub(crate) code: String,
+    /// The same in one sentence.
+    pub(crate) message: String,
+    /// What would help.
+    pub(crate) unblock: Vec<String>,
+}
+
 /// A move that could not be made.
 #[derive(Clone, Debug)]
-pub(super) struct RefusedMove {
+pub(crate) struct RefusedMove {
     /// The fence of the claim that was to move.
-    pub(super) fence: i64,
+    pub(crate) fence: i64,
     /// Why.
-    pub(super) refusal: StepRefusal,
+    pub(crate) refusal: StepRefusal,
     /// When it was tried.
-    pub(super) at: Timestamp,
+    pub(crate) at: Timestamp,
     /// How often room had been made by then.
-    pub(super) room: u64,
+    pub(crate) room: u64,
 }
 
 impl RefusedMove {
     /// Whether to try again.
-    pub(super) fn is_due(&self, room: u64, now: Timestamp) -> bool {
+    pub(crate) fn is_due(&self, room: u64, now: Timestamp) -> bool {
         let waited = now.as_second() - self.at.as_second();
         (self.room != room && waited >= 1) || !(0..RETRY_AFTER_S).contains(&waited)
     }
@@ -36,7 +45,7 @@ impl RefusedMove {
 
 /// The last refusal of each instance that is to move.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<BTreeMap<InstanceId, Arc<RefusedMove>>>);
+pub(crate) struct Refusals(Mutex<BTreeMap<InstanceId, Arc<RefusedMove>>>);
 
 impl Refusals {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<InstanceId, Arc<RefusedMove>>> {
@@ -44,20 +53,20 @@ impl Refusals {
     }
 
     /// Why a claim could not be moved; absent if it was not tried or was moved.
-    pub(super) fn get(&self, instance: InstanceId, fence: i64) -> Option<Arc<RefusedMove>> {
+    pub(crate) fn get(&self, instance: InstanceId, fence: i64) -> Option<Arc<RefusedMove>> {
         self.lock().get(&instance).filter(|refused| refused.fence == fence).cloned()
     }
 
-    pub(super) fn put(&self, instance: InstanceId, refused: RefusedMove) {
+    pub(crate) fn put(&self, instance: InstanceId, refused: RefusedMove) {
         self.lock().insert(instance, Arc::new(refused));
     }
 
-    pub(super) fn remove(&self, instance: InstanceId) {
+    pub(crate) fn remove(&self, instance: InstanceId) {
         self.lock().remove(&instance);
     }
 
     /// Forgets all but some instances.
-    pub(super) fn retain(&self, keep: impl Fn(InstanceId) -> bool) {
+    pub(crate) fn retain(&self, keep: impl Fn(InstanceId) -> bool) {
         self.lock().retain(|instance, _| keep(*instance));
     }
 }
