@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{HeldValue, Permit};
+use crate::elastic::Permit;
+use crate::place::HeldValue;
 
 /// Where a claim stands in its life.
 #[derive(

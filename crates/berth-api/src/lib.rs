@@ -16,8 +16,8 @@ mod policy;
 mod problem;
 mod queue;
 mod rebalance;
+mod resource;
 pub mod select;
-mod things;
 pub mod units;
 pub mod wire;
 mod workload;
@@ -58,7 +58,7 @@ pub use queue::{Demand, Ticket, TicketState};
 pub use rebalance::{
     ApplyRebalance, NotBegun, PlanRebalance, Rebalance, RebalanceApplied, RebalanceStep,
 };
-pub use things::{
+pub use resource::{
     Attachment, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse, Secrets,
     Volume,
 };

@@ -8,7 +8,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Claim, ClaimState, HeldValue, MigrationTask, ReclaimNotice, VolumeMoveTask};
+use crate::claim::{Claim, ClaimState};
+use crate::drain::{ReclaimNotice, VolumeMoveTask};
+use crate::elastic::MigrationTask;
+use crate::place::HeldValue;
 
 /// A node: what is known of it, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

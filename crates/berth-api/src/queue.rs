@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{PlaceRequest, Placed, Problem};
+use crate::place::{PlaceRequest, Placed};
+use crate::problem::Problem;
 
 /// Where a waiting request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

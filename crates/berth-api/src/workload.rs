@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{ClaimState, InstanceSpec};
+use crate::claim::ClaimState;
+use crate::place::InstanceSpec;
 
 /// Stores a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -62,3 +62,11 @@ pub fn openapi() -> OpenApi {
     }
     document
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_operation_has_its_roles_and_every_link_its_schema() {
+        crate::pages::assert_complete(&super::openapi());
+    }
+}

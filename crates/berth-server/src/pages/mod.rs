@@ -17,6 +17,8 @@ mod workloads;
 
 pub(crate) use codes::ProblemPage;
 pub(crate) use decision::DecisionPage;
+#[cfg(test)]
+pub(crate) use docs::assert_complete;
 pub(crate) use docs::docs_page;
 pub(crate) use fleet::{LOOKED_AT, fleet_page};
 pub(crate) use frame::{ErrorPage, STYLE, SignInPage, html};
