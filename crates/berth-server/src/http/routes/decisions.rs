@@ -6,16 +6,14 @@ use axum::extract::State;
 use berth_api::{Decision, DecisionOutcome, Page, PlacedAt, Replay};
 use berth_engine::Refusal;
 use berth_ledger::DecisionRecord;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::{Path, Query};
-use crate::http::list::limit;
+use crate::http::list::{invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, decision_id};
@@ -31,26 +29,20 @@ const STEP: usize = 500;
 /// Most decisions looked at for one part of a list, however few of them are wanted.
 const LOOKS: usize = 20_000;
 
-/// Which decisions.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
-    /// Of this tenant.
-    pub(crate) owner: Option<String>,
-    /// That ended so.
-    pub(crate) outcome: Option<DecisionOutcome>,
-    /// With this reason code; only refusals have one.
-    pub(crate) code: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    pub(crate) cursor: Option<String>,
+list_query! {
+    /// Which decisions.
+    pub(crate) struct ListDecisionsQuery {
+        /// Of this tenant.
+        owner: Option<String>,
+        /// That ended so.
+        outcome: Option<DecisionOutcome>,
+        /// With this reason code; only refusals have one.
+        code: Option<String>,
+    }
 }
 
-impl Wanted {
-    fn includes(&self, record: &DecisionRecord) -> bool {
+impl ListDecisionsQuery {
+    fn matches(&self, record: &DecisionRecord) -> bool {
         let (outcome, code) = match &record.outcome {
             berth_ledger::DecisionOutcome::Granted(_) => (DecisionOutcome::Granted, None),
             berth_ledger::DecisionOutcome::Refused { code, .. } => {
@@ -73,7 +65,7 @@ fn read_cursor(text: &str) -> Answer<(i64, String)> {
         let (at, id) = text.split_once('.')?;
         Some((at.parse().ok()?, stored_id(id)?))
     };
-    read().ok_or_else(|| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+    read().ok_or_else(|| invalid_cursor(text))
 }
 
 /// A decision's id as the ledger writes it.
@@ -121,18 +113,18 @@ fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
 }
 
 /// Decisions that a caller may see and asked for, newest first.
-pub(crate) async fn wanted(
+pub(crate) async fn list_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
-    asked: Wanted,
+    query: ListDecisionsQuery,
 ) -> Answer<Page<Decision>> {
-    let most = limit(asked.limit)?;
-    let mut before = asked.cursor.as_deref().map(read_cursor).transpose()?;
+    let limit = page_limit(query.limit)?;
+    let mut before = query.cursor.as_deref().map(read_cursor).transpose()?;
     let (mut items, mut looked) = (Vec::new(), 0);
     loop {
         let from = before.clone();
-        // A caller who wants all of them needs no more than it asked for.
-        let step = STEP.min((most + 1 - items.len()).max(64));
+        // A caller who wants all of them needs no more than it query for.
+        let step = STEP.min((limit + 1 - items.len()).max(64));
         let page = control.read(move |ledger| ledger.decisions(from, step)).await?;
         looked += page.len();
         let Some(last) = page.last() else { return Ok(Page { items, next: None }) };
@@ -141,14 +133,14 @@ pub(crate) async fn wanted(
         let is_end = page.len() < step;
         for (place, decision) in page.iter().enumerate() {
             let record = &decision.record;
-            if !caller.sees(&record.owner) || !asked.includes(record) {
+            if !caller.sees(&record.owner) || !query.matches(record) {
                 continue;
             }
-            if items.len() == most {
+            if items.len() == limit {
                 return Ok(Page { items, next: Some(next) });
             }
             items.push(view(decision, &Audience::of(control, caller, &record.owner)));
-            if items.len() == most {
+            if items.len() == limit {
                 next = cursor(decision);
                 if is_end && place + 1 == page.len() {
                     return Ok(Page { items, next: None });
@@ -158,7 +150,7 @@ pub(crate) async fn wanted(
         if is_end {
             return Ok(Page { items, next: None });
         }
-        if items.len() == most || looked >= LOOKS {
+        if items.len() == limit || looked >= LOOKS {
             return Ok(Page { items, next: Some(next) });
         }
     }
@@ -168,9 +160,9 @@ pub(crate) async fn wanted(
 pub(crate) async fn recent(
     control: &Arc<ControlPlane>,
     caller: &Caller,
-    most: usize,
+    limit: usize,
 ) -> Answer<Vec<Decision>> {
-    let found = control.read(move |ledger| ledger.decisions(None, most)).await?;
+    let found = control.read(move |ledger| ledger.decisions(None, limit)).await?;
     let seen = found.iter().filter(|decision| caller.sees(&decision.record.owner));
     let viewed =
         seen.map(|decision| view(decision, &Audience::of(control, caller, &decision.record.owner)));
@@ -181,14 +173,14 @@ pub(crate) async fn recent(
 ///
 /// Newest first. A part may be short, or empty, while there are more: go on while there is a
 /// `next`.
-#[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(Wanted),
+#[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(ListDecisionsQuery),
     responses((status = 200, description = "Decisions.", body = Page<Decision>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListDecisionsQuery>,
 ) -> Answer<axum::Json<Page<Decision>>> {
-    wanted(&control, &caller, asked).await.map(axum::Json)
+    list_decisions(&control, &caller, query).await.map(axum::Json)
 }
 
 /// A decision as stored, if the caller may see it.

@@ -8,15 +8,13 @@ use berth_api::{
 };
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::ClaimKey;
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
 use crate::http::extract::{Json, OptionalJson, Path, Query};
-use crate::http::list::{limit, part};
+use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::migrations::{self, Begin, Destination, view};
@@ -32,47 +30,41 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(pressure))
 }
 
-/// Which migrations.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// In this state.
-    state: Option<MigrationState>,
-    /// From or to this node.
-    #[param(value_type = Option<String>)]
-    node: Option<NodeId>,
-    /// Of this instance.
-    instance: Option<Uuid>,
-    /// Only those that are not over.
-    open: Option<bool>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
+list_query! {
+    /// Which migrations.
+    struct ListMigrationsQuery {
+        /// In this state.
+        state: Option<MigrationState>,
+        /// From or to this node.
+        #[param(value_type = Option<String>)]
+        node: Option<NodeId>,
+        /// Of this instance.
+        instance: Option<Uuid>,
+        /// Only those that are not over.
+        open: Option<bool>,
+    }
 }
 
 /// List migrations
 ///
 /// Those under way and those that ended within a day, oldest first.
-#[utoipa::path(get, path = "/v1/migrations", tag = "elastic", params(Wanted),
+#[utoipa::path(get, path = "/v1/migrations", tag = "elastic", params(ListMigrationsQuery),
     responses((status = 200, description = "Migrations.", body = Page<Migration>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListMigrationsQuery>,
 ) -> Answer<axum::Json<Page<Migration>>> {
-    let most = limit(asked.limit)?;
+    let limit = page_limit(query.limit)?;
     let all = control.migrations.all();
     let found = all.iter().filter(|(id, known)| {
         let record = &known.value;
-        asked.cursor.as_ref().is_none_or(|after| id > after)
-            && asked.state.is_none_or(|state| record.state == state)
-            && asked.node.as_ref().is_none_or(|it| record.source == *it || record.target == *it)
-            && asked.instance.is_none_or(|instance| record.instance == InstanceId(instance))
-            && (!asked.open.unwrap_or(false) || record.is_open())
+        query.cursor.as_ref().is_none_or(|after| id > after)
+            && query.state.is_none_or(|state| record.state == state)
+            && query.node.as_ref().is_none_or(|it| record.source == *it || record.target == *it)
+            && query.instance.is_none_or(|instance| record.instance == InstanceId(instance))
+            && (!query.open.unwrap_or(false) || record.is_open())
     });
-    Ok(axum::Json(part(found.map(|(id, known)| (id.clone(), view(id, &known.value))), most)))
+    Ok(axum::Json(first_page(found.map(|(id, known)| (id.clone(), view(id, &known.value))), limit)))
 }
 
 /// Read a migration

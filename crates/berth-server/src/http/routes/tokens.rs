@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::access::{AccessControl, TOKEN_KIND, TokenError, TokenRecord, Tokens};
 use crate::http::extract::{Json, Path, Query};
-use crate::http::list::{Part, after, limit, part};
+use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -30,15 +30,13 @@ pub(super) fn routes() -> Routes {
 /// List tokens
 ///
 /// Without their secrets, which nobody has; those that were revoked or have ended as well.
-#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(Part),
+#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(PageQuery),
     responses((status = 200, description = "Tokens, in order of id.", body = Page<Token>)))]
 async fn list(
     State(access): State<Arc<AccessControl>>,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Token>>> {
-    let most = limit(asked.limit)?;
-    let named = access.tokens.list().into_iter().map(|token| (token.id.clone(), token));
-    Ok(axum::Json(part(after(named, asked.cursor), most)))
+    page_by_name(access.tokens.list(), |token| &token.id, &query).map(axum::Json)
 }
 
 fn wrong(error: TokenError) -> ApiError {

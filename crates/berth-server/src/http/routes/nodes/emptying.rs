@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{end_drain, read, tagged};
 use crate::http::extract::{IfMatch, OptionalJson, Path, Query};
-use crate::http::list::{Part, after, limit, part};
+use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -162,14 +162,12 @@ pub(super) async fn take_notice(
 }
 
 /// List drains
-#[utoipa::path(get, path = "/v1/drains", tag = "nodes", params(Part),
+#[utoipa::path(get, path = "/v1/drains", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "Drains, in order of node.", body = Page<Drain>)))]
 pub(super) async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Drain>>> {
-    let most = limit(asked.limit)?;
     control.settled().await;
-    let drains = drain::all(&control).into_iter().map(|drain| (drain.node.to_string(), drain));
-    Ok(axum::Json(part(after(drains, asked.cursor), most)))
+    page_by_name(drain::all(&control), |drain| drain.node.as_str(), &query).map(axum::Json)
 }

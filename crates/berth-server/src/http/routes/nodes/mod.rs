@@ -15,15 +15,13 @@ use berth_engine::elastic::Account;
 use berth_engine::{Amounts, NodeFacts, NodeId, NodeState, Timestamp};
 use berth_ledger::Op;
 use http::{StatusCode, header};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::HttpLimits;
 use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
-use crate::http::list::{limit, part};
+use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
@@ -91,31 +89,25 @@ pub(super) fn view(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> 
     }
 }
 
-/// Which nodes.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// Those for which this holds: `platform < 20260101 and rack = r1`.
-    #[serde(rename = "where")]
-    #[param(rename = "where")]
-    selector: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
+list_query! {
+    /// Which nodes.
+    struct ListNodesQuery {
+        /// Those for which this holds: `platform < 20260101 and rack = r1`.
+        #[serde(rename = "where")]
+        #[param(rename = "where")]
+        selector: Option<String>,
+    }
 }
 
 /// List nodes
-#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(Wanted),
+#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(ListNodesQuery),
     responses((status = 200, description = "Nodes, in order of id.", body = Page<Node>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListNodesQuery>,
 ) -> Answer<axum::Json<Page<Node>>> {
-    let most = limit(asked.limit)?;
-    let selector = match asked.selector.as_deref() {
+    let limit = page_limit(query.limit)?;
+    let selector = match query.selector.as_deref() {
         Some(text) => Some(text.parse::<Selector>().map_err(|error| {
             ApiError::field("where", Some(format!("{text:?}")), &error.to_string())
         })?),
@@ -124,7 +116,7 @@ async fn list(
     control.settled().await;
     let now = Timestamp(control.now().as_second());
     let books = control.catalog.books();
-    let after = asked.cursor.map(|cursor| NodeId::new(&cursor));
+    let after = query.cursor.map(|cursor| NodeId::new(&cursor));
     let rest = match &after {
         Some(after) => {
             books.nodes.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
@@ -138,9 +130,9 @@ async fn list(
         })
     };
     let found = rest.filter(|(_, entry)| selected(entry));
-    Ok(axum::Json(part(
+    Ok(axum::Json(first_page(
         found.map(|(id, entry)| (id.as_str().to_owned(), view(&control, &books, entry))),
-        most,
+        limit,
     )))
 }
 

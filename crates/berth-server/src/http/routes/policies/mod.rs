@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::Routes;
 use crate::http::extract::{IfMatch, Json, Path, Query};
-use crate::http::list::{Part, limit, part};
+use crate::http::list::{PageQuery, first_page, invalid_cursor, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::{ControlPlane, unexpected};
@@ -47,20 +47,17 @@ fn tagged(status: StatusCode, policy: &StoredPolicy) -> Response {
 /// List stored policies
 ///
 /// In order of name and hash. Those that come with Berth are listed once they were in force.
-#[utoipa::path(get, path = "/v1/policies", tag = "policies", params(Part),
+#[utoipa::path(get, path = "/v1/policies", tag = "policies", params(PageQuery),
     responses((status = 200, description = "Policies.", body = Page<StoredPolicy>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<StoredPolicy>>> {
-    let most = limit(asked.limit)?;
+    let limit = page_limit(query.limit)?;
     // A hash has no dot; a name may have.
-    let after = match asked.cursor.as_deref().map(|cursor| (cursor, cursor.split_once('.'))) {
+    let after = match query.cursor.as_deref().map(|cursor| (cursor, cursor.split_once('.'))) {
         Some((_, Some((hash, name)))) => Some((name.to_owned(), hash.to_owned())),
-        Some((cursor, None)) => {
-            let value = Some(format!("{cursor:?}"));
-            return Err(ApiError::field("cursor", value, "a `next` of before"));
-        }
+        Some((cursor, None)) => return Err(invalid_cursor(cursor)),
         None => None,
     };
     let found = all(&control).await?.into_iter().filter(|found| {
@@ -70,7 +67,7 @@ async fn list(
         let cursor = format!("{}.{}", found.hash, found.name);
         (cursor, Found { policy: found, is_stored: true })
     });
-    let page = part(named, most);
+    let page = first_page(named, limit);
     let items = page.items.into_iter().map(Found::view).collect::<Answer<Vec<_>>>()?;
     Ok(axum::Json(Page { items, next: page.next }))
 }
@@ -126,7 +123,7 @@ async fn validate(
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Both {
+struct ComparePoliciesQuery {
     /// The first: a hash, the beginning of one, a name, or `active`.
     #[param(required = true)]
     from: Option<String>,
@@ -147,15 +144,15 @@ struct Both {
 ///
 /// Key by key. With `live`, also what would change on the fleet as it is now: every instance, up to
 /// 2,000 for each request, is taken off its node in a copy of the fleet and placed anew under both.
-#[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(Both),
+#[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(ComparePoliciesQuery),
     responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
 async fn compare(
     State(control): State<Arc<ControlPlane>>,
-    Query(both): Query<Both>,
+    Query(query): Query<ComparePoliciesQuery>,
 ) -> Answer<axum::Json<PolicyDiff>> {
     let accepted = "a hash, the beginning of one, a name, or active";
     let missing = |field| ApiError::field(field, None, accepted);
-    let Both { from, to, live, limit, after } = both;
+    let ComparePoliciesQuery { from, to, live, limit, after } = query;
     let (from, to) = (from.ok_or_else(|| missing("from"))?, to.ok_or_else(|| missing("to"))?);
     let (from, to) = (PolicyRef::Named(from), PolicyRef::Named(to));
     let asked = PolicyDiffQuery { from, to, live, limit, after: after.map(InstanceId) };
