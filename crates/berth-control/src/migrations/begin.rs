@@ -135,7 +135,18 @@ pub(crate) fn left_over(control: &ControlPlane, instance: InstanceId) -> Option<
 /// Holds the place of a migration that was decided, or notes why it cannot be held.
 pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str) -> ControlResult<()> {
     let Some(known) = control.migrations.get(id) else { return Ok(()) };
-    let Versioned { value: record, revision } = &*known;
+    hold_place(control, id, &known).await
+}
+
+/// Holds the place of a migration as it was read. Several may try at once: the request that decided
+/// it, and the loop of every server. One succeeds, and its place must not look to the others as if
+/// it were taken by somebody else.
+pub(super) async fn hold_place(
+    control: &Arc<ControlPlane>,
+    id: &str,
+    known: &Versioned<MigrationRecord>,
+) -> ControlResult<()> {
+    let Versioned { value: record, revision } = known;
     if record.state != MigrationState::Planned {
         return Ok(());
     }
@@ -146,7 +157,7 @@ pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str) -> ControlResult
     };
     let planned = match planned {
         Ok(planned) => planned,
-        Err(error) => return fail(control, id, error.detail(), true).await,
+        Err(error) => return fail(control, id, Some(*revision), error.detail(), true).await,
     };
     let mut next = record.clone();
     next.state = MigrationState::TargetHeld;
@@ -155,7 +166,7 @@ pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str) -> ControlResult
     let document = write(id, &next, Expect::Revision(*revision))?;
     match step(control, id, Op::Hold(Box::new(hold)), vec![document], None).await? {
         Stepped::Done | Stepped::Stale => Ok(()),
-        Stepped::Rejected(error) => fail(control, id, error.detail(), true).await,
+        Stepped::Rejected(error) => fail(control, id, Some(*revision), error.detail(), true).await,
     }
 }
 
@@ -200,25 +211,32 @@ async fn planned(
 
 /// Ends a migration that cannot go on; its instance runs where it was. The place that was held is
 /// freed: at once where nothing can be there yet, else when the target's agent says so.
+///
+/// With `judged`, the revision by which the caller found that it cannot go on: one that went on
+/// since is left alone, for the reason may no longer hold.
 pub(super) async fn fail(
     control: &Arc<ControlPlane>,
     id: &str,
+    judged: Option<i64>,
     why: &str,
     nothing_there: bool,
 ) -> ControlResult<()> {
-    end(control, id, MigrationState::Failed, why, nothing_there, None).await
+    end(control, id, judged, (MigrationState::Failed, why), nothing_there, None).await
 }
 
 async fn end(
     control: &Arc<ControlPlane>,
     id: &str,
-    state: MigrationState,
-    why: &str,
+    judged: Option<i64>,
+    (state, why): (MigrationState, &str),
     nothing_there: bool,
     by: Option<(&Caller, &'static str, String)>,
 ) -> ControlResult<()> {
     let Some(known) = control.migrations.get(id) else { return Ok(()) };
     let Versioned { value: record, revision } = &*known;
+    if judged.is_some_and(|judged| judged != *revision) {
+        return Ok(());
+    }
     if !matches!(record.state, MigrationState::Planned) && !record.is_on_its_way() {
         return Ok(());
     }
@@ -286,7 +304,7 @@ pub async fn cancel(
     let why = format!("{} called it off", caller.name);
     let by = Some((caller, "migration.cancel", format!("{id} of {}", record.instance)));
     // An agent may have begun to receive it since it was last heard.
-    end(control, id, MigrationState::Cancelled, &why, false, by).await?;
+    end(control, id, None, (MigrationState::Cancelled, &why), false, by).await?;
     let known = control.migrations.get(id);
     let known = known.ok_or_else(|| ControlError::not_found("migration", id))?;
     if known.value.state != MigrationState::Cancelled {

@@ -71,7 +71,7 @@ async fn drive(
         |since: jiff::Timestamp| control.now().as_second().saturating_sub(since.as_second());
     match record.state {
         MigrationState::Planned if age_s(record.since) > STALE_PLAN_S => {
-            fail(control, id, "no place was held for it in time", true).await
+            fail(control, id, Some(revision), "no place was held for it in time", true).await
         }
         MigrationState::Planned => hold(control, id).await,
         MigrationState::TargetHeld | MigrationState::Copying => {
@@ -82,12 +82,12 @@ async fn drive(
                 None if waits && age_s(record.changed_at) > BEGIN_WITHIN_S => {
                     // Nobody has said that anything was sent: nothing can be left of it.
                     let why = format!("its agents did not begin within {BEGIN_WITHIN_S} s");
-                    fail(control, id, &why, true).await
+                    fail(control, id, Some(revision), &why, true).await
                 }
-                Some(why) => fail(control, id, &why, false).await,
+                Some(why) => fail(control, id, Some(revision), &why, false).await,
                 None if age_s(record.since) > i64::from(timeout) => {
                     let why = format!("its agents took longer than {timeout} s");
-                    fail(control, id, &why, false).await
+                    fail(control, id, Some(revision), &why, false).await
                 }
                 None => Ok(()),
             }

@@ -9,6 +9,8 @@ mod begin;
 mod drive;
 mod record;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::hash::Hash;

@@ -69,7 +69,7 @@ async fn take(
         (MigrationStep::Failed, Planned | TargetHeld | Copying) => {
             let why = report.reason.as_deref().unwrap_or("the agent did not say why");
             // The target's agent knows what it has; the source's does not.
-            fail(control, id, why, by_target).await?;
+            fail(control, id, None, why, by_target).await?;
             Ok(true)
         }
         (MigrationStep::Dropped, Failed | Cancelled) if by_target => {
