@@ -1,7 +1,7 @@
-//! A policy that is kept in a file beside the server: put in force when it changes, like any other.
+//! A policy in a file next to the server: activated when it changes, like any other.
 //!
 //! What was last put in force from a file is a document of the ledger, written in the same commit. So
-//! a policy that somebody put in force by command since stays, also over a restart, until the file
+//! a policy that was activated by command since stays active, also across a restart, until the file
 //! changes again; and of several servers with the same file the first one acts. A file that cannot
 //! be used changes nothing.
 
@@ -15,7 +15,7 @@ use thiserror::Error;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
-/// The kind and the id of the document that says what was last put in force from a file.
+/// The kind and the id of the document that records what was last activated from a file.
 const KIND: &str = "policy_file";
 const ID: &str = "last";
 
@@ -93,7 +93,7 @@ impl PolicyFile {
         &self.path
     }
 
-    /// Looks at the file, puts it in force if it changed, and logs what became of it. Unless asked
+    /// Reads the file, activates its policy if it changed, and logs the result. Unless asked
     /// for, a file that reads as it did before is not spoken of again.
     pub async fn look(&mut self, control: &ControlPlane, asked: bool) {
         let path = self.path.display().to_string();
@@ -111,18 +111,15 @@ impl PolicyFile {
         };
         match applied {
             Ok(Applied::Activated { name, hash }) => {
-                tracing::info!(path, name, hash, "the policy of the file is in force");
+                tracing::info!(path, name, hash, "activated policy from file");
             }
             Ok(Applied::Unchanged) => {
-                tracing::info!(path, "the policy of the file was put in force before");
+                tracing::info!(path, "policy from file was activated before");
             }
             Err(error) => {
                 // Looked at again the next time, whatever it was.
                 self.text = None;
-                tracing::error!(
-                    path,
-                    "policy.file is not accepted, the policy in force stays: {error}"
-                );
+                tracing::error!(path, "policy.file rejected, keeping the active policy: {error}");
             }
         }
     }
@@ -140,7 +137,7 @@ impl PolicyFile {
             }
         }
         Err(PolicyFileError::Ledger(
-            "other servers put other files in force all the time".to_owned(),
+            "other servers keep activating policies from other files".to_owned(),
         ))
     }
 

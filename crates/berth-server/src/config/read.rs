@@ -27,7 +27,7 @@ pub struct Layers<'a> {
     pub flags: &'a [(&'static str, &'static str, Given)],
 }
 
-/// One value that somebody gave.
+/// One given value.
 struct Entry {
     key: &'static Key,
     given: Given,
@@ -38,7 +38,7 @@ impl Layers<'_> {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// All that is wrong, each with where it stands and what would be accepted.
+    /// All errors, each with its location and the accepted values.
     pub fn load(&self) -> Result<Loaded, Vec<BadSetting>> {
         let mut problems = Vec::new();
         let mut entries = Vec::new();

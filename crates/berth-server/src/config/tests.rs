@@ -180,7 +180,7 @@ fn what_is_shown_can_be_read_again() {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "whoever changes the table says so by a variable")]
+#[allow(clippy::disallowed_methods, reason = "set when the table has changed")]
 fn the_page_of_settings_is_written_from_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -189,7 +189,7 @@ fn the_page_of_settings_is_written_from_the_table() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == reference(),
-        "docs/configuration.md is not what the table says: \
-         write it anew with: UPDATE_DOCS=1 cargo test -p berth-server --lib config"
+        "docs/configuration.md is out of date; \
+         regenerate it with: UPDATE_DOCS=1 cargo test -p berth-server --lib config"
     );
 }

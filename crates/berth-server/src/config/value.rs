@@ -132,7 +132,7 @@ impl Kind {
                 (least..=most).contains(&count).then_some(Value::Count(count))
             }
             (Self::Size(least, most), Given::Text(text)) => {
-                // A size that is no whole number of MiB would not be what was asked for.
+                // A size that is not a whole number of MiB would be rounded silently.
                 let size = units::parse_size(text, Rounding::Up).ok()?;
                 let exact = units::parse_size(text, Rounding::Down) == Ok(size);
                 let size = u64::from(size);
@@ -184,7 +184,7 @@ fn size_text(mib: u64) -> String {
     units::size_exact(i64::try_from(mib).unwrap_or(i64::MAX))
 }
 
-/// As it would stand in a file.
+/// As written in a file.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();

@@ -20,7 +20,7 @@ struct Kind {
     schema: Option<String>,
 }
 
-/// A text, part by part: plain, or (true) as it stands in code.
+/// A text in segments: plain, or (true) code.
 type Prose = Vec<(bool, String)>;
 
 /// A text whose parts in backticks are code.
@@ -112,7 +112,7 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// What a schema says a value may be.
+/// The type of a value by its schema.
 fn kind(schema: &Value) -> Kind {
     if let Some(name) = referred(schema) {
         return Kind { text: name.to_owned(), schema: Some(name.to_owned()) };
@@ -182,7 +182,7 @@ fn roles(method: &str, path: &str) -> String {
         Some((_, _, Access::Roles(roles))) => {
             roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ")
         }
-        None => "nobody".to_owned(),
+        None => "no role".to_owned(),
     }
 }
 
@@ -216,7 +216,7 @@ impl Docs {
                 tags.entry(tag.to_owned()).or_default().push(operation);
             }
         }
-        // What people come for first stands first.
+        // The most used tags come first.
         let first = ["placements", "queue", "claims", "instances", "nodes", "decisions", "events"];
         let rank = |name: &str| first.iter().position(|of| *of == name).unwrap_or(first.len());
         let tags = tags.into_iter().map(|(name, operations)| Tag { name, operations });
@@ -374,7 +374,7 @@ pub(crate) fn assert_complete(document: &OpenApi) {
     for operation in operations {
         count += 1;
         let route = format!("{} {}", operation.method, operation.path);
-        assert_ne!(operation.roles, "nobody", "{route} is not in the table of permissions");
+        assert_ne!(operation.roles, "no role", "{route} is not in the table of permissions");
         assert!(!operation.summary.is_empty(), "{route} has no summary");
         let kinds = operation.body.iter().chain(operation.answers.iter().map(|one| &one.kind));
         for schema in kinds.filter_map(|kind| kind.schema.as_deref()) {

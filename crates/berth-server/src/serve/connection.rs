@@ -23,7 +23,7 @@ use super::stall::{PatientBody, Watched};
 use super::{ConnectionLimits, Shared, Stop};
 use crate::http::{CertifiedNode, OverTls};
 
-/// How often a client of HTTP/2 that says nothing is asked whether it is there.
+/// How often an idle HTTP/2 client is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
@@ -33,7 +33,7 @@ pub(super) async fn serve(
     shared: &Shared,
     limits: ConnectionLimits,
 ) {
-    // Answers are small and complete: waiting to fill a packet would only delay them.
+    // Responses are small and complete: waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
     let (app, draining) = (shared.app.clone(), shared.stop.draining.clone());
     let Some(tls) = &shared.tls else {
@@ -45,7 +45,7 @@ pub(super) async fn serve(
         () = shared.stop.closing.cancelled() => return,
         done = tokio::time::timeout(limits.header_timeout, handshake) => match done {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "no encryption agreed on"),
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             Err(_) => return,
         },
     };
@@ -162,7 +162,7 @@ pub(super) async fn turn_away(mut stream: TcpStream) {
     let tell = async {
         stream.write_all(FULL).await?;
         stream.shutdown().await?;
-        // Closing with something unread would make the system take back what was said.
+        // Closing with unread data would reset the connection and discard the response.
         let mut unread = [0; 4096];
         while stream.read(&mut unread).await? > 0 {}
         std::io::Result::Ok(())

@@ -38,7 +38,7 @@ impl Stall {
         }
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the other side does not move"))
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "peer stalled"))
     }
 
     fn watch<T>(

@@ -9,7 +9,7 @@ use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::{Books, ClaimEntry};
 
-/// What a pod stands for.
+/// The instance behind a pod.
 pub(super) enum Meant {
     /// This instance.
     One(InstanceId),

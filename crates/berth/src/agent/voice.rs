@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use berth_api::engine::{InstanceId, NodeId};
 use berth_api::{
-    Assignment, ClaimState, Heard, Heartbeat, MigrationReport, ReleaseClaim, RunningInstance,
+    Assignment, ClaimState, Heartbeat, HeartbeatResponse, MigrationReport, ReleaseClaim,
+    RunningInstance,
 };
 use berth_client::{Client, ClientError, escape};
 use tokio::sync::{Notify, mpsc, watch};
@@ -223,7 +224,7 @@ impl Voice {
 /// Binds what is held, and leaves out what cannot be bound: the next answer says what it is now.
 async fn take_up(
     client: &Client,
-    heard: Heard,
+    heard: HeartbeatResponse,
     reported: &[RunningInstance],
 ) -> Result<Orders, ClientError> {
     let mut orders = Orders { migrations: heard.migrations, ..Orders::default() };

@@ -1,6 +1,6 @@
 //! `berth claims`: the hold of instances on nodes, and the steps of its life.
 
-use berth_api::{Claim, ClaimRole, FenceOnly, ReleaseClaim, RenewClaim, Standing};
+use berth_api::{Claim, ClaimRole, ClaimStatus, FencedRequest, ReleaseClaim, RenewClaim};
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
 use serde::Serialize;
@@ -142,9 +142,9 @@ impl Claims {
                 let body = |fence| RenewClaim { fence, lease_s: lease };
                 step.take(session, "renew", body).await
             }
-            Self::Bind(step) => step.take(session, "bind", |fence| FenceOnly { fence }).await,
+            Self::Bind(step) => step.take(session, "bind", |fence| FencedRequest { fence }).await,
             Self::Activate(step) => {
-                step.take(session, "activate", |fence| FenceOnly { fence }).await
+                step.take(session, "activate", |fence| FencedRequest { fence }).await
             }
             Self::Release(release) => release.run(session).await,
         }
@@ -218,14 +218,14 @@ impl Step {
         };
         let path = format!("/v1/claims/{id}/{verb}");
         let raw: Raw = session.client.post(&path, &body(fence)).await?;
-        session.out.answer(&raw, |standing: Standing| {
+        session.out.answer(&raw, |standing: ClaimStatus| {
             session.out.line(in_words(&standing));
             Ok(())
         })
     }
 }
 
-fn in_words(standing: &Standing) -> String {
+fn in_words(standing: &ClaimStatus) -> String {
     let id = standing.instance;
     let state = serde_json::to_value(standing.state).ok();
     match (state.as_ref().and_then(|state| state.as_str()), standing.lease_until) {

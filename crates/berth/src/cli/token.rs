@@ -1,6 +1,6 @@
 //! `berth token`: who may do what.
 
-use berth_api::{NewToken, Role, Token, TokenMade};
+use berth_api::{CreatedToken, NewToken, Role, Token};
 use berth_control::Caller;
 use berth_ledger::{Backend, Ledger, Options};
 use berth_server::TokenRecord;
@@ -117,7 +117,7 @@ impl Create {
 }
 
 /// Makes a token in the database itself.
-fn in_database(url: &str, new: &NewToken) -> Done<TokenMade> {
+fn in_database(url: &str, new: &NewToken) -> Done<CreatedToken> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failed, error.to_string());
     let backend = Backend::parse(url).map_err(|error| Failure::usage(error.to_string()))?;
     if let Backend::Sqlite(path) = &backend
@@ -132,11 +132,11 @@ fn in_database(url: &str, new: &NewToken) -> Done<TokenMade> {
     let ledger = Ledger::open(backend, options).map_err(|error| failed(&error))?;
     let caller = Caller::local("berth token create");
     berth_server::access::store_token(&ledger, &record, &caller).map_err(|error| failed(&error))?;
-    Ok(TokenMade { token: record.token, secret })
+    Ok(CreatedToken { token: record.token, secret })
 }
 
 fn print_made(out: &Output, raw: &Raw) -> Done {
-    out.answer(raw, |made: TokenMade| {
+    out.answer(raw, |made: CreatedToken| {
         if out.quiet {
             out.line(made.secret);
             return Ok(());

@@ -19,20 +19,20 @@ pub(super) fn routes() -> Routes {
 }
 
 list_query! {
-    /// Which entries.
+    /// The query of `GET /v1/audit`.
     struct ListAuditQuery {
-        /// By this actor, as it stands in the entries.
+        /// By this actor, exactly as in the entries.
         actor: Option<String>,
-        /// Of this kind: `node.cordon`.
+        /// With this action: `node.cordon`.
         action: Option<String>,
-        /// To something whose name has this in it.
+        /// On a subject whose name contains this.
         subject: Option<String>,
     }
 }
 
 /// Read the audit log
 ///
-/// Every change that somebody made, newest first.
+/// Every change by a caller, newest first.
 #[utoipa::path(get, path = "/v1/audit", tag = "access", params(ListAuditQuery),
     responses((status = 200, description = "Entries.", body = Page<AuditEntry>)))]
 async fn list(

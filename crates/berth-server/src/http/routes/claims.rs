@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use berth_api::{
-    Claim, ClaimRole, FenceOnly, HeldValue, Page, ReleaseClaim, RenewClaim, Role, Standing,
+    Claim, ClaimRole, ClaimStatus, FencedRequest, HeldValue, Page, ReleaseClaim, RenewClaim, Role,
 };
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::{Advance, ClaimKey, ClaimState, Op, Release, Step, Text};
@@ -34,7 +34,7 @@ pub(super) fn routes() -> Routes {
 }
 
 list_query! {
-    /// Which claims.
+    /// The query of `GET /v1/claims`.
     pub(super) struct ListClaimsQuery {
         /// Of this tenant.
         owner: Option<String>,
@@ -71,8 +71,8 @@ impl ListClaimsQuery {
     }
 }
 
-/// Claims that a caller may see and asked for, in order, each with its cursor. With a role: only
-/// those, so that an instance that is being moved is there once.
+/// The page of claims that match a query and that the caller may see. With a role: only claims of
+/// that role, so that an instance that is being moved is listed once.
 pub(super) fn list_claims<T>(
     books: &Books,
     caller: &Caller,
@@ -233,9 +233,13 @@ async fn get(
     }))
 }
 
-/// For whom a step is taken: a tenant must own the claim, an agent must have it on its node.
-/// Returns the tenant that the ledger is to check.
-async fn may_step(control: &ControlPlane, caller: &Caller, key: ClaimKey) -> Answer<Option<Text>> {
+/// Checks that a caller may change a claim: a tenant must own it, an agent must have it on its node.
+/// Returns the tenant that the ledger must verify.
+async fn check_may_advance(
+    control: &ControlPlane,
+    caller: &Caller,
+    key: ClaimKey,
+) -> Answer<Option<Text>> {
     if !caller.is_tenant() && caller.role != Role::Agent {
         return Ok(None);
     }
@@ -252,13 +256,13 @@ async fn may_step(control: &ControlPlane, caller: &Caller, key: ClaimKey) -> Ans
     Ok(caller.is_tenant().then_some(claim.owner))
 }
 
-fn standing(standing: &berth_ledger::Standing) -> Standing {
-    Standing {
-        instance: standing.instance,
-        role: role_of(standing.role),
-        state: standing.state.map(state_of),
-        fence: standing.fence,
-        lease_until: standing.lease_until.map(moment),
+fn status_view(status: &berth_ledger::Standing) -> ClaimStatus {
+    ClaimStatus {
+        instance: status.instance,
+        role: role_of(status.role),
+        state: status.state.map(state_of),
+        fence: status.fence,
+        lease_until: status.lease_until.map(moment),
     }
 }
 
@@ -269,27 +273,27 @@ async fn advance(
     key: ClaimKey,
     fence: i64,
     step: Step,
-) -> Answer<axum::Json<Standing>> {
-    let owner = may_step(control, caller, key).await?;
+) -> Answer<axum::Json<ClaimStatus>> {
+    let owner = check_may_advance(control, caller, key).await?;
     let op = Op::Advance(Advance { key, owner, fence, step });
     let done = control.step(caller, action, key.to_string(), op).await??;
-    Ok(axum::Json(standing(&done)))
+    Ok(axum::Json(status_view(&done)))
 }
 
 /// Renew a lease
 ///
-/// Gives a held claim more time, from now.
+/// Extends the lease of a held claim, from now.
 #[utoipa::path(post, path = "/v1/claims/{instance}/renew", tag = "claims",
     params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
     request_body = RenewClaim,
-    responses((status = 200, description = "The claim now.", body = Standing)))]
+    responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn renew(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(renewal): Json<RenewClaim>,
-) -> Answer<axum::Json<Standing>> {
+) -> Answer<axum::Json<ClaimStatus>> {
     let lease_s = renewal.lease_s.unwrap_or(120);
     if !(1..=86_400).contains(&lease_s) {
         return Err(ApiError::field("lease_s", Some(lease_s.to_string()), "1 to 86400 seconds"));
@@ -300,65 +304,65 @@ async fn renew(
 
 /// Bind a claim
 ///
-/// An agent takes a held claim up; from then on, no clock ends it.
+/// An agent accepts a held claim; from then on, it no longer expires.
 #[utoipa::path(post, path = "/v1/claims/{instance}/bind", tag = "claims",
     params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
-    request_body = FenceOnly,
-    responses((status = 200, description = "The claim now.", body = Standing)))]
+    request_body = FencedRequest,
+    responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn bind(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
-    Json(body): Json<FenceOnly>,
-) -> Answer<axum::Json<Standing>> {
+    Json(body): Json<FencedRequest>,
+) -> Answer<axum::Json<ClaimStatus>> {
     let key = key_of(instance, query);
     advance(&control, &caller, "claim.bind", key, body.fence, Step::Bind).await
 }
 
 /// Activate a claim
 ///
-/// Says that the instance of a bound claim runs.
+/// Reports that the instance of a bound claim runs.
 #[utoipa::path(post, path = "/v1/claims/{instance}/activate", tag = "claims",
     params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
-    request_body = FenceOnly,
-    responses((status = 200, description = "The claim now.", body = Standing)))]
+    request_body = FencedRequest,
+    responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn activate(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
-    Json(body): Json<FenceOnly>,
-) -> Answer<axum::Json<Standing>> {
+    Json(body): Json<FencedRequest>,
+) -> Answer<axum::Json<ClaimStatus>> {
     let key = key_of(instance, query);
     advance(&control, &caller, "claim.activate", key, body.fence, Step::Activate).await
 }
 
 /// Release a claim
 ///
-/// A held claim is gone at once; one that was bound goes to `releasing` until its agent, or an
-/// operator who answers for it, confirms that the instance is gone.
+/// A held claim is removed at once; a bound one becomes `releasing` until its agent or an operator
+/// confirms that the instance is gone.
 #[utoipa::path(post, path = "/v1/claims/{instance}/release", tag = "claims",
     params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
     request_body(content = ReleaseClaim, description = "May be left out by operators."),
-    responses((status = 200, description = "The claim now; without a state, it is gone.", body = Standing)))]
+    responses((status = 200, description = "The claim's new state; absent when the claim is gone.", body = ClaimStatus)))]
 async fn release(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     OptionalJson(body): OptionalJson<ReleaseClaim>,
-) -> Answer<axum::Json<Standing>> {
+) -> Answer<axum::Json<ClaimStatus>> {
     let key = key_of(instance, query);
     let may_confirm = !caller.is_tenant();
     if body.confirmed && !may_confirm {
-        let accepted = "false: only agents and operators know that an instance is gone";
+        let accepted = "false: only agents and operators may confirm that an instance is gone";
         return Err(ApiError::field("confirmed", Some("true".to_owned()), accepted));
     }
     if body.fence.is_none() && caller.role == Role::Agent {
         return Err(ApiError::field("fence", None, "the fence that the agent was given"));
     }
-    let owner = may_step(&control, &caller, key).await?;
+    let owner = check_may_advance(&control, &caller, key).await?;
     let request_id = body.request_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let op = Op::Release(Release {
         request_id: Text::from(request_id),
@@ -369,5 +373,5 @@ async fn release(
         reason: Text::from(body.reason.as_deref().unwrap_or("released")),
     });
     let done = control.step(&caller, "claim.release", key.to_string(), op).await??;
-    Ok(axum::Json(standing(&done)))
+    Ok(axum::Json(status_view(&done)))
 }

@@ -26,15 +26,15 @@ pub(super) fn routes() -> Routes {
 /// Decisions read at once.
 const STEP: usize = 500;
 
-/// Most decisions looked at for one part of a list, however few of them are wanted.
-const LOOKS: usize = 20_000;
+/// Maximum number of decisions read for one page, however few of them match.
+const MAX_SCANNED: usize = 20_000;
 
 list_query! {
-    /// Which decisions.
+    /// The query of `GET /v1/decisions`.
     pub(crate) struct ListDecisionsQuery {
         /// Of this tenant.
         owner: Option<String>,
-        /// That ended so.
+        /// With this outcome.
         outcome: Option<DecisionOutcome>,
         /// With this reason code; only refusals have one.
         code: Option<String>,
@@ -55,7 +55,7 @@ impl ListDecisionsQuery {
     }
 }
 
-/// Where a list goes on: the time and the id of the last decision that was looked at.
+/// Where a list continues: the time and the id of the last decision that was read.
 fn cursor(decision: &berth_ledger::Decision) -> String {
     format!("{}.{}", decision.at.0, decision_id(&decision.id))
 }
@@ -112,7 +112,7 @@ fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
     }
 }
 
-/// Decisions that a caller may see and asked for, newest first.
+/// The page of decisions that match a query and that the caller may see, newest first.
 pub(crate) async fn list_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
@@ -120,13 +120,13 @@ pub(crate) async fn list_decisions(
 ) -> Answer<Page<Decision>> {
     let limit = page_limit(query.limit)?;
     let mut before = query.cursor.as_deref().map(read_cursor).transpose()?;
-    let (mut items, mut looked) = (Vec::new(), 0);
+    let (mut items, mut scanned) = (Vec::new(), 0);
     loop {
         let from = before.clone();
-        // A caller who wants all of them needs no more than it query for.
+        // A query that matches every decision needs to read no more than one page.
         let step = STEP.min((limit + 1 - items.len()).max(64));
         let page = control.read(move |ledger| ledger.decisions(from, step)).await?;
-        looked += page.len();
+        scanned += page.len();
         let Some(last) = page.last() else { return Ok(Page { items, next: None }) };
         let mut next = cursor(last);
         before = Some((last.at.0, last.id.clone()));
@@ -150,7 +150,7 @@ pub(crate) async fn list_decisions(
         if is_end {
             return Ok(Page { items, next: None });
         }
-        if items.len() == limit || looked >= LOOKS {
+        if items.len() == limit || scanned >= MAX_SCANNED {
             return Ok(Page { items, next: Some(next) });
         }
     }
@@ -171,7 +171,7 @@ pub(crate) async fn recent(
 
 /// List decisions
 ///
-/// Newest first. A part may be short, or empty, while there are more: go on while there is a
+/// Newest first. A page may be short or empty although there are more: continue while there is a
 /// `next`.
 #[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(ListDecisionsQuery),
     responses((status = 200, description = "Decisions.", body = Page<Decision>)))]
@@ -195,7 +195,7 @@ async fn stored(
     found.filter(|decision| caller.sees(&decision.record.owner)).ok_or_else(hidden)
 }
 
-/// One decision with what was asked for, as a caller may see it.
+/// One decision with its requests, as a caller may see it.
 pub(crate) async fn one(
     control: &Arc<ControlPlane>,
     caller: &Caller,
@@ -227,12 +227,12 @@ async fn get(
 
 /// Replay a decision
 ///
-/// Derives it again: the fleet is rebuilt from the log as the deciding server knew it, and the same
-/// question is put to the same engine under the same policy. This reads the log from its first
-/// event, so it takes longer the longer the log is; one replay runs at a time.
+/// The fleet is rebuilt from the log as the deciding server knew it, and the same request is given to
+/// the same engine under the same policy. This reads the log from its first event, so it takes longer
+/// the longer the log is; one replay runs at a time.
 #[utoipa::path(get, path = "/v1/decisions/{id}/replay", tag = "decisions",
     params(("id" = String, Path, description = "The decision.")),
-    responses((status = 200, description = "Whether it came out the same.", body = Replay)))]
+    responses((status = 200, description = "Whether the result is the same.", body = Replay)))]
 async fn replay(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

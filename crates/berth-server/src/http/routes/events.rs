@@ -99,7 +99,7 @@ async fn list(
 /// without a gap; 410 when the log no longer reaches back to it.
 #[utoipa::path(get, path = "/v1/events/stream", tag = "events",
     params(ListEventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "Resume after this event.")),
-    responses((status = 200, description = "Events, one after the other.", content_type = "text/event-stream", body = String)))]
+    responses((status = 200, description = "A stream of events.", content_type = "text/event-stream", body = String)))]
 async fn stream(
     State(control): State<Arc<ControlPlane>>,
     State(access): State<Arc<AccessControl>>,
@@ -120,7 +120,7 @@ async fn stream(
         (None, None) => control.feed.newest().await?,
     };
     let subscription = control.feed.subscribe();
-    // Said now rather than in the stream, where a browser would not see it.
+    // Fails now rather than in the stream, where a browser would not see the error.
     control.feed.page(cursor, 1).await?;
     let state =
         Streaming { control, access, caller, reader, subscription, cursor, ready: Vec::new() };
@@ -129,7 +129,7 @@ async fn stream(
         Some((Ok(event), state))
     })
     .fuse();
-    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("keep-alive");
     Ok(Sse::new(events).keep_alive(keep_alive))
 }
 

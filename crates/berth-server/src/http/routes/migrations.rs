@@ -31,7 +31,7 @@ pub(super) fn routes() -> Routes {
 }
 
 list_query! {
-    /// Which migrations.
+    /// The query of `GET /v1/migrations`.
     struct ListMigrationsQuery {
         /// In this state.
         state: Option<MigrationState>,
@@ -40,7 +40,7 @@ list_query! {
         node: Option<NodeId>,
         /// Of this instance.
         instance: Option<Uuid>,
-        /// Only those that are not over.
+        /// Only migrations that have not ended.
         open: Option<bool>,
     }
 }
@@ -80,10 +80,10 @@ async fn get(
     Ok(axum::Json(view(&id, &known.value)))
 }
 
-/// Move an instance while it runs
+/// Migrate a running instance
 ///
-/// A place on the other node is held first; then its agents copy it. The source is freed only after
-/// the switch.
+/// Capacity on the target node is claimed first; then the agents copy the instance. The source is
+/// freed only after the switch.
 #[utoipa::path(post, path = "/v1/instances/{instance}/migrate", tag = "elastic",
     params(("instance" = Uuid, Path, description = "The instance.")),
     request_body = StartMigration,
@@ -92,14 +92,14 @@ async fn start(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    OptionalJson(asked): OptionalJson<StartMigration>,
+    OptionalJson(request): OptionalJson<StartMigration>,
 ) -> Answer<axum::Json<Migration>> {
     control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migrations::destination(&control, instance, asked.to).await? {
+    let to = match migrations::destination(&control, instance, request.to).await? {
         Destination::Node(to) => to,
         Destination::Nowhere(refusal) => {
-            // Nodes that would pass their watermark are left out before anything else is asked.
+            // Nodes that would exceed their watermark are excluded first.
             let detail = format!(
                 "no other node can take it and stay below its watermark: {}",
                 refusal.headline()
@@ -112,17 +112,17 @@ async fn start(
     };
     let claim = control.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
     let cost = claim.as_ref().map_or(0, |claim| u64::from(claim.amounts.memory_mib));
-    if asked.dry_run {
+    if request.dry_run {
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
         return Ok(axum::Json(migrations::preview(&control, &claim, to, cost)));
     }
-    let asked = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
-    Ok(axum::Json(migrations::begin(&control, &caller, &asked).await?))
+    let request = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
+    Ok(axum::Json(migrations::begin(&control, &caller, &request).await?))
 }
 
-/// Call a migration off
+/// Cancel a migration
 ///
-/// While its instance still runs on the source; it goes on there.
+/// Possible while its instance still runs on the source; it keeps running there.
 #[utoipa::path(post, path = "/v1/migrations/{id}/cancel", tag = "elastic",
     params(("id" = String, Path, description = "The migration.")),
     responses((status = 200, description = "The migration.", body = Migration)))]
@@ -136,7 +136,7 @@ async fn cancel(
 
 /// Report on a migration
 ///
-/// What an agent has done of a task that it was given with its sign of life.
+/// Progress on a task that the agent received in response to a heartbeat.
 #[utoipa::path(post, path = "/v1/nodes/{node}/migrations", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = MigrationReport,
@@ -145,18 +145,18 @@ async fn report(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
-    Json(said): Json<MigrationReport>,
+    Json(report): Json<MigrationReport>,
 ) -> Answer<axum::Json<Migration>> {
     control.node_for(&caller, &node)?;
-    Ok(axum::Json(migrations::report(&control, &node, &said).await?))
+    Ok(axum::Json(migrations::report(&control, &node, &report).await?))
 }
 
-/// Read what nodes lack
+/// Read capacity pressure
 ///
-/// What was denied and what is above watermarks, in all and by node: the signal for whoever adds
-/// nodes. Denials fade, so what nobody asks for again is gone after a while.
+/// Denied growth and usage above watermarks, in total and by node: the signal for adding nodes.
+/// Denials decay, so demand that is not repeated disappears after a while.
 #[utoipa::path(get, path = "/v1/pressure", tag = "elastic",
-    responses((status = 200, description = "What is lacking.", body = Pressure)))]
+    responses((status = 200, description = "Pressure in total and by node.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
     control.settled().await;
     axum::Json(berth_control::relief::signal(&control))

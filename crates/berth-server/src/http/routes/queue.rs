@@ -40,7 +40,7 @@ async fn list(
         .map(|ticket| (ticket.id.clone(), ticket))
         .collect();
     if let Some(after) = query.cursor {
-        // One that is gone meanwhile: begin anew rather than leave out what follows.
+        // The ticket is gone: start over rather than skip what follows.
         let from = mine.iter().position(|(id, _)| *id == after).map_or(0, |place| place + 1);
         mine.drain(..from);
     }
@@ -60,7 +60,7 @@ struct WaitQuery {
 /// Read a waiting request
 #[utoipa::path(get, path = "/v1/queue/{id}", tag = "queue",
     params(("id" = String, Path, description = "The ticket."), WaitQuery),
-    responses((status = 200, description = "The request and where it stands.", body = Ticket)))]
+    responses((status = 200, description = "The request and its state.", body = Ticket)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use berth_api::{FieldError, NewToken, Page, Role, Token, TokenMade};
+use berth_api::{CreatedToken, FieldError, NewToken, Page, Role, Token};
 use berth_ledger::{Expect, LedgerError, Op, Text};
 use http::{StatusCode, header};
 use jiff::Timestamp;
@@ -29,7 +29,7 @@ pub(super) fn routes() -> Routes {
 
 /// List tokens
 ///
-/// Without their secrets, which nobody has; those that were revoked or have ended as well.
+/// Without their secrets, which are not stored. Revoked and expired tokens are included.
 #[utoipa::path(get, path = "/v1/tokens", tag = "access", params(PageQuery),
     responses((status = 200, description = "Tokens, in order of id.", body = Page<Token>)))]
 async fn list(
@@ -57,10 +57,10 @@ fn subject(token: &Token) -> String {
 
 /// Create a token
 ///
-/// Its secret is in the answer and nowhere else: it is shown this once.
+/// Its secret is only in this response; it cannot be read later.
 #[utoipa::path(post, path = "/v1/tokens", tag = "access",
     request_body = NewToken,
-    responses((status = 201, description = "The token and its secret.", body = TokenMade)))]
+    responses((status = 201, description = "The token and its secret.", body = CreatedToken)))]
 async fn create(
     State(control): State<Arc<ControlPlane>>,
     State(access): State<Arc<AccessControl>>,
@@ -77,14 +77,14 @@ async fn create(
     control.administer(&caller, "token.create", subject(&record.token), op).await?;
     let token = record.token.clone();
     access.tokens.put(record, 1);
-    let made = axum::Json(TokenMade { token, secret });
+    let made = axum::Json(CreatedToken { token, secret });
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], made).into_response())
 }
 
 /// Revoke a token
 ///
-/// At once for this server, within a moment for others. It stays in the list. The last token of an
-/// admin stays valid, since nobody could make another.
+/// Takes effect at once on this server, and shortly after on others. It stays in the list. The last token of an
+/// admin cannot be revoked, since no other could be created then.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access",
     params(("id" = String, Path, description = "The token's id, which is not its secret.")),
     responses((status = 204, description = "Revoked, now or before.")))]

@@ -1,7 +1,7 @@
 //! `/v1/nodes`: what is known of nodes, and what operators change of them.
 
 mod agent;
-mod emptying;
+mod drains;
 mod explain;
 mod import;
 
@@ -38,10 +38,10 @@ pub(super) fn routes(limits: HttpLimits) -> Routes {
         .routes(routes!(get, put, patch, remove))
         .routes(routes!(cordon))
         .routes(routes!(uncordon))
-        .routes(routes!(emptying::begin, emptying::get))
-        .routes(routes!(emptying::cancel))
-        .routes(routes!(emptying::reclaim))
-        .routes(routes!(emptying::list))
+        .routes(routes!(drains::begin, drains::get))
+        .routes(routes!(drains::cancel))
+        .routes(routes!(drains::reclaim))
+        .routes(routes!(drains::list))
         .routes(routes!(agent::heartbeat))
         .routes(routes!(agent::assignments))
         .routes(routes!(agent::stream))
@@ -90,9 +90,9 @@ pub(super) fn view(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> 
 }
 
 list_query! {
-    /// Which nodes.
+    /// The query of `GET /v1/nodes`.
     struct ListNodesQuery {
-        /// Those for which this holds: `platform < 20260101 and rack = r1`.
+        /// Nodes that match this selector: `platform < 20260101 and rack = r1`.
         #[serde(rename = "where")]
         #[param(rename = "where")]
         selector: Option<String>,
@@ -165,7 +165,7 @@ async fn get(
     Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
 }
 
-/// Register a node, or state its facts anew
+/// Register a node, or update its facts
 ///
 /// The state counts only when the node is new: later it is changed by cordon, uncordon and drain.
 #[utoipa::path(put, path = "/v1/nodes/{node}", tag = "nodes",
@@ -175,7 +175,7 @@ async fn get(
     ),
     request_body = NodeFacts,
     responses(
-        (status = 200, description = "Stated anew.", body = Node),
+        (status = 200, description = "Updated.", body = Node),
         (status = 201, description = "Registered.", body = Node),
     ))]
 async fn put(
@@ -250,7 +250,7 @@ pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 async fn patch(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -263,7 +263,7 @@ async fn patch(
     };
     for fixed in ["id", "state", "heartbeat_at"] {
         if changes.contains_key(fixed) {
-            let accepted = "nothing: it is changed by cordon, uncordon, drain and heartbeats";
+            let accepted = "absent: change it by cordon, uncordon, drain or heartbeat";
             return Err(ApiError::field(fixed, Some("set".to_owned()), accepted));
         }
     }
@@ -338,7 +338,7 @@ async fn end_drain(
         Some(reason) => format!("{node}: {reason}"),
         None => node.to_string(),
     };
-    // As it is before the state changes: one that is begun anew meanwhile is another drain.
+    // Read before the state changes: one that is started again in the meantime is another drain.
     let revision = control.drains.get(node).map(|known| known.revision);
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
     control.administer(caller, action, subject, op).await?;
@@ -370,7 +370,7 @@ async fn set_state(
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body = NodeStateChange,
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 async fn cordon(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -391,7 +391,7 @@ async fn cordon(
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body = NodeStateChange,
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 async fn uncordon(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

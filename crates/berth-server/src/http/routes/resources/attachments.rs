@@ -36,7 +36,7 @@ fn check_set_name(name: &str) -> Answer<()> {
 }
 
 list_query! {
-    /// Which attachments.
+    /// The query of `GET /v1/attachments`.
     struct ListAttachmentsQuery {
         /// Of this tenant.
         owner: Option<String>,
@@ -126,7 +126,7 @@ async fn get(
     params(("id" = String, Path, description = "The attachment."), OwnerQuery),
     request_body = NewAttachment,
     responses(
-        (status = 200, description = "Changed, or as it was.", body = Attachment),
+        (status = 200, description = "Changed, or unchanged.", body = Attachment),
         (status = 201, description = "Defined.", body = Attachment),
     ))]
 async fn put(

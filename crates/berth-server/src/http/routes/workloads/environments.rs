@@ -1,4 +1,4 @@
-//! `/v1/environments`: how the workloads of each environment stand.
+//! `/v1/environments`: the state of the workloads of each environment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) fn routes() -> Routes {
 }
 
 list_query! {
-    /// Which environments.
+    /// The query of `GET /v1/environments`.
     struct ListEnvironmentsQuery {
         /// Of this tenant.
         owner: Option<String>,
@@ -87,7 +87,7 @@ fn read_cursor(text: &str) -> Answer<(String, String)> {
 
 /// Read an environment
 ///
-/// How its workloads stand, and why if one of them is degraded.
+/// The state of its workloads, and the reason if one of them is degraded.
 #[utoipa::path(get, path = "/v1/environments/{env}", tag = "workloads",
     params(("env" = String, Path, description = "The environment."), OwnerQuery),
     responses((status = 200, description = "The environment.", body = Env)))]

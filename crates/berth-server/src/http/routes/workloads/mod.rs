@@ -75,7 +75,7 @@ fn tagged(status: StatusCode, workload: &Workload) -> Response {
 }
 
 list_query! {
-    /// Which workloads.
+    /// The query of `GET /v1/workloads`.
     struct ListWorkloadsQuery {
         /// Of this tenant.
         owner: Option<String>,
@@ -145,8 +145,9 @@ async fn get(
 
 /// Store a workload
 ///
-/// Members come and go until it is as asked for. A change of template, pools or release is a new
-/// revision, which takes over as `rolling` says. With `If-Match`, only if it is still as it was read.
+/// Members are created and released until the workload matches. A change of template, pools or
+/// release is a new revision, which is rolled out as `rolling` says. With `If-Match`, only if it is
+/// unchanged since it was read.
 #[utoipa::path(put, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
     params(
         ("owner" = String, Path, description = "The tenant."),
@@ -155,7 +156,7 @@ async fn get(
     ),
     request_body = NewWorkload,
     responses(
-        (status = 200, description = "Changed, or as it was.", body = Workload),
+        (status = 200, description = "Changed, or unchanged.", body = Workload),
         (status = 201, description = "Stored.", body = Workload),
     ))]
 async fn put(
@@ -186,7 +187,7 @@ async fn put(
 
 /// Remove a workload
 ///
-/// Its members are let go first. Answers 204 when it is gone, 202 while members are left.
+/// Its members are released first. Returns 204 when it is gone, 202 while members are left.
 #[utoipa::path(delete, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
     params(
         ("owner" = String, Path, description = "The tenant."),
@@ -194,7 +195,7 @@ async fn put(
     ),
     responses(
         (status = 204, description = "Removed."),
-        (status = 202, description = "Its members are being let go.", body = Workload),
+        (status = 202, description = "Its members are being released.", body = Workload),
     ))]
 async fn remove(
     State(control): State<Arc<ControlPlane>>,
@@ -214,7 +215,7 @@ async fn remove(
     }
     match read(&control, &caller, &owner, &name).await {
         Ok(left) => Ok(tagged(StatusCode::ACCEPTED, &left)),
-        // Gone meanwhile.
+        // It was removed in the meantime.
         Err(_) => Ok(StatusCode::NO_CONTENT.into_response()),
     }
 }

@@ -6,7 +6,7 @@ use berth_control::ControlPlane;
 use berth_control::placement::Audience;
 use berth_control::workloads::{Definition, Hosts, status};
 
-/// How far a workload is, for whoever asks.
+/// A workload with its status.
 pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
     let deaths = {

@@ -27,7 +27,7 @@ fn not_draining(node: &NodeId) -> ApiError {
         .remedy(format!("berth nodes drain {node} begins to"))
 }
 
-/// How a drain stands after what this server did.
+/// A drain after this server changed it.
 async fn standing(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
     read(control, node).await?;
     drain::one(control, node).ok_or_else(|| not_draining(node))
@@ -37,12 +37,12 @@ fn ends(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
     control.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
 }
 
-fn check(asked: &DrainNode) -> Answer<()> {
-    if let Some(reason) = asked.reason.as_deref().filter(|it| it.chars().count() > REASON) {
+fn check(request: &DrainNode) -> Answer<()> {
+    if let Some(reason) = request.reason.as_deref().filter(|it| it.chars().count() > REASON) {
         let value = Some(format!("{} characters", reason.chars().count()));
         return Err(ApiError::field("reason", value, "at most 200 characters"));
     }
-    match asked.deadline_s {
+    match request.deadline_s {
         Some(seconds) if !(1..=LONGEST_S).contains(&seconds) => {
             let accepted = "1 to 604800 seconds, which is a week";
             Err(ApiError::field("deadline_s", Some(seconds.to_string()), accepted))
@@ -62,21 +62,21 @@ fn check(asked: &DrainNode) -> Answer<()> {
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body = DrainNode,
-    responses((status = 200, description = "How it stands.", body = Drain)))]
+    responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn begin(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
-    OptionalJson(asked): OptionalJson<DrainNode>,
+    OptionalJson(request): OptionalJson<DrainNode>,
 ) -> Answer<axum::Json<Drain>> {
-    check(&asked)?;
+    check(&request)?;
     read(&control, &node).await?;
-    if asked.dry_run {
-        return rehearse(&control, node, asked.reason).await.map(axum::Json);
+    if request.dry_run {
+        return rehearse(&control, node, request.reason).await.map(axum::Json);
     }
-    let deadline = asked.deadline_s.and_then(|seconds| ends(&control, seconds));
-    let wish = Wish { reason: asked.reason, deadline, reclaimed: false };
+    let deadline = request.deadline_s.and_then(|seconds| ends(&control, seconds));
+    let wish = Wish { reason: request.reason, deadline, reclaimed: false };
     drain::begin(&control, &caller, &node, &wish, if_match.number()?).await?;
     standing(&control, &node).await.map(axum::Json)
 }
@@ -93,10 +93,10 @@ async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) 
 
 /// Read how far a drain is
 ///
-/// What is left, where it goes, what stands in the way and what would unblock it.
+/// The instances left, where they go, what blocks them and what would unblock them.
 #[utoipa::path(get, path = "/v1/nodes/{node}/drain", tag = "nodes",
     params(("node" = String, Path, description = "The node.")),
-    responses((status = 200, description = "How it stands.", body = Drain)))]
+    responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(node): Path<NodeId>,
@@ -112,7 +112,7 @@ pub(super) async fn get(
         ("node" = String, Path, description = "The node."),
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 pub(super) async fn cancel(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -127,12 +127,12 @@ pub(super) async fn cancel(
 
 /// Say that a node will be taken away
 ///
-/// For spot nodes, by their agent or whoever learns of it: a drain whose members are replaced at
+/// For spot nodes, by their agent or another component that is notified: a drain whose members are replaced at
 /// once. Said again, it changes nothing.
 #[utoipa::path(post, path = "/v1/nodes/{node}/reclaim", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = ReclaimNotice,
-    responses((status = 200, description = "How the drain stands.", body = Drain)))]
+    responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn reclaim(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -145,7 +145,7 @@ pub(super) async fn reclaim(
     standing(&control, &node).await.map(axum::Json)
 }
 
-/// Begins to empty a node that will be taken away, unless that was said before.
+/// Starts to drain a node that will be reclaimed, unless that was reported before.
 pub(super) async fn take_notice(
     control: &Arc<ControlPlane>,
     caller: &Caller,
