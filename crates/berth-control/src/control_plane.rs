@@ -7,9 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use berth_api::Role;
 use berth_engine::NodeId;
-use berth_ledger::{
-    Answer, By, Expect, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text,
-};
+use berth_ledger::{Answer, By, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -17,20 +15,18 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Caller;
 use crate::catalog::{Catalog, LocalityKey};
 use crate::documents::{DocumentChange, DocumentFollower};
-use crate::drain::{self, Drains};
-use crate::elastic::{HeardPermits, Signer};
 use crate::error::ControlError;
-use crate::evacuation::Evacuations;
 use crate::feed::Feed;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
-use crate::migrations::Migrations;
-use crate::nodes::Heartbeats;
+use crate::moves::drain::{self, Drains};
+use crate::moves::evacuation::Evacuations;
+use crate::moves::migration::Migrations;
+use crate::moves::volume::{self, VolumeMoves};
 use crate::placer::Placer;
-use crate::queue::Queue;
 use crate::settings::Settings;
-use crate::volume_moves::{self, VolumeMoves};
-use crate::workloads::{self, Degradations, Outside, WorkloadKey};
+use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
+use crate::workload::WorkloadKey;
 
 /// Everything a handler needs.
 pub struct ControlPlane {
@@ -61,9 +57,9 @@ pub struct ControlPlane {
     /// Instances that move while they run.
     pub migrations: Arc<Migrations>,
     /// What agents said last of their instances.
-    pub heard_permits: HeardPermits,
+    pub permit_cache: PermitCache,
     /// Signs what agents may do unasked.
-    pub signer: Signer,
+    pub permit_signer: PermitSigner,
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
     /// When it began to listen to agents, in whole seconds.
@@ -173,21 +169,23 @@ impl ControlPlane {
         Ok(done.unwrap_or(Err(LedgerError::Closed))?)
     }
 
-    /// What is needed to say how members' nodes stand.
+    /// Seconds of silence after which a node's members count as gone: never, while most nodes are
+    /// silent.
     #[must_use]
-    pub fn outside(&self) -> Outside<'_> {
+    pub fn gone_after_s(&self) -> i64 {
         let settings = self.settings.load();
         let gone_after = if self.mostly_silent.load(Ordering::Relaxed) {
             Duration::MAX
         } else {
             settings.lost_after.saturating_add(settings.lost_grace)
         };
-        Outside {
-            drains: &self.drains,
-            now: self.now(),
-            gone_after_s: i64::try_from(gone_after.as_secs()).unwrap_or(i64::MAX),
-            listening_since: self.listening_since.load(Ordering::Relaxed),
-        }
+        i64::try_from(gone_after.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    /// When this server began to listen to agents, in whole seconds.
+    #[must_use]
+    pub fn listening_since(&self) -> i64 {
+        self.listening_since.load(Ordering::Relaxed)
     }
 
     /// Begins to listen to agents anew: whoever was not heard so far is not lost yet.
@@ -224,7 +222,7 @@ impl ControlPlane {
             DocumentChange::Changed(kind, node) if &**kind == drain::KIND => {
                 self.touch_workloads_on(&NodeId::new(node));
             }
-            DocumentChange::Changed(kind, volume) if &**kind == volume_moves::KIND => {
+            DocumentChange::Changed(kind, volume) if &**kind == volume::KIND => {
                 // Workloads that wait may have waited for it.
                 if !self.volume_moves.is_stopping(volume) {
                     self.catalog.touch(self.degraded.keys());
@@ -261,29 +259,6 @@ impl ControlPlane {
             Ok(Err(error)) => tracing::warn!(%error, ?change, "failed to read a changed document"),
             Err(_) => {}
         }
-    }
-
-    /// Forgets a workload that is being removed, if it has no members left. Returns whether it did.
-    ///
-    /// # Errors
-    /// When the ledger does not know what became of it.
-    pub async fn forget_workload(&self, key: &WorkloadKey) -> Result<bool, LedgerError> {
-        let (owner, name) = key.clone();
-        self.settled().await;
-        let known = self.catalog.books().workloads.get(key).cloned();
-        let Some(known) = known else { return Ok(true) };
-        if !known.body.deleting {
-            return Ok(false);
-        }
-        // Not one that was stored anew meanwhile.
-        let expect = Expect::Revision(known.version);
-        let answer = self.submit(Op::RemoveWorkload { owner, name, expect }).await?;
-        let gone = matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged));
-        if gone && self.degraded.get(key).is_some() {
-            // What is not there lacks nothing.
-            self.submit(workloads::tell(key, None, None)).await?;
-        }
-        Ok(gone)
     }
 
     /// Waits until what this server has committed is in the catalogue.

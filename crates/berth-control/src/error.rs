@@ -9,7 +9,7 @@ use std::fmt;
 
 use berth_api::{FieldError, Problem};
 use berth_engine::Refusal;
-use berth_engine::elastic::InvalidWish;
+use berth_engine::elastic::InvalidPermitRequest;
 use berth_ledger::{Guard, LedgerError, RefusedBy, Rejected};
 use thiserror::Error;
 
@@ -115,19 +115,19 @@ impl ControlError {
 
     /// A size that an instance cannot have.
     #[must_use]
-    pub fn invalid_size(invalid: &InvalidWish) -> Self {
+    pub fn invalid_size(invalid: &InvalidPermitRequest) -> Self {
         let (field, value, accepted) = match invalid {
-            InvalidWish::OutsideBounds { field, value, min, max } => {
+            InvalidPermitRequest::OutsideBounds { field, value, min, max } => {
                 (format!("resources.{field}"), *value, format!("{min} to {max}, its bounds"))
             }
-            InvalidWish::NotWholeUnits { field, value, has, unit } => (
+            InvalidPermitRequest::NotWholeUnits { field, value, has, unit } => (
                 format!("resources.{field}"),
                 *value,
                 format!(
                     "a multiple of {unit}, the compute unit last told, its bounds, or {has}, what it has"
                 ),
             ),
-            InvalidWish::ZeroUnit { field } => {
+            InvalidPermitRequest::ZeroUnit { field } => {
                 (format!("compute_unit.{field}"), 0, "1 or more".to_owned())
             }
         };

@@ -56,7 +56,7 @@ pub fn metrics_text(control: &ControlPlane) -> String {
 
 /// What nodes lack: the signal for whoever adds some.
 fn pressure(control: &ControlPlane, lines: &mut Lines) {
-    let found = crate::relief::signal(control);
+    let found = crate::moves::relief::signal(control);
     let help = "What elastic instances lack, in milli-CPU and MiB: denied and fading, above \
         watermarks, leaving with migrations, and what should leave beyond that";
     lines.head("elastic_pressure", "gauge", help);
@@ -102,7 +102,7 @@ const CLAIM_STATES: [ClaimState; 4] =
     [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
 
 fn drains(control: &ControlPlane, lines: &mut Lines) {
-    let drains = crate::drain::all(control);
+    let drains = crate::moves::drain::all(control);
     lines.head("drains", "gauge", "Nodes that are being emptied, by how that stands");
     let states = [
         (DrainState::Running, "running"),

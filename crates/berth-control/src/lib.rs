@@ -8,35 +8,32 @@
 //! This crate must never know HTTP, pages or configuration files: the server, the Kubernetes
 //! scheduler and the simulator all drive the same control plane.
 
-pub mod attachments;
 pub mod caller;
 pub mod catalog;
 pub mod clock;
 pub mod control_plane;
 pub mod debug;
 pub mod documents;
-pub mod drain;
 pub mod elastic;
 pub mod error;
-pub mod evacuation;
 pub mod exposition;
 pub mod feed;
 mod fleet_replica;
+pub mod instance_spec;
+mod liveness;
 mod maintenance;
 pub mod metrics;
-pub mod migrations;
-mod nodes;
+pub mod moves;
 pub mod placement;
 mod placer;
 pub mod policy_effects;
 pub mod queue;
-pub mod rebalance;
-pub mod relief;
 mod replay;
 mod settings;
 mod slots;
 mod start;
-pub mod volume_moves;
+pub mod state;
+pub mod workload;
 pub mod workloads;
 
 pub use caller::{Caller, Scope};
@@ -44,6 +41,7 @@ pub use control_plane::{ControlPlane, unexpected};
 pub use error::{ControlError, ControlResult, ErrorKind, StartError, describe_guard};
 pub use fleet_replica::FleetReplica;
 pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
+pub use placement::attachments;
 pub use placer::{
     Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
     PlacerOptions, WantedSeat,

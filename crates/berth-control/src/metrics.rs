@@ -19,7 +19,6 @@ use rustc_hash::FxHashMap;
 use berth_ledger::PermitAnswer;
 
 use crate::clock::now;
-use crate::placer::PlaceAnswer;
 
 /// Seconds, from a tenth of a millisecond to half a minute.
 const BUCKETS: [f64; 14] =
@@ -152,22 +151,16 @@ impl Metrics {
         }
     }
 
-    /// A placement was decided.
-    pub fn placed(&self, answer: &PlaceAnswer, took: Duration) {
-        let (outcome, code) = match answer {
-            PlaceAnswer::Granted(granted) => {
-                self.instances.inc_by(u64::try_from(granted.grant.claims.len()).unwrap_or(0));
-                ("granted", None)
-            }
-            PlaceAnswer::NoRoom(refusals) => {
-                let code = refusals.first().map_or("no_room", |refusal| refusal.code.as_ref());
-                ("refused", Some(code))
-            }
-            PlaceAnswer::Refused(by) => ("refused", Some(by.code())),
-            PlaceAnswer::Contended(_) => ("contended", None),
-            PlaceAnswer::Invalid(_) => ("invalid", None),
-            PlaceAnswer::Unknown(_) => ("unknown", None),
-        };
+    /// Counts a placement that was decided: how it ended, the code it was refused with, and how many
+    /// instances were placed.
+    pub fn count_placement(
+        &self,
+        outcome: &'static str,
+        code: Option<&str>,
+        instances: usize,
+        took: Duration,
+    ) {
+        self.instances.inc_by(u64::try_from(instances).unwrap_or(0));
         self.placements.get_or_create(&Ended { outcome }).inc();
         if let Some(code) = code {
             self.refusals.get_or_create(&Code { code: code.to_owned() }).inc();

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use berth_api::CapacityRule;
-use berth_engine::workload::{on_demand_seats, seat_class};
+use berth_engine::workload::{on_demand_slots, slot_class};
 use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::{Seat, Text, Workload};
 use rustc_hash::FxHashMap;
 
-use crate::workloads::{Definition, WorkloadKey};
+use crate::workload::{Definition, WorkloadKey};
 
 /// What a workload says of its seats.
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +92,13 @@ impl Seats {
         };
         let lowest = |from: i64| (from..).find(|slot| is_free(*slot)).unwrap_or(from);
         let first_spot =
-            rule.capacity.map_or(0, |it| i64::from(on_demand_seats(&it, rule.replicas)));
+            rule.capacity.map_or(0, |it| i64::from(on_demand_slots(&it, rule.replicas)));
         let slot = match pinned {
             Some(CapacityType::Spot) => lowest(first_spot),
             Some(CapacityType::OnDemand) | None => lowest(0),
         };
         let narrow = u32::try_from(slot).unwrap_or(u32::MAX);
-        let class = rule.capacity.and_then(|it| seat_class(&it, rule.replicas, narrow));
+        let class = rule.capacity.and_then(|it| slot_class(&it, rule.replicas, narrow));
         Some((Seat { revision, slot }, class))
     }
 }

@@ -11,19 +11,21 @@ use crate::catalog::{Catalog, LocalityKey};
 use crate::clock::now;
 use crate::control_plane::ControlPlane;
 use crate::documents::{self, DocumentChange, DocumentFollower};
-use crate::drain::{self, Drains};
-use crate::elastic::{self, Signer};
+use crate::elastic;
 use crate::error::StartError;
 use crate::feed::Feed;
+use crate::liveness;
 use crate::maintenance::{MaintenanceConfig, MaintenanceWorker};
 use crate::metrics::Metrics;
-use crate::migrations::{self, Migrations};
-use crate::nodes::{Heartbeats, heartbeats, liveness};
+use crate::moves::drain::{self, Drains};
+use crate::moves::migration::{self, Migrations};
+use crate::moves::volume::{self, VolumeMoves};
+use crate::moves::{evacuation, relief};
 use crate::placer::{Placer, PlacerOptions};
-use crate::queue::{self, Queue};
+use crate::queue;
 use crate::settings::Settings;
-use crate::volume_moves::{self, VolumeMoves};
-use crate::workloads::{self, Degradations};
+use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
+use crate::workloads;
 
 /// How a control plane is started.
 pub struct ControlOptions {
@@ -85,9 +87,9 @@ impl ControlPlane {
             drains: Drains::default(),
             volume_moves: VolumeMoves::default(),
             migrations: Arc::new(Migrations::default()),
-            heard_permits: elastic::HeardPermits::default(),
-            signer: Signer::load(&ledger)?,
-            evacuations: crate::evacuation::Evacuations::default(),
+            permit_cache: PermitCache::default(),
+            permit_signer: PermitSigner::load(&ledger)?,
+            evacuations: crate::moves::evacuation::Evacuations::default(),
             degraded: Degradations::default(),
             listening_since: std::sync::atomic::AtomicI64::new(now().as_second()),
             mostly_silent: std::sync::atomic::AtomicBool::new(false),
@@ -101,16 +103,16 @@ impl ControlPlane {
         for follower in &followers {
             follower.refresh_all(&control.ledger)?;
         }
-        tokio::spawn(heartbeats::keep_writing(Arc::clone(&control)));
+        tokio::spawn(liveness::keep_writing_heartbeats(Arc::clone(&control)));
         tokio::spawn(liveness::keep_watching(Arc::clone(&control)));
         tokio::spawn(queue::keep_granting(Arc::clone(&control)));
         tokio::spawn(drain::keep_emptying(Arc::clone(&control)));
-        tokio::spawn(volume_moves::keep_moving(Arc::clone(&control)));
-        tokio::spawn(migrations::keep_migrating(Arc::clone(&control)));
-        tokio::spawn(crate::relief::keep_relieving(Arc::clone(&control)));
+        tokio::spawn(volume::keep_moving(Arc::clone(&control)));
+        tokio::spawn(migration::keep_migrating(Arc::clone(&control)));
+        tokio::spawn(relief::keep_relieving(Arc::clone(&control)));
         tokio::spawn(elastic::keep_reserves(Arc::clone(&control)));
         tokio::spawn(workloads::keep_running(Arc::clone(&control)));
-        tokio::spawn(crate::evacuation::keep_checking(Arc::clone(&control)));
+        tokio::spawn(evacuation::keep_checking(Arc::clone(&control)));
         let (changed, stopping) = (Arc::downgrade(&control), control.stopping.clone());
         let applied = move |change: &DocumentChange| {
             if let Some(control) = changed.upgrade() {

@@ -1,6 +1,6 @@
-//! The brain of Berth: which node?
+//! Chooses nodes for instances and explains the choice.
 //!
-//! Give an [`Engine`] a fleet, a policy and a request, and it returns a plan or a refusal, with
+//! Give an [`Engine`] a fleet, a policy and a request, and it returns a placement or a refusal, with
 //! every term explained. Pure: no I/O, no clock, no randomness of its own, no floats in a
 //! decision. Time, ids and seeds are arguments; the same inputs give the same bytes.
 //!
@@ -17,26 +17,33 @@
 
 pub mod affinity;
 pub mod elastic;
+mod engine;
+mod example;
 mod explain;
 pub mod filter;
 mod fleet;
 mod model;
 mod plan;
 pub mod policy;
-#[cfg(feature = "schema")]
-mod schema;
+mod policy_document;
+mod prepared_request;
+mod reference;
 pub mod score;
 pub mod workload;
 
+pub use engine::{CheckError, Engine, PlaceError, Placement, Reuse};
 pub use explain::{
-    Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal, Term,
+    Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal,
+    SearchEnd, Term,
 };
-pub use filter::Evidence;
 pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
-    Batch, BatchMode, BatchOutcome, Effort, Engine, EvacuationPlan, Guest, MoveOutcome, NotHere,
-    Notice, PlaceError, Placement, PlannedMove, Preemption, RebalanceGoal, RebalanceGuest,
-    RebalanceMeasure, RebalanceMove, RebalancePlan, RebalanceTerms, Reuse, SearchEnd, StopReason,
+    Batch, BatchMode, BatchOutcome, Effort, EvacuationInstance, EvacuationPlan, MoveOutcome,
+    PlannedMove, Preemption, RebalanceGoal, RebalanceInstance, RebalanceMeasure, RebalanceMove,
+    RebalancePlan, RebalanceTerms, StopReason,
 };
 pub use policy::Policy;
+pub use policy_document::{BUILTIN_POLICIES, PolicyError};
+pub use prepared_request::Notice;
+pub use reference::policy_reference;

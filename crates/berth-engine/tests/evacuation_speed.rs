@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_engine::{
-    Amounts, Effort, Engine, Guest, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
-    Timestamp,
+    Amounts, Effort, Engine, EvacuationInstance, InstanceId, InstanceRequest, NodeFacts, NodeId,
+    Policy, Timestamp,
 };
 
 const NOW: Timestamp = Timestamp(1_000);
@@ -49,7 +49,12 @@ fn check_all(engine: &mut Engine, requests: &Requests) -> (usize, Duration) {
     let count = engine.fleet().node_count();
     let nodes: Vec<NodeId> =
         (0..count).map(|number| NodeId::new(&format!("n{number:05}"))).collect();
-    let guest = |id| requests.get(&id).cloned().map_or(Guest::Unknown, Guest::Asks);
+    let guest = |id| {
+        requests
+            .get(&id)
+            .cloned()
+            .map_or(EvacuationInstance::Unknown, EvacuationInstance::Requested)
+    };
     let start = Instant::now();
     let possible = nodes
         .iter()

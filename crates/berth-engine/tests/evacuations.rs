@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use berth_engine::policy::Policy;
 use berth_engine::{
-    Effort, EvacuationPlan, Guest, InstanceId, InstanceRequest, MoveOutcome, NodeFacts, NodeId,
-    NodeState,
+    Effort, EvacuationInstance, EvacuationPlan, InstanceId, InstanceRequest, MoveOutcome,
+    NodeFacts, NodeId, NodeState,
 };
 use oracle::config;
 use oracle::random::{Rng, Wildness, node};
@@ -121,7 +121,12 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let ids: Vec<NodeId> = twin.world.nodes.iter().map(|node| node.id.clone()).collect();
     let emptied = &ids[..case.emptied.min(ids.len())];
     let before = (twin.engine.fleet().fingerprint(), facts(&twin));
-    let guest = |id| requests.get(&id).cloned().map_or(Guest::Unknown, Guest::Asks);
+    let guest = |id| {
+        requests
+            .get(&id)
+            .cloned()
+            .map_or(EvacuationInstance::Unknown, EvacuationInstance::Requested)
+    };
     let now = twin.now;
     let plan = twin.engine.plan_evacuation(emptied, guest, Effort::FULL, now);
     let after = (twin.engine.fleet().fingerprint(), facts(&twin));

@@ -59,7 +59,7 @@ fn a_refusal_for_memory_as_an_operator_reads_it() {
     let mut engine = four_nodes();
     let refused = refusal(&mut engine, &request(1, 1000, 8192));
     assert_eq!(refused.code, "no_capacity_memory");
-    let seen = refused.seen_by(Audience::Operator, engine.policy());
+    let seen = refused.redacted_for(Audience::Operator, engine.policy());
     assert_eq!(seen, refused, "the operator sees everything");
     insta::assert_snapshot!("memory_for_the_operator", seen.to_string());
 }
@@ -73,7 +73,7 @@ fn a_refusal_for_memory_as_the_tenant_reads_it() {
         refusal.fixes.iter().any(free)
     };
     assert!(names_others(&refused), "else the test shows nothing");
-    let seen = refused.seen_by(Audience::Tenant("acme"), engine.policy());
+    let seen = refused.redacted_for(Audience::Tenant("acme"), engine.policy());
     insta::assert_snapshot!("memory_for_the_tenant", seen.to_string());
     assert_says_nothing_of_others(&seen.to_string());
     // The value is as discreet as its text: an API would send it as JSON.
@@ -86,7 +86,7 @@ fn a_refusal_for_memory_as_the_tenant_reads_it() {
 fn node_names_are_shown_to_tenants_where_the_policy_allows() {
     let mut engine = four_nodes();
     let refused = refusal(&mut engine, &request(1, 1000, 8192));
-    let seen = refused.seen_by(Audience::Tenant("acme"), &builtin("balanced"));
+    let seen = refused.redacted_for(Audience::Tenant("acme"), &builtin("balanced"));
     let text = seen.to_string();
     assert!(text.contains("host-ash"), "{text}");
     assert!(!text.contains("globex") && !text.contains("rack-"), "{text}");
@@ -107,7 +107,7 @@ fn a_tenant_learns_that_a_volume_is_in_use_and_not_by_whom() {
     assert_eq!(refused.code, "volume_in_use");
     let user = InstanceId::from_u128(70).to_string();
     assert!(refused.to_string().contains(&user));
-    let seen = refused.seen_by(Audience::Tenant("acme"), engine.policy());
+    let seen = refused.redacted_for(Audience::Tenant("acme"), engine.policy());
     assert_says_nothing_of_others(&seen.to_string());
     assert!(seen.headline().starts_with("volume_in_use"));
 }
@@ -247,7 +247,7 @@ fn a_success_names_winner_and_runner_up_and_every_term_adds_up() {
 
 #[test]
 fn every_policy_explains_the_node_it_places_on() {
-    for name in berth_engine::policy::BUILTIN_NAMES {
+    for name in berth_engine::BUILTIN_POLICIES {
         let (mut engine, wanted) = uneven();
         engine.set_policy(builtin(name));
         let mut wanted = wanted;

@@ -6,13 +6,13 @@
 mod oracle;
 
 use berth_engine::affinity::{Rule, Strength, Topology, lint};
-use berth_engine::policy::{BUILTIN_NAMES, Policy};
 use berth_engine::{
     Amounts, Audience, Batch, BatchMode, BootOutcome, CapacityType, CpuCapMode, Elastic, Engine,
     Group, GroupKind, Hint, InstanceId, InstanceRequest, LinkState, Network, NodeFacts, NodeId,
     OtherUsage, PlaceError, Platform, PlatformVersion, Ratios, Refusal, Reuse, Timestamp,
     TraitValue, Volume, Watermarks,
 };
+use berth_engine::{BUILTIN_POLICIES, Policy};
 use oracle::config;
 use oracle::random::{Rng, state};
 use proptest::collection::vec;
@@ -37,7 +37,7 @@ recent-failures = 250
 ";
 
 fn policies() -> Vec<Policy> {
-    let builtin = BUILTIN_NAMES.map(|name| Policy::builtin(name).expect("a built-in policy"));
+    let builtin = BUILTIN_POLICIES.map(|name| Policy::builtin(name).expect("a built-in policy"));
     let product = Policy::from_toml(PRODUCT).unwrap_or_else(|error| panic!("{error:?}"));
     builtin.into_iter().chain([product]).collect()
 }
@@ -243,7 +243,7 @@ fn furnished(policy: Policy, rng: &mut Rng) -> Engine {
 /// A refusal in every form that anybody can read.
 fn read(refusal: &Refusal, engine: &Engine) {
     for audience in [Audience::Operator, Audience::Tenant("a"), Audience::Tenant("")] {
-        let seen = refusal.seen_by(audience, engine.policy());
+        let seen = refusal.redacted_for(audience, engine.policy());
         let text = format!("{seen}{}{seen:?}", seen.headline());
         assert!(!text.is_empty());
         assert!(serde_json::to_string(&seen).is_ok());
@@ -290,7 +290,7 @@ fn place_batch(engine: &mut Engine, rng: &mut Rng, class: &InstanceRequest, now:
 fn explain(engine: &mut Engine, request: &InstanceRequest, now: Timestamp) {
     if let Ok(explanation) = engine.explain(request, now) {
         for audience in [Audience::Operator, Audience::Tenant("a")] {
-            let seen = explanation.seen_by(audience, engine.policy());
+            let seen = explanation.redacted_for(audience, engine.policy());
             assert!(serde_json::to_string(&seen).is_ok());
         }
     }

@@ -12,7 +12,7 @@ use berth_engine::affinity::Rule;
 use berth_engine::elastic::Free;
 use berth_engine::{
     Amounts, Engine, Fleet, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, RebalanceGoal,
-    RebalanceGuest, RebalancePlan, RebalanceTerms, Timestamp,
+    RebalanceInstance, RebalancePlan, RebalanceTerms, Timestamp,
 };
 
 const NOW: Timestamp = Timestamp(1_000);
@@ -30,7 +30,7 @@ impl Dice {
 
 /// Nodes of three sizes, unevenly filled with instances of many sizes; some have a rule that another
 /// of their owner's instances be in their zone.
-fn fleet(nodes: u32, instances: u32, rules: bool, seed: u64) -> (Engine, Vec<RebalanceGuest>) {
+fn fleet(nodes: u32, instances: u32, rules: bool, seed: u64) -> (Engine, Vec<RebalanceInstance>) {
     let mut engine = Engine::new(Policy::builtin("balanced").unwrap());
     let mut dice = Dice(seed);
     for number in 0..nodes {
@@ -68,7 +68,7 @@ fn fleet(nodes: u32, instances: u32, rules: bool, seed: u64) -> (Engine, Vec<Reb
             continue;
         }
         engine.fleet_mut().claim(&request, &node).unwrap();
-        guests.push(RebalanceGuest {
+        guests.push(RebalanceInstance {
             id,
             copy_mib: memory,
             load_milli: Some(dice.roll(2000)),
@@ -80,7 +80,7 @@ fn fleet(nodes: u32, instances: u32, rules: bool, seed: u64) -> (Engine, Vec<Reb
     (engine, guests)
 }
 
-fn plan(engine: &mut Engine, terms: RebalanceTerms, guests: &[RebalanceGuest]) -> RebalancePlan {
+fn plan(engine: &mut Engine, terms: RebalanceTerms, guests: &[RebalanceInstance]) -> RebalancePlan {
     let fleet: Fleet = engine.fleet().clone();
     let free = |id: &NodeId| {
         let usage = fleet.usage(id).unwrap();
@@ -90,7 +90,7 @@ fn plan(engine: &mut Engine, terms: RebalanceTerms, guests: &[RebalanceGuest]) -
     engine.plan_rebalance(terms, guests, &free, NOW)
 }
 
-fn apply(engine: &mut Engine, plan: &RebalancePlan, guests: &[RebalanceGuest]) {
+fn apply(engine: &mut Engine, plan: &RebalancePlan, guests: &[RebalanceInstance]) {
     for made in &plan.moves {
         let guest = guests.iter().find(|guest| guest.id == made.instance).unwrap();
         engine.fleet_mut().release(made.instance);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use berth_engine::elastic::Free;
 use berth_engine::policy::Policy;
 use berth_engine::{
-    Engine, Fleet, InstanceId, InstanceRequest, NodeId, NotHere, RebalanceGoal, RebalanceGuest,
-    RebalancePlan, RebalanceTerms, StopReason, Timestamp,
+    CheckError, Engine, Fleet, InstanceId, InstanceRequest, NodeId, RebalanceGoal,
+    RebalanceInstance, RebalancePlan, RebalanceTerms, StopReason, Timestamp,
 };
 use oracle::config;
 use oracle::random::{Rng, Wildness, node};
@@ -78,9 +78,9 @@ fn settled(case: &Case) -> (Twin, Requests) {
     (twin, requests)
 }
 
-fn guests(case: &Case, requests: &Requests) -> Vec<RebalanceGuest> {
+fn guests(case: &Case, requests: &Requests) -> Vec<RebalanceInstance> {
     let mut rng = Rng::new(case.setting);
-    let one = |(id, request): (&InstanceId, &Arc<InstanceRequest>)| RebalanceGuest {
+    let one = |(id, request): (&InstanceId, &Arc<InstanceRequest>)| RebalanceInstance {
         id: *id,
         request: Arc::clone(request),
         copy_mib: request.resources.memory_mib,
@@ -113,7 +113,7 @@ fn content(engine: &Engine, requests: &Requests, now: Timestamp) -> BTreeSet<Ins
     for (id, request) in requests {
         let node = engine.fleet_mut().release(*id).expect("it is placed");
         let verdict = engine.check(request, &node, now);
-        if !matches!(verdict, Err(NotHere::Removed { filter, .. }) if about_others.contains(&filter))
+        if !matches!(verdict, Err(CheckError::Removed { filter, .. }) if about_others.contains(&filter))
         {
             content.insert(*id);
         }

@@ -6,9 +6,9 @@ mod common;
 
 use berth_engine::affinity::{Rule, Strength, Topology};
 use berth_engine::{
-    Amounts, Batch, BatchMode, BatchOutcome, BootOutcome, CapacityType, CpuCapMode, Engine, Fix,
-    Fleet, Group, GroupKind, Hint, InstanceId, InstanceRequest, InvalidRequest, NodeFacts, NodeId,
-    NodeState, NotHere, PlaceError, Reuse, SearchEnd, TraitValue, Volume,
+    Amounts, Batch, BatchMode, BatchOutcome, BootOutcome, CapacityType, CheckError, CpuCapMode,
+    Engine, Fix, Fleet, Group, GroupKind, Hint, InstanceId, InstanceRequest, InvalidRequest,
+    NodeFacts, NodeId, NodeState, PlaceError, Reuse, SearchEnd, TraitValue, Volume,
 };
 use common::{
     NOW, builtin, claim, engine, node, node_with, place, policy, refusal, request, request_of,
@@ -193,7 +193,7 @@ fn check_refuses_what_place_finds_meaningless() {
     for meaningless in [placed, with_volume(2, "nowhere"), member(3, &["nobody"])] {
         let expected = invalid(&mut engine, &meaningless);
         let found = engine.check(&meaningless, &NodeId::new("a"), NOW);
-        assert_eq!(found, Err(NotHere::Invalid(expected)));
+        assert_eq!(found, Err(CheckError::Invalid(expected)));
     }
 }
 

@@ -5,12 +5,12 @@
 
 mod common;
 
+use berth_engine::BUILTIN_POLICIES;
 use berth_engine::affinity::{Rule, Strength, Topology};
-use berth_engine::policy::BUILTIN_NAMES;
 use berth_engine::{
     Amounts, Audience, Batch, BootOutcome, CapacityType, Elastic, Explanation, Group, GroupKind,
     Hint, InstanceId, InstanceRequest, LinkState, Locality, Network, NodeFacts, NodeId, NodeUsage,
-    Placement, Platform, PlatformVersion, Policy, Ratios, RebalanceGoal, RebalanceGuest,
+    Placement, Platform, PlatformVersion, Policy, Ratios, RebalanceGoal, RebalanceInstance,
     RebalancePlan, RebalanceTerms, Refusal, Timestamp, TraitValue, Volume,
 };
 use common::{NOW, builtin, claim, engine, node_with, policy, refusal, request};
@@ -116,7 +116,7 @@ fn what_is_stated_fits_its_schema() {
         attached_to,
     };
     fits::<Volume>(&[Volume { attached_to: None, ..volume.clone() }, volume]);
-    fits::<Policy>(&BUILTIN_NAMES.map(builtin));
+    fits::<Policy>(&BUILTIN_POLICIES.map(builtin));
 }
 
 /// Refusals for every kind of evidence, fix and notice that a small fleet can bring about.
@@ -156,8 +156,10 @@ fn refusals() -> Vec<Refusal> {
     let outcome = engine.place_batch(&Batch::new(vec![large]), NOW).unwrap();
     found.extend(outcome.refused.into_iter().map(|(_, refusal)| refusal));
     let hidden = policy("name = 'p'\n[explain]\ntenants_see_nodes = false");
-    let seen: Vec<Refusal> =
-        found.iter().map(|refusal| refusal.seen_by(Audience::Tenant("acme"), &hidden)).collect();
+    let seen: Vec<Refusal> = found
+        .iter()
+        .map(|refusal| refusal.redacted_for(Audience::Tenant("acme"), &hidden))
+        .collect();
     found.extend(seen);
     found
 }
@@ -311,7 +313,7 @@ fn plans_to_rebalance_and_their_terms() {
     let mut engine = engine(builtin("balanced"), &[full_node(), node_with("b", 8, 8192, |_| {})]);
     let wanted = request(1, 1, 1024);
     claim(&mut engine, &wanted, "b");
-    let guests = [RebalanceGuest {
+    let guests = [RebalanceInstance {
         id: wanted.id,
         request: wanted.into(),
         copy_mib: 1024,

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use berth_api::wire::WireRequest;
-use berth_engine::elastic::{Decided, Size, Wish};
+use berth_engine::elastic::{PermitDecision, PermitRequest, Size};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -35,11 +35,11 @@ pub struct PermitAsked {
     /// Its pod.
     pub pod: Key,
     /// What it wants.
-    pub wish: Wish,
+    pub wish: PermitRequest,
     /// Its agent's compute unit, if it has one.
     pub unit: Option<Size>,
     /// Where the answer goes; dropped: nobody here may decide now.
-    pub answer: oneshot::Sender<Result<Decided, NoPermit>>,
+    pub answer: oneshot::Sender<Result<PermitDecision, NoPermit>>,
 }
 
 /// Serves until it is told to stop. Whoever receives `asked` decides.
@@ -112,7 +112,7 @@ async fn permit(
         .to_bytes();
     let read = WireRequest::read(&body, SLOT_MIB).map_err(bad)?;
     let pod = Key::new(&read.pod.namespace, &read.pod.name);
-    let wish = Wish { last_permit: read.last_permit, ..Wish::new(read.wanted) };
+    let wish = PermitRequest { last_permit: read.last_permit, ..PermitRequest::new(read.wanted) };
     let (sender, receiver) = oneshot::channel();
     let busy = || {
         let why = "this scheduler does not lead, or has not read the cluster yet; ask again";

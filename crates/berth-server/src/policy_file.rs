@@ -42,7 +42,7 @@ pub enum PolicyFileError {
     Unreadable(#[from] std::io::Error),
     /// It is no policy. The message names key, value and what would be accepted.
     #[error("{0}")]
-    Invalid(#[from] berth_engine::policy::PolicyError),
+    Invalid(#[from] berth_engine::PolicyError),
     /// Its name means something else.
     #[error("name is {0:?}; accepted is {ACCEPTED_NAMES}")]
     Name(String),
@@ -53,7 +53,7 @@ pub enum PolicyFileError {
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum ApplyOutcome {
     /// It is in force since.
     Activated {
         /// Its name.
@@ -68,7 +68,7 @@ pub enum Applied {
 
 /// What is remembered of the last file that was put in force.
 #[derive(Serialize, Deserialize)]
-struct Last {
+struct LastActivation {
     hash: String,
 }
 
@@ -95,7 +95,7 @@ impl PolicyFile {
 
     /// Reads the file, activates its policy if it changed, and logs the result. Unless asked
     /// for, a file that reads as it did before is not spoken of again.
-    pub async fn look(&mut self, control: &ControlPlane, asked: bool) {
+    pub async fn check_file(&mut self, control: &ControlPlane, asked: bool) {
         let path = self.path.display().to_string();
         let text = tokio::fs::read_to_string(&self.path).await;
         if let Ok(text) = &text {
@@ -110,10 +110,10 @@ impl PolicyFile {
             Err(error) => Err(PolicyFileError::Unreadable(error)),
         };
         match applied {
-            Ok(Applied::Activated { name, hash }) => {
+            Ok(ApplyOutcome::Activated { name, hash }) => {
                 tracing::info!(path, name, hash, "activated policy from file");
             }
-            Ok(Applied::Unchanged) => {
+            Ok(ApplyOutcome::Unchanged) => {
                 tracing::info!(path, "policy from file was activated before");
             }
             Err(error) => {
@@ -125,7 +125,11 @@ impl PolicyFile {
     }
 
     /// Puts a text in force, unless it was before.
-    async fn apply(&self, control: &ControlPlane, text: &str) -> Result<Applied, PolicyFileError> {
+    async fn apply(
+        &self,
+        control: &ControlPlane,
+        text: &str,
+    ) -> Result<ApplyOutcome, PolicyFileError> {
         let is_json = self.path.extension().is_some_and(|extension| extension == "json");
         let policy = if is_json { Policy::from_json(text) } else { Policy::from_toml(text) }?;
         if !is_policy_name(policy.name()) {
@@ -147,16 +151,17 @@ impl PolicyFile {
         &self,
         control: &ControlPlane,
         policy: &Policy,
-    ) -> Result<Option<Applied>, PolicyFileError> {
+    ) -> Result<Option<ApplyOutcome>, PolicyFileError> {
         let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
         let unknown = |error: &dyn std::fmt::Display| PolicyFileError::Ledger(error.to_string());
         let read = control.read(|ledger| ledger.document(KIND, ID)).await;
         let last = read.map_err(|error| PolicyFileError::Ledger(error.detail().to_owned()))?;
-        let known = last.as_ref().and_then(|it| serde_json::from_str::<Last>(&it.body).ok());
+        let known =
+            last.as_ref().and_then(|it| serde_json::from_str::<LastActivation>(&it.body).ok());
         if known.is_some_and(|last| last.hash == hash) {
-            return Ok(Some(Applied::Unchanged));
+            return Ok(Some(ApplyOutcome::Unchanged));
         }
-        let body = serde_json::to_string(&Last { hash: hash.clone() });
+        let body = serde_json::to_string(&LastActivation { hash: hash.clone() });
         let expect = last.map_or(Expect::Absent, |last| Expect::Revision(last.rev));
         let document = DocumentWrite {
             kind: Text::from(KIND),
@@ -174,7 +179,7 @@ impl PolicyFile {
         match answer.map_err(|error: LedgerError| unknown(&error))? {
             Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 control.settled().await;
-                Ok(Some(Applied::Activated { name, hash }))
+                Ok(Some(ApplyOutcome::Activated { name, hash }))
             }
             Answer::Outcome(Outcome::Stale { .. }) => Ok(None),
             other => Err(unknown(&format!("{other:?}"))),

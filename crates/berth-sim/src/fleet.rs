@@ -1,11 +1,11 @@
-//! A fleet in racks and zones, and the requests that are put to it.
+//! A fleet in racks and zones, and requests for it.
 //!
 //! A fleet has zones and racks, five hardware shapes, traits, networks, platforms, planned reboots
 //! and images, and nodes about half full. The request shapes have hard and soft groups, affinity
 //! rules, locality hints, platforms, networks, traits, further classes and images.
 
 use berth_engine::affinity::{AffinityError, Rule, Strength, Topology};
-use berth_engine::elastic::InvalidWish;
+use berth_engine::elastic::InvalidPermitRequest;
 use berth_engine::{
     Amounts, BootOutcome, CapacityType, ClaimError, Fleet, Group, GroupKind, Hint, InstanceId,
     InstanceRequest, InvalidNode, InvalidRequest, LinkState, Locality, Network, NodeFacts, NodeId,
@@ -14,7 +14,7 @@ use berth_engine::{
 
 use thiserror::Error;
 
-/// A stage that could not be set; a mistake in this crate, since its inputs are its own.
+/// A simulation that could not be set up; except for `Full`, a defect of this crate.
 #[derive(Debug, Error)]
 pub enum SimulationError {
     /// A node that cannot be stored.
@@ -26,18 +26,18 @@ pub enum SimulationError {
     /// A rule that cannot be read.
     #[error("the simulated rule cannot be read")]
     Rule(#[from] AffinityError),
-    /// An instance that cannot be asked for.
-    #[error("the simulated instance cannot be asked for")]
+    /// A request that is not valid.
+    #[error("the simulated request is not valid")]
     Request(#[from] InvalidRequest),
-    /// A permit that cannot be asked for.
-    #[error("the simulated permit cannot be asked for")]
-    Wish(#[from] InvalidWish),
+    /// A permit request that is not valid.
+    #[error("the simulated permit request is not valid")]
+    PermitRequest(#[from] InvalidPermitRequest),
     /// The fleet cannot hold the instances at the start.
     #[error("the simulated fleet has no place for instance {0}; use more nodes, or a lower fill")]
     Full(u32),
 }
 
-/// The moment all generated fleets live in: 2026-01-01.
+/// The time of all generated fleets: 2026-01-01.
 pub const NOW: Timestamp = Timestamp(1_767_225_600);
 
 const NODES_PER_RACK: u64 = 40;
@@ -45,11 +45,11 @@ const ZONES: u64 = 3;
 const OWNERS: u64 = 50;
 const IMAGES: u64 = 40;
 
-/// A small, fixed generator: the same numbers on every machine.
-pub struct Numbers(u64);
+/// A small deterministic random number generator: the same numbers on every machine.
+pub struct SeededRng(u64);
 
-impl Numbers {
-    /// Numbers from a seed.
+impl SeededRng {
+    /// SeededRng from a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -80,9 +80,9 @@ impl Numbers {
 
 /// Nodes `0..nodes`, empty.
 pub fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<(), SimulationError> {
-    let mut numbers = Numbers::new(seed);
+    let mut rng = SeededRng::new(seed);
     for number in 0..nodes {
-        fleet.add_node(&node(number, &mut numbers, NOW))?;
+        fleet.add_node(&node(number, &mut rng, NOW))?;
     }
     Ok(())
 }
@@ -90,8 +90,8 @@ pub fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<(), Simulat
 /// The facts of nodes `0..nodes`, as they would be stated at that moment.
 #[must_use]
 pub fn nodes_at(nodes: u64, seed: u64, at: Timestamp) -> Vec<NodeFacts> {
-    let mut numbers = Numbers::new(seed);
-    (0..nodes).map(|number| node(number, &mut numbers, at)).collect()
+    let mut rng = SeededRng::new(seed);
+    (0..nodes).map(|number| node(number, &mut rng, at)).collect()
 }
 
 /// The name of a node.
@@ -99,9 +99,9 @@ pub fn node_id(number: u64) -> NodeId {
     NodeId::from(format!("node-{number:06}"))
 }
 
-fn node(number: u64, numbers: &mut Numbers, now: Timestamp) -> NodeFacts {
+fn node(number: u64, rng: &mut SeededRng, now: Timestamp) -> NodeFacts {
     let shapes = [(16, 64), (32, 128), (64, 256), (96, 384), (64, 512)];
-    let (cores, memory_gib) = shapes[usize::try_from(numbers.below(5)).unwrap_or(0)];
+    let (cores, memory_gib) = shapes[usize::try_from(rng.below(5)).unwrap_or(0)];
     let capacity = Amounts::new(cores * 1000, memory_gib * 1024)
         .with_disk(cores * 64 * 1024)
         .with_bandwidth(25_000);
@@ -109,57 +109,57 @@ fn node(number: u64, numbers: &mut Numbers, now: Timestamp) -> NodeFacts {
     let rack = number / NODES_PER_RACK;
     facts.zone = Some(format!("zone-{}", rack % ZONES));
     facts.rack = Some(format!("rack-{rack:04}"));
-    facts.heartbeat_at = now.plus(-i64::from(numbers.below_u32(20)));
+    facts.heartbeat_at = now.plus(-i64::from(rng.below_u32(20)));
     facts.system_reserve = Amounts::new(1000, 2048);
     facts.labels.insert("hall".to_owned(), format!("h{}", rack % 7));
-    if numbers.one_in(10) {
+    if rng.one_in(10) {
         facts.traits.insert("ssd".to_owned(), TraitValue::Bool(true));
     }
-    if numbers.one_in(10) {
+    if rng.one_in(10) {
         facts.capacity_type = CapacityType::Spot;
     }
-    if numbers.one_in(20) {
+    if rng.one_in(20) {
         facts.extra.insert("gpu".to_owned(), 8);
     }
     let network = |tag: &str, up: bool| Network {
         tag: tag.to_owned(),
         link: if up { LinkState::Up } else { LinkState::Down },
     };
-    let storage_up = !numbers.one_in(20);
+    let storage_up = !rng.one_in(20);
     facts.networks = vec![network("external", true), network("storage", storage_up)];
-    let days_old = i64::from(numbers.below_u32(400));
+    let days_old = i64::from(rng.below_u32(400));
     facts.platform = Some(Platform {
         version: PlatformVersion::new(7, if days_old < 200 { 1 } else { 0 }),
         built_at: now.plus(-days_old * Timestamp::DAY),
     });
     facts.last_boot = Some(now.plus(-days_old * Timestamp::DAY / 2));
-    if numbers.one_in(4) {
-        facts.next_reboot = Some(now.plus(i64::from(numbers.below_u32(90)) * Timestamp::DAY));
+    if rng.one_in(4) {
+        facts.next_reboot = Some(now.plus(i64::from(rng.below_u32(90)) * Timestamp::DAY));
     }
-    facts.hardware_class = i32::try_from(numbers.below(4)).unwrap_or(0);
-    let image = |numbers: &mut Numbers| format!("image-{}", numbers.below(IMAGES));
-    facts.cached_images = vec![image(numbers), image(numbers)];
+    facts.hardware_class = i32::try_from(rng.below(4)).unwrap_or(0);
+    let image = |rng: &mut SeededRng| format!("image-{}", rng.below(IMAGES));
+    facts.cached_images = vec![image(rng), image(rng)];
     facts.cached_images.dedup();
-    if numbers.one_in(50) {
-        let failed_at = now.plus(-i64::from(numbers.below_u32(7200)));
+    if rng.one_in(50) {
+        let failed_at = now.plus(-i64::from(rng.below_u32(7200)));
         facts.boots = vec![BootOutcome { at: failed_at, failed: true }];
     }
-    facts.reserved = numbers.one_in(100);
+    facts.reserved = rng.one_in(100);
     facts
 }
 
 /// Fills every node to about half of its memory. Returns how many instances that took.
 pub fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<u64, SimulationError> {
-    let mut numbers = Numbers::new(seed ^ 0xf111);
+    let mut rng = SeededRng::new(seed ^ 0xf111);
     let mut instances = 0;
     for number in 0..nodes {
         let id = node_id(number);
         let Some(facts) = fleet.node(&id) else { continue };
         let memory = u64::from(facts.capacity.unwrap_or_default().memory_mib);
-        let target = memory * (40 + numbers.below(20)) / 100;
+        let target = memory * (40 + rng.below(20)) / 100;
         let mut used = 0;
         while used < target {
-            let request = resident(instances, nodes, &mut numbers);
+            let request = initial_instance(instances, nodes, &mut rng);
             used += u64::from(request.resources.memory_mib) + 64;
             fleet.claim(&request, &id)?;
             instances += 1;
@@ -168,9 +168,9 @@ pub fn fill_half(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<u64, Simula
     Ok(instances)
 }
 
-/// An instance that is already there: one of some thirty replicas, scattered over the fleet.
-fn resident(number: u64, nodes: u64, numbers: &mut Numbers) -> InstanceRequest {
-    let workload = numbers.below(nodes / 3);
+/// An instance of the initial fill: one of about thirty replicas, scattered over the fleet.
+fn initial_instance(number: u64, nodes: u64, rng: &mut SeededRng) -> InstanceRequest {
+    let workload = rng.below(nodes / 3);
     let cores = 1u32 << (workload % 4);
     let mut request = InstanceRequest::new(
         InstanceId::from_u128(u128::from(number) + 1),
@@ -221,14 +221,14 @@ pub fn shapes() -> Result<Vec<InstanceRequest>, SimulationError> {
         request.image = Some(format!("image-{}", number % 20));
         request.tags.insert("role".to_owned(), "web".to_owned());
         request.tags.insert("shape".to_owned(), format!("s{number}"));
-        dress(&mut request, number)?;
+        add_special_rule(&mut request, number)?;
         shapes.push(request);
     }
     Ok(shapes)
 }
 
-/// Gives most shapes a rule of their own, as in a mixed fleet.
-fn dress(request: &mut InstanceRequest, number: u32) -> Result<(), SimulationError> {
+/// Adds a special rule to most shapes, as in a mixed fleet.
+fn add_special_rule(request: &mut InstanceRequest, number: u32) -> Result<(), SimulationError> {
     match number {
         1 => request.groups = vec!["apart-node".to_owned()],
         3 => request.affinity = vec![Rule::parse("role!=~db")?],

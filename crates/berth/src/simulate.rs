@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use berth_sim::elastic::{Options, Outcome, Places, Rule, play};
+use berth_sim::elastic::{Options, Outcome, Rule, TargetPolicy, simulate_day};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -96,8 +96,8 @@ struct Report {
 impl ElasticDay {
     fn run(self) -> anyhow::Result<()> {
         let places = match self.places {
-            PlaceRule::Tent => Places::Tent,
-            PlaceRule::Even => Places::Even,
+            PlaceRule::Tent => TargetPolicy::Tent,
+            PlaceRule::Even => TargetPolicy::Even,
         };
         let options = Options {
             hours: self.hours,
@@ -113,7 +113,7 @@ impl ElasticDay {
         let mut days = Vec::new();
         for rule in rules {
             let start = now();
-            let outcome = play(&options, *rule)?;
+            let outcome = simulate_day(&options, *rule)?;
             let wall_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             days.push(Played { outcome, wall_ms });
         }
@@ -128,7 +128,10 @@ impl ElasticDay {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long it took to play is part of the report")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long it took to simulate_day is part of the report"
+)]
 fn now() -> Instant {
     Instant::now()
 }
@@ -194,7 +197,7 @@ impl std::fmt::Display for Report {
         }
         row("  mean", &|day| thousandths(day.outcome.per_instance.mean_milli))?;
         row("  max", &|day| day.outcome.per_instance.max.to_string())?;
-        row("seconds to play", &|day| thousandths(day.wall_ms))
+        row("seconds to simulate_day", &|day| thousandths(day.wall_ms))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use berth_engine::elastic::{Grants, Size, WatermarkRule, Wish};
+use berth_engine::elastic::{Grants, PermitRequest, Size, WatermarkRule};
 use berth_engine::{InstanceId, InstanceRequest, NodeId};
 use berth_ledger::{
     Answer, ClaimKey, DocumentWrite, Expect, Hold, Op, PermitAsk, Release, Switch, Text, With,
@@ -30,7 +30,7 @@ impl Server {
             owner: None,
             node: None,
             fence: None,
-            wish: Wish { seq, ..Wish::new(Size::new(10, memory_mib)) },
+            wish: PermitRequest { seq, ..PermitRequest::new(Size::new(10, memory_mib)) },
             unit: Size::new(1, 64),
             grants: Grants::Joint,
             whole_units: false,

@@ -4,8 +4,8 @@
 //! list never holds up a decision. It decides nothing: what it shows may be a moment old, and
 //! whoever acts on it is guarded by the ledger.
 
-mod books;
 mod locality;
+mod state;
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -16,14 +16,14 @@ use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{oneshot, watch};
 
-pub use books::{Books, ClaimEntry, MemberEntry, NodeEntry};
+pub use state::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 
 use crate::documents::DocumentChange;
-use crate::workloads::WorkloadKey;
+use crate::workload::WorkloadKey;
 pub use locality::LocalityKey;
 
 /// What the catalogue is told, in the order in which it happened.
-pub enum Note {
+pub enum CatalogUpdate {
     /// Everything is told anew.
     Begin,
     /// One thing of a snapshot.
@@ -42,7 +42,7 @@ pub enum Note {
 
 /// The copy for readers.
 pub struct Catalog {
-    books: RwLock<Books>,
+    books: RwLock<CatalogState>,
     /// One for each node that somebody watches.
     watched: Mutex<FxHashMap<NodeId, watch::Sender<u64>>>,
     /// Rises with everything that may make room.
@@ -63,7 +63,7 @@ impl Catalog {
     /// When no thread can be started.
     pub fn start() -> std::io::Result<(
         Arc<Self>,
-        Sender<Note>,
+        Sender<CatalogUpdate>,
         tokio::sync::mpsc::UnboundedReceiver<DocumentChange>,
     )> {
         let (documents, changed) = tokio::sync::mpsc::unbounded_channel();
@@ -85,7 +85,7 @@ impl Catalog {
     }
 
     /// What is where. Hold it briefly: the catalogue does not change meanwhile.
-    pub fn books(&self) -> RwLockReadGuard<'_, Books> {
+    pub fn books(&self) -> RwLockReadGuard<'_, CatalogState> {
         self.books.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,26 +114,26 @@ impl Catalog {
         self.books.write().unwrap_or_else(PoisonError::into_inner).heard(node, at);
     }
 
-    fn keep(&self, notes: &Receiver<Note>) {
+    fn keep(&self, notes: &Receiver<CatalogUpdate>) {
         // A ledger that is read anew replaces what is known only when all of it was read.
-        let mut fresh: Option<Books> = None;
+        let mut fresh: Option<CatalogState> = None;
         let mut is_reload = false;
         while let Ok(first) = notes.recv() {
             let mut barriers = Vec::new();
-            let mut touched = books::Touched::default();
+            let mut touched = state::Touched::default();
             let mut room = false;
             {
                 let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
                 // A bounded number under one lock, so that readers get their turn.
                 for note in std::iter::once(first).chain(notes.try_iter().take(64)) {
                     match note {
-                        Note::Begin => fresh = Some(Books::default()),
-                        Note::Load(item) => {
+                        CatalogUpdate::Begin => fresh = Some(CatalogState::default()),
+                        CatalogUpdate::Load(item) => {
                             if let Some(fresh) = &mut fresh {
                                 fresh.load(item);
                             }
                         }
-                        Note::Loaded => {
+                        CatalogUpdate::Loaded => {
                             if let Some(fresh) = fresh.take() {
                                 books.replace(fresh);
                             }
@@ -144,20 +144,20 @@ impl Catalog {
                             touched.workloads.extend(books.workloads.keys().cloned());
                             room = true;
                         }
-                        Note::Events(at, events) => {
+                        CatalogUpdate::Events(at, events) => {
                             for event in events {
                                 room |= makes_room(&event);
                                 self.tell_documents(&event);
                                 books.apply(at, event, &mut touched);
                             }
                         }
-                        Note::Heard(heard) => {
+                        CatalogUpdate::Heard(heard) => {
                             for (node, at) in heard {
                                 books.heard(&node, at);
                             }
                         }
-                        Note::Passed => books.passed(),
-                        Note::Barrier(reached) => barriers.push(reached),
+                        CatalogUpdate::Passed => books.passed(),
+                        CatalogUpdate::Barrier(reached) => barriers.push(reached),
                     }
                 }
                 room |= touched.made_room;

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::drain::DrainRecord;
-use crate::migrations::MigrationRecord;
-use crate::volume_moves::MoveRecord;
+use crate::moves::drain::DrainRecord;
+use crate::moves::migration::MigrationRecord;
+use crate::moves::volume::MoveRecord;
 
 /// The version of the document that this Berth writes and reads.
 pub const SCHEMA: u32 = 1;

@@ -8,7 +8,7 @@ use berth_ledger::{Claim, ClaimKey, LedgerError, Seen, SnapshotItem, Spec, Text,
 use thiserror::Error;
 
 use super::dump::{ClaimDump, Dump, SCHEMA};
-use crate::catalog::Books;
+use crate::catalog::CatalogState;
 use crate::fleet_replica::FleetReplica;
 
 /// A dump that cannot be used.
@@ -72,8 +72,8 @@ impl Dump {
 
     /// The readers' copy of the ledger, as it would be loaded from these rows.
     #[must_use]
-    pub fn books(&self) -> Books {
-        Books::of(self.items())
+    pub fn books(&self) -> CatalogState {
+        CatalogState::of(self.items())
     }
 
     /// Everything in the order in which a fleet can take it in.

@@ -18,10 +18,10 @@ use super::dump::{
     ClaimDump, ClassDump, Copies, GroupDump, NodeDump, PolicyDump, QuotaDump, StoredRecord,
     TenantUseDump, WorkloadDump,
 };
-use crate::drain::DrainRecord;
-use crate::migrations::{self, MigrationRecord};
-use crate::volume_moves::MoveRecord;
-use crate::{drain, volume_moves};
+use crate::moves::drain::DrainRecord;
+use crate::moves::migration::{self, MigrationRecord};
+use crate::moves::volume::MoveRecord;
+use crate::moves::{drain, volume};
 
 /// Tables that are read.
 const TABLES: [&str; 11] = [
@@ -237,7 +237,7 @@ impl Rows {
     fn document(&mut self, row: DocumentRow) -> Taken {
         let (id, revision) = (row.id, row.rev);
         match row.kind.as_str() {
-            migrations::KIND if id != migrations::GUARD => {
+            migration::KIND if id != migration::GUARD => {
                 let record = parse("document", &row.body)?;
                 self.migrations.push(StoredRecord { id, revision, record });
             }
@@ -245,7 +245,7 @@ impl Rows {
                 let record = parse("document", &row.body)?;
                 self.drains.push(StoredRecord { id, revision, record });
             }
-            volume_moves::KIND => {
+            volume::KIND => {
                 let record = parse("document", &row.body)?;
                 self.volume_moves.push(StoredRecord { id, revision, record });
             }

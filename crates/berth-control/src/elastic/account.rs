@@ -3,13 +3,13 @@
 use berth_engine::elastic::{Account, ElasticSettings, Holding, Size, Sums};
 use berth_ledger::Role;
 
-use crate::catalog::{Books, NodeEntry};
-use crate::migrations::Migrations;
+use crate::catalog::{CatalogState, NodeEntry};
+use crate::moves::migration::Migrations;
 
 /// What of a node is reserved, uncertain and lacking, as of now.
 #[must_use]
 pub fn account(
-    books: &Books,
+    books: &CatalogState,
     migrations: &Migrations,
     settings: &ElasticSettings,
     entry: &NodeEntry,

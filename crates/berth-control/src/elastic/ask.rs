@@ -1,7 +1,9 @@
 //! Asking for a permit, and how the answer is told.
 
 use berth_api::{AskPermit, Headroom, Permit};
-use berth_engine::elastic::{ElasticSettings, Grants, NodeElastic, Size, WatermarkRule, Wish};
+use berth_engine::elastic::{
+    ElasticSettings, Grants, NodeElastic, PermitRequest, Size, WatermarkRule,
+};
 use berth_engine::{Elastic, InstanceId, NodeId};
 use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitAsk, Text};
 
@@ -66,7 +68,7 @@ pub async fn ask(
                 let granted = answer.permit.granted;
                 tracing::warn!(%instance, %granted, "an agent holds more than was recorded");
             }
-            control.heard_permits.note(instance, answer.fence, answer.permit);
+            control.permit_cache.note(instance, answer.fence, answer.permit);
             control.metrics.permit(&answer);
             Ok(view(control, instance, &answer, ground.elastic.as_ref(), (by.sees_nodes, true)))
         }
@@ -102,12 +104,12 @@ pub fn read(
 /// The largest number that a request may have: every reader of JSON can hold it.
 const MOST_SEQ: u64 = (1 << 53) - 1;
 
-fn wish(asked: &AskPermit) -> ControlResult<Wish> {
+fn wish(asked: &AskPermit) -> ControlResult<PermitRequest> {
     if let Some(seq) = asked.seq.filter(|seq| !(1..=MOST_SEQ).contains(seq)) {
         let accepted = format!("1 to {MOST_SEQ}");
         return Err(ControlError::field("seq", Some(seq.to_string()), &accepted));
     }
-    Ok(Wish {
+    Ok(PermitRequest {
         seq: asked.seq,
         size: asked.resources,
         last_permit: asked.last_permit,
@@ -195,6 +197,6 @@ fn headroom(control: &ControlPlane, instance: InstanceId, answer: &PermitAnswer)
         "berth-headroom-v1 {instance} {} {} {} {} {}",
         answer.node, answer.fence, answer.permit.seq, up_to.cpu_milli, up_to.memory_mib
     );
-    let (signature, key) = control.signer.sign(&statement);
+    let (signature, key) = control.permit_signer.sign(&statement);
     Headroom { up_to, statement, signature, key }
 }

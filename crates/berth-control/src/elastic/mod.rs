@@ -7,15 +7,11 @@ mod account;
 mod ask;
 mod bounds;
 mod classify;
-mod heard;
 mod reserve;
-mod signing;
 
 pub use account::account;
 pub use ask::unit_of;
 pub use ask::{AskedBy, ask, read};
 pub use bounds::set_bounds;
 pub use classify::classify;
-pub use heard::HeardPermits;
 pub(crate) use reserve::{keep_reserves, reserved_by};
-pub use signing::Signer;

@@ -57,18 +57,18 @@ impl Audience {
         // Without a policy nobody has said what a tenant may see.
         let Some(policy) = &self.policy else { return Vec::new() };
         let audience = berth_engine::Audience::Tenant(tenant);
-        refusals.iter().map(|refusal| refusal.seen_by(audience, policy)).collect()
+        refusals.iter().map(|refusal| refusal.redacted_for(audience, policy)).collect()
     }
 
     fn explanation(&self, explanation: &Explanation) -> Option<Explanation> {
         let Some(tenant) = &self.tenant else { return Some(explanation.clone()) };
         let audience = berth_engine::Audience::Tenant(tenant);
-        self.policy.as_ref().map(|policy| explanation.seen_by(audience, policy))
+        self.policy.as_ref().map(|policy| explanation.redacted_for(audience, policy))
     }
 }
 
 /// The claim path's answer, as the caller is told.
-pub(super) fn answer(
+pub(crate) fn placed_or_error(
     prepared: &Prepared,
     answer: PlaceAnswer,
     audience: &Audience,

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::caller::{Caller, is_name};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
+use crate::instance_spec::request_of;
 use crate::placer;
 
 /// Most instances in one request.
@@ -74,7 +75,7 @@ impl Prepared {
 }
 
 /// Reads a request for a caller.
-pub(super) async fn prepare(
+pub(crate) async fn prepare(
     control: &ControlPlane,
     caller: &Caller,
     mut request: PlaceRequest,
@@ -184,7 +185,7 @@ async fn expand(
     let policy = control.catalog.policy();
     crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
     for set in &spec.attachments {
-        request.volumes.extend(crate::attachments::volumes_of(control, owner, set).await?);
+        request.volumes.extend(super::attachments::volumes_of(control, owner, set).await?);
     }
     // Sets may share volumes with each other and with what is named beside them.
     let mut known = std::collections::BTreeSet::new();
@@ -202,37 +203,6 @@ async fn expand(
         instances.push(Arc::new(instance));
     }
     Ok(())
-}
-
-/// What one instance of a spec asks for, but for its id and its sets of volumes.
-pub fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
-    InstanceRequest {
-        id: InstanceId::default(),
-        name: spec.name.clone(),
-        owner: owner.to_owned(),
-        env: spec.env.clone(),
-        workload: spec.workload.clone(),
-        resources: spec.resources.amounts(),
-        extra: spec.extra.clone(),
-        elastic: spec.elastic.clone(),
-        tags: spec.tags.clone(),
-        traits: spec.traits.clone(),
-        networks: spec.networks.clone(),
-        platform: spec.platform.clone().unwrap_or_default(),
-        ratios: spec.ratios,
-        capacity_type: spec.capacity_type,
-        volumes: spec.volumes.clone(),
-        needs_secrets: spec.needs_secrets,
-        cpu_capped: spec.cpu_capped,
-        exclude_virtual: spec.exclude_virtual,
-        image: spec.image.clone(),
-        image_mib: spec.image_mib.unwrap_or(0),
-        groups: spec.groups.clone(),
-        affinity: spec.affinity.clone(),
-        locality: spec.locality.clone().unwrap_or_default(),
-        priority: spec.priority.unwrap_or(0),
-        excluded_nodes: Vec::new(),
-    }
 }
 
 /// The id of an instance that was given none: the same for the same request, so that a retry means

@@ -12,7 +12,7 @@ use berth_ledger::{Event, Ledger, LedgerError, Mark, SnapshotItem, Text};
 
 use super::planner::Planner;
 use super::{Listener, Message};
-use crate::catalog::Note;
+use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 
 /// Loads the fleet as the ledger has it, and tells whoever listens the same.
@@ -22,14 +22,14 @@ pub(super) fn load(
     listener: &Listener,
 ) -> Result<FleetReplica, LedgerError> {
     let mut replica = FleetReplica::new(policy);
-    listener.tell(|| Note::Begin);
+    listener.tell(|| CatalogUpdate::Begin);
     replica.cursor = ledger.snapshot(|item: SnapshotItem| {
         if listener.is_there() {
-            listener.tell(|| Note::Load(item.clone()));
+            listener.tell(|| CatalogUpdate::Load(item.clone()));
         }
         replica.load(item)
     })?;
-    listener.tell(|| Note::Loaded);
+    listener.tell(|| CatalogUpdate::Loaded);
     Ok(replica)
 }
 
@@ -75,7 +75,7 @@ impl Planner {
             self.heard_until = self.heard_until.max(*at);
             self.replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
         }
-        self.listener.tell(|| Note::Heard(heard));
+        self.listener.tell(|| CatalogUpdate::Heard(heard));
     }
 
     /// Takes in all events there are. Returns whether others' were among them.
@@ -127,7 +127,7 @@ impl Planner {
         // Of a replica that was made anew since, other claims may be set apart.
         if seal == self.seals && self.passing.take().is_some_and(|passing| passing.sent) {
             self.replica.forget_sealed();
-            self.listener.tell(|| Note::Passed);
+            self.listener.tell(|| CatalogUpdate::Passed);
         }
     }
 
@@ -148,7 +148,7 @@ impl Planner {
                     self.replica.apply(&event.body)?;
                 }
                 let bodies = || events.into_iter().map(|event| event.body).collect();
-                self.listener.tell(|| Note::Events(segment.at, bodies()));
+                self.listener.tell(|| CatalogUpdate::Events(segment.at, bodies()));
             }
         }
         self.replica.cursor = end;

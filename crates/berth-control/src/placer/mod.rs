@@ -8,7 +8,7 @@
 mod follow;
 mod moving;
 mod planner;
-mod seating;
+mod slot_assignment;
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use berth_ledger::{
     Seat, Text, Verdict,
 };
 
-use crate::catalog::Note;
+use crate::catalog::CatalogUpdate;
 use crate::error::StartError;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
@@ -130,7 +130,7 @@ pub struct PlacerOptions {
     /// Where the planner gets the time from.
     pub clock: Clock,
     /// Who is told of everything that the planner takes in.
-    pub notes: Option<Sender<Note>>,
+    pub notes: Option<Sender<CatalogUpdate>>,
     /// What is counted; absent: nothing.
     pub metrics: Option<Arc<Metrics>>,
 }
@@ -289,10 +289,10 @@ impl Placer {
 }
 
 /// Who is told of everything that the planner takes in.
-struct Listener(Option<Sender<Note>>);
+struct Listener(Option<Sender<CatalogUpdate>>);
 
 impl Listener {
-    fn tell(&self, note: impl FnOnce() -> Note) {
+    fn tell(&self, note: impl FnOnce() -> CatalogUpdate) {
         if let Some(sender) = &self.0 {
             // It lives as long as the process.
             let _ = sender.send(note());

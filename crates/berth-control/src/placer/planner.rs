@@ -15,9 +15,9 @@ use berth_ledger::{
 };
 
 use super::follow::Passing;
-use super::seating::Given;
+use super::slot_assignment::Given;
 use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
-use crate::catalog::Note;
+use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
 
@@ -176,11 +176,11 @@ impl Planner {
                     // What the ledger just wrote can be read.
                     let _ = self.replica.apply(event);
                 }
-                self.listener.tell(|| Note::Events(happened.at, happened.events));
+                self.listener.tell(|| CatalogUpdate::Events(happened.at, happened.events));
             }
             Message::Barrier(reached) => {
                 if self.listener.is_there() {
-                    self.listener.tell(|| Note::Barrier(reached));
+                    self.listener.tell(|| CatalogUpdate::Barrier(reached));
                 } else {
                     // Whoever waited may have gone.
                     let _ = reached.send(());

@@ -8,7 +8,7 @@ use berth_engine::Policy;
 use berth_ledger::Role;
 
 use crate::catalog::ClaimEntry;
-use crate::evacuation::Snapshot;
+use crate::moves::evacuation::Snapshot;
 
 /// Instances that are named for each class.
 const EXAMPLES: usize = 5;

@@ -8,7 +8,7 @@ use berth_ledger::{ClaimState, Role};
 
 use super::{Extent, LOOKED_AT};
 use crate::catalog::ClaimEntry;
-use crate::evacuation::{Scratch, Snapshot};
+use crate::moves::evacuation::{Scratch, Snapshot};
 
 pub(super) struct Found {
     pub(super) counts: LiveCounts,

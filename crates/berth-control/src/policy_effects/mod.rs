@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::evacuation::Snapshot;
+use crate::moves::evacuation::Snapshot;
 
 /// The most instances that are placed anew for one request.
 pub(crate) const LOOKED_AT: usize = 2000;

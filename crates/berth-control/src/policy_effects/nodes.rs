@@ -8,7 +8,7 @@ use berth_engine::{NodeFacts, Policy, Used};
 
 use super::Holdings;
 use crate::elastic::reserved_by;
-use crate::evacuation::Snapshot;
+use crate::moves::evacuation::Snapshot;
 
 /// Nodes that would stand otherwise, in order of id.
 pub(super) fn changed(

@@ -1,18 +1,19 @@
 //! A workload's members as the rules see them.
 
-use berth_engine::workload::{Desired, HostState, Member, MemberState};
+use berth_engine::workload::{DesiredState, HostState, Member, MemberState};
 use berth_engine::{CapacityType, NodeId, NodeState};
 use berth_ledger::ClaimState;
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::definition::Definition;
-use crate::catalog::{Books, ClaimEntry, MemberEntry, NodeEntry};
-use crate::drain::Drains;
+use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
+use crate::control_plane::ControlPlane;
+use crate::moves::drain::Drains;
+use crate::workload::Definition;
 
 /// What is needed to say how a member's node stands.
 #[derive(Clone, Copy)]
-pub struct Outside<'a> {
+pub struct HostContext<'a> {
     /// Nodes that are being emptied.
     pub drains: &'a Drains,
     /// The time.
@@ -23,7 +24,18 @@ pub struct Outside<'a> {
     pub listening_since: i64,
 }
 
-impl Outside<'_> {
+impl<'a> HostContext<'a> {
+    /// What this server knows of nodes now.
+    #[must_use]
+    pub fn of(control: &'a ControlPlane) -> Self {
+        Self {
+            drains: &control.drains,
+            now: control.now(),
+            gone_after_s: control.gone_after_s(),
+            listening_since: control.listening_since(),
+        }
+    }
+
     /// How a node stands for those on it.
     #[must_use]
     pub fn host(&self, node: &NodeEntry) -> HostState {
@@ -44,22 +56,22 @@ impl Outside<'_> {
 
 /// How the nodes stand that members were found on: asked once each, however many are there.
 pub struct Hosts<'a> {
-    books: &'a Books,
-    outside: Outside<'a>,
+    books: &'a CatalogState,
+    hosts_context: HostContext<'a>,
     known: FxHashMap<&'a NodeId, (HostState, CapacityType)>,
 }
 
 impl<'a> Hosts<'a> {
     /// Nothing asked yet.
     #[must_use]
-    pub fn new(books: &'a Books, outside: Outside<'a>) -> Self {
-        Self { books, outside, known: FxHashMap::default() }
+    pub fn new(books: &'a CatalogState, hosts_context: HostContext<'a>) -> Self {
+        Self { books, hosts_context, known: FxHashMap::default() }
     }
 
     fn of(&mut self, node: &'a NodeId) -> (HostState, CapacityType) {
-        let (books, outside) = (self.books, self.outside);
+        let (books, hosts_context) = (self.books, self.hosts_context);
         *self.known.entry(node).or_insert_with(|| match books.nodes.get(node) {
-            Some(node) => (outside.host(node), node.facts.capacity_type),
+            Some(node) => (hosts_context.host(node), node.facts.capacity_type),
             // A node that is not there any more keeps nobody.
             None => (HostState::Lost, CapacityType::OnDemand),
         })
@@ -91,8 +103,8 @@ impl<'a> Hosts<'a> {
 
 /// What is wanted, as the rules see it.
 #[must_use]
-pub fn desired(definition: &Definition) -> Desired<'_> {
-    Desired {
+pub fn desired(definition: &Definition) -> DesiredState<'_> {
+    DesiredState {
         replicas: definition.wanted(),
         revision: definition.body.revision,
         capacity: definition.body.capacity.as_ref(),
@@ -105,7 +117,7 @@ pub fn desired(definition: &Definition) -> Desired<'_> {
 
 /// Claims of a workload's members.
 pub fn claims<'a>(
-    books: &'a Books,
+    books: &'a CatalogState,
     definition: &Definition,
 ) -> impl Iterator<Item = &'a ClaimEntry> {
     let entries = books.members.get(&definition.key).into_iter().flatten();

@@ -5,42 +5,14 @@
 //! several at once: a seat is given by the ledger in the same commit as its claim, and a release
 //! names the fence, so whoever comes second finds it done.
 
-mod deaths;
-mod definition;
-mod keeper;
+mod degraded;
 mod members;
 mod orphans;
 mod placing;
-mod scheduling;
+mod plan;
+mod reconciler;
 pub mod status;
-mod turn;
-mod wrong;
 
-pub use deaths::Deaths;
-pub use definition::{Body, Definition, WorkloadKey};
-pub use keeper::keep_running;
-pub use members::{Hosts, Outside, claims, desired};
-pub use scheduling::Degradations;
-pub(crate) use scheduling::tell;
-pub use turn::look_at_all;
-
-/// Reasons that the loop gives when it lets a member go.
-const REASONS: [&str; 11] = [
-    "moved",
-    "scale_down",
-    "roll_out",
-    "rebuild",
-    "drain",
-    "reclaim",
-    "node_lost",
-    "replaced",
-    "deleted",
-    "volume_move",
-    "drain_deadline",
-];
-
-/// Whether a claim with this reason was let go by us, and did not die.
-#[must_use]
-pub fn is_ours(reason: &str) -> bool {
-    REASONS.contains(&reason)
-}
+pub use members::{HostContext, Hosts, claims, desired};
+pub use plan::look_at_all;
+pub use reconciler::{forget_workload, keep_running};

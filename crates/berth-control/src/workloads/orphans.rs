@@ -6,21 +6,24 @@
 use berth_engine::workload::Cause;
 use rustc_hash::FxHashSet;
 
-use super::definition::WorkloadKey;
-use super::keeper;
-use super::turn::Parting;
+use super::plan::ReleaseAction;
+use super::reconciler;
 use crate::control_plane::ControlPlane;
+use crate::workload::WorkloadKey;
 
 /// Lets go of members whose workload is not stored. The ledger is asked first: a workload that only
 /// cannot be read here keeps its members.
 pub(super) async fn let_go(control: &ControlPlane) {
-    let suspects: Vec<(WorkloadKey, Vec<Parting>)> = {
+    let suspects: Vec<(WorkloadKey, Vec<ReleaseAction>)> = {
         let books = control.catalog.books();
         let lost = books.members.iter().filter(|(key, _)| !books.workloads.contains_key(*key));
         lost.map(|(key, members)| {
             let live = members.iter().filter(|it| it.state != berth_ledger::ClaimState::Releasing);
-            let partings =
-                live.map(|it| Parting { key: it.key, fence: it.fence, cause: Cause::ScaleDown });
+            let partings = live.map(|it| ReleaseAction {
+                key: it.key,
+                fence: it.fence,
+                cause: Cause::ScaleDown,
+            });
             (key.clone(), partings.collect())
         })
         .collect()
@@ -37,7 +40,7 @@ pub(super) async fn let_go(control: &ControlPlane) {
         }
         for parting in &partings {
             tracing::warn!(%owner, %name, instance = %parting.key, "a member of no workload goes");
-            keeper::let_go(control, parting).await;
+            reconciler::let_go(control, parting).await;
         }
     }
 }

@@ -7,21 +7,21 @@ use berth_ledger::{LedgerError, Text};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::definition::Definition;
-use super::turn::Creation;
-use crate::attachments::volumes_of;
+use super::plan::CreateAction;
 use crate::control_plane::ControlPlane;
 use crate::elastic::classify;
 use crate::error::{ControlError, describe_guard};
+use crate::placement::attachments::volumes_of;
 use crate::placement::request_of;
 use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, WantedSeat};
+use crate::workload::Definition;
 
 /// How long a member may stay unbound before its place is given up.
 const LEASE_S: u32 = 300;
 
-/// Why a member could not be placed.
+/// PlacementFailure a member could not be placed.
 #[derive(Clone, Debug)]
-pub(super) struct Why {
+pub(super) struct PlacementFailure {
     pub(super) code: String,
     pub(super) message: String,
     pub(super) refusal: Option<Box<Refusal>>,
@@ -35,7 +35,7 @@ pub(super) enum Made {
     /// Somebody else has the seat, or was faster: look again.
     Again,
     /// There is no room for it; why, if that was asked for.
-    Refused(Option<Why>),
+    Refused(Option<PlacementFailure>),
     /// The ledger does not know.
     Unknown,
 }
@@ -56,7 +56,7 @@ pub(super) async fn recipe(
     control: &ControlPlane,
     definition: &Definition,
     revision: i64,
-) -> Result<Recipe, Why> {
+) -> Result<Recipe, PlacementFailure> {
     let body = &definition.body;
     let past = body.history.iter().find(|past| past.revision == revision);
     let (template, pools, release) = match past.filter(|_| revision != body.revision) {
@@ -65,7 +65,7 @@ pub(super) async fn recipe(
         None => {
             let code = "no_earlier_revision".to_owned();
             let message = format!("revision {revision} is not kept any more; resume the roll-out");
-            return Err(Why { code, message, refusal: None });
+            return Err(PlacementFailure { code, message, refusal: None });
         }
     };
     let mut request = request_of(definition.owner(), template);
@@ -80,7 +80,7 @@ pub(super) async fn recipe(
     request.volumes.dedup();
     if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
         let message = format!("volume {volume} is on its way to another node");
-        return Err(Why { code: "volume_moving".to_owned(), message, refusal: None });
+        return Err(PlacementFailure { code: "volume_moving".to_owned(), message, refusal: None });
     }
     let pools = pools.iter().map(|pool| Text::from(pool.as_str())).collect();
     Ok(Recipe { request, pools, release: release.as_deref().map(Text::from) })
@@ -91,7 +91,7 @@ pub(super) async fn recipe(
 pub(super) enum Ask {
     /// Nothing: a refusal is neither explained nor recorded.
     Quiet,
-    /// Why, if there is no room; recorded like any refusal.
+    /// PlacementFailure, if there is no room; recorded like any refusal.
     Record,
     /// Only whether there is room, and why not: nothing is placed or recorded.
     Preview,
@@ -101,7 +101,7 @@ pub(super) enum Ask {
 pub(super) fn submit(
     control: &ControlPlane,
     recipe: &Recipe,
-    creation: &Creation,
+    creation: &CreateAction,
     class: Option<CapacityType>,
     ask: Ask,
 ) -> oneshot::Receiver<PlaceAnswer> {
@@ -138,7 +138,7 @@ pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
         PlaceAnswer::Refused(by) => {
             // The answer to a caller is named after its request; here there is none.
             let code = by.code().to_owned();
-            Made::Refused(Some(Why { code, ..why(ControlError::from(&by)) }))
+            Made::Refused(Some(PlacementFailure { code, ..why(ControlError::from(&by)) }))
         }
         PlaceAnswer::Invalid(invalid) => {
             let code = match &invalid {
@@ -147,7 +147,7 @@ pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
                 _ => "invalid_request",
             };
             let (code, message) = (code.to_owned(), invalid.to_string());
-            Made::Refused(Some(Why { code, message, refusal: None }))
+            Made::Refused(Some(PlacementFailure { code, message, refusal: None }))
         }
         PlaceAnswer::Unknown(error) => {
             tracing::warn!(%error, "a member could not be placed");
@@ -156,14 +156,14 @@ pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
     }
 }
 
-fn explained(refusal: Refusal) -> Why {
+fn explained(refusal: Refusal) -> PlacementFailure {
     let (code, message) = (refusal.code.to_string(), refusal.headline());
-    Why { code, message, refusal: Some(Box::new(refusal)) }
+    PlacementFailure { code, message, refusal: Some(Box::new(refusal)) }
 }
 
-fn why(error: ControlError) -> Why {
+fn why(error: ControlError) -> PlacementFailure {
     let problem = error.into_problem();
-    Why { code: problem.code, message: problem.detail, refusal: None }
+    PlacementFailure { code: problem.code, message: problem.detail, refusal: None }
 }
 
 /// The other kind of capacity.

@@ -9,9 +9,9 @@ use berth_engine::workload::{
 };
 use jiff::Timestamp;
 
-use super::deaths::Deaths;
-use super::definition::Definition;
 use super::members::desired;
+use crate::workload::CrashHistory;
+use crate::workload::Definition;
 
 /// What a status is made of.
 pub struct Seen<'a> {
@@ -20,7 +20,7 @@ pub struct Seen<'a> {
     /// What is wrong with it.
     pub degraded: Option<Degraded>,
     /// Members that ended without being told to.
-    pub deaths: Option<Deaths>,
+    pub deaths: Option<CrashHistory>,
     /// The time.
     pub now: Timestamp,
 }
@@ -117,10 +117,10 @@ fn rollout(definition: &Definition, members: &[Member]) -> RolloutStatus {
     RolloutStatus { revision, updated, updated_active, old, complete, message }
 }
 
-/// Why a workload whose members keep ending is not as it should be.
+/// PlacementFailure a workload whose members keep ending is not as it should be.
 fn crash_loop(
     until: Option<Timestamp>,
-    deaths: Option<Deaths>,
+    deaths: Option<CrashHistory>,
     now: Timestamp,
 ) -> Option<Degraded> {
     let (until, deaths) = (until?, deaths?);

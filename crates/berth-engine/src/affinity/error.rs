@@ -16,11 +16,11 @@ pub enum Part {
     Expression,
     /// `==` or `!=`.
     Operator,
-    /// What stands before the operator.
+    /// The part before the operator.
     Key,
-    /// What stands after the operator.
+    /// The part after the operator.
     Value,
-    /// What stands after `@`.
+    /// The part after `@`.
     Scope,
     /// A value between slashes.
     Regex,
@@ -53,7 +53,7 @@ pub enum AffinityError {
         found: String,
     },
 
-    /// What stands before the operator is not a key.
+    /// The part before the operator is not a key.
     #[error(
         "affinity expression {expression:?}: key: found {found:?}, accepted are \"instance\", \
          \"workload\", \"image\" or a tag key: a letter or \"_\", then any of letters, digits, \
@@ -66,7 +66,7 @@ pub enum AffinityError {
         found: String,
     },
 
-    /// Nothing stands after the operator.
+    /// Nothing follows the operator.
     #[error(
         "affinity expression {expression:?}: value: found nothing, \
          accepted is exact text, a glob such as web*, or a regular expression such as /^web-/"
@@ -91,7 +91,7 @@ pub enum AffinityError {
         refused: char,
     },
 
-    /// What stands after the last `@` is not a scope.
+    /// The part after the last `@` is not a scope.
     #[error(
         "affinity expression {expression:?}: scope: found \"@{found}\", accepted are {}; \
          a value holds no \"@\" (the regular expression \\x40 matches one)",

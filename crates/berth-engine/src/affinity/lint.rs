@@ -1,7 +1,7 @@
 //! Finds affinity rules of one request that can never hold together, or that change nothing.
 //!
 //! It must never call something a contradiction that some fleet could satisfy: a contradiction
-//! refuses the request. It looks at the rules alone, so a rule that merely finds no room today is
+//! refuses the request. It considers the rules alone, so a rule that merely finds no room today is
 //! not its business, and neither are two `==` rules: one node may hold both neighbours.
 
 use std::collections::BTreeMap;
@@ -41,9 +41,9 @@ pub enum Finding {
         times: usize,
     },
 
-    /// A wish for what is already a demand.
+    /// A soft rule for what a hard rule demands already.
     #[error(
-        "`{soft}` adds nothing to `{hard}`; remove the soft one, or the hard one if a wish is meant"
+        "`{soft}` adds nothing to `{hard}`; remove the soft one, or the hard one if a preference is meant"
     )]
     Shadowed {
         /// The hard rule.
@@ -195,7 +195,7 @@ mod tests {
             (false, "`a==~x` is given 2 times; keep one"),
             (
                 false,
-                "`a==~x` adds nothing to `a==x`; remove the soft one, or the hard one if a wish is \
+                "`a==~x` adds nothing to `a==x`; remove the soft one, or the hard one if a preference is \
                  meant",
             ),
         ];

@@ -3,7 +3,7 @@
 //!
 //! `role==db` keeps the new instance on a node that holds one of the owner's instances tagged
 //! `role=db`; `role!=~web*@rack` would rather not share a rack with one whose role starts with
-//! `web`. This file holds the words of the language. The grammar is in `parse.rs`, value
+//! `web`. This file holds the terms of the language. The grammar is in `parse.rs`, value
 //! matching in `pattern.rs`, and the check for rules that cannot hold together in `lint.rs`.
 //!
 //! This module must never look at nodes, owners or capacity: it says which instances a rule
@@ -14,6 +14,8 @@ mod lint;
 mod parse;
 mod pattern;
 mod rule;
+#[cfg(feature = "schema")]
+mod schema;
 
 use std::fmt;
 
@@ -70,7 +72,7 @@ impl fmt::Display for Topology {
     }
 }
 
-/// The attribute of a neighbour that a rule looks at.
+/// The attribute that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// Its id, its name, or the start of its id. Written `instance` or `container`.

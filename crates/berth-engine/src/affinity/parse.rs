@@ -21,7 +21,7 @@ use super::{Operator, Rule, Strength, Subject, Topology};
 /// The longest expression, in bytes. It bounds the work a request can ask of the parser.
 pub const MAX_EXPRESSION_BYTES: usize = 1024;
 
-/// The characters a value may hold beside ASCII letters, digits, space and tab. `=`, `!` and `~`
+/// The characters a value may hold besides ASCII letters, digits, space and tab. `=`, `!` and `~`
 /// are left out so that a mistyped operator is found. Line ends are left out so that an expression
 /// is one line in a log.
 pub(super) const VALUE_PUNCTUATION: &str = r"-:_.*/()?+[]\^$|,{}";

@@ -67,7 +67,7 @@ impl Rule {
         &self.text
     }
 
-    /// The attribute this rule looks at.
+    /// The attribute this rule matches.
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
@@ -184,7 +184,7 @@ impl Hash for Rule {
     }
 }
 
-/// What a rule may look at in one existing instance of the same owner.
+/// The attributes of an instance that a rule may match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate<'a> {
     /// Its id.

@@ -1,14 +1,14 @@
-//! The account of a node: what of each resource there is, is reserved, is uncertain and is lacking,
-//! and whether somebody should leave.
+//! The account of a node: how much of each resource exists, is reserved, is uncertain and is lacking,
+//! and whether instances should leave.
 //!
-//! Nothing of it is stored. Totals follow from the node's facts, the rest from its claims, so that
-//! the node is always the sum of its instances, and nothing can leak when a migration fails.
+//! Nothing of it is stored. Totals follow from the node's facts, the rest from its claims, so the
+//! account is always the sum of the instances, and nothing can leak when a migration fails.
 
 use serde::{Deserialize, Serialize};
 
 use super::permit::Permit;
 use super::settings::WatermarkRule;
-use super::size::{Free, Size};
+use crate::model::size::{Free, Size};
 use crate::model::{Amounts, Limits, NodeFacts, OtherUsage, Room, Used};
 
 /// What one instance adds to the account of its node.
@@ -16,9 +16,9 @@ use crate::model::{Amounts, Limits, NodeFacts, OtherUsage, Room, Used};
 pub struct Holding {
     /// What the node is charged for it.
     pub charge: Size,
-    /// Its permit; absent for instances that stay as they are.
+    /// Its permit; absent for instances of fixed size.
     pub permit: Option<Permit>,
-    /// It is on its way to another node.
+    /// Whether it is being moved to another node.
     pub leaving: bool,
 }
 
@@ -54,7 +54,7 @@ impl Sums {
             let buffer = permit.map(Permit::charged_buffer).unwrap_or_default();
             let pressure = permit.map(|permit| permit.charged_pressure(now, half_life_s));
             let pressure = pressure.unwrap_or_default();
-            // What leaves takes its wishes along.
+            // The pressure of a leaving instance leaves with it.
             let leaving = holding.charge.plus(pressure);
             let leaving = if holding.leaving { leaving } else { Size::ZERO };
             sums.cpu.add(buffer.cpu_milli, pressure.cpu_milli, leaving.cpu_milli);
@@ -73,17 +73,17 @@ pub struct ResourceAccount {
     pub total: i64,
     /// What the host keeps of it.
     pub system: i64,
-    /// What is charged for things that nobody placed here.
+    /// What is charged for processes that were not placed by Berth.
     pub other: i64,
     /// What is charged in all: instances, their overhead, and others.
     pub reserved: i64,
     /// The part of it that is set aside, and probably not used.
     pub buffer: i64,
-    /// What was denied for lack of room, fading.
+    /// What was denied for lack of room, decaying over time.
     pub capacity_pressure: i64,
-    /// What will be gone, with its wishes, when the migrations under way are done.
+    /// What the migrations in progress will free, including denied requests.
     pub pressure_accounted_for: i64,
-    /// Above this, somebody should leave.
+    /// Above this, instances should leave.
     pub watermark: i64,
 }
 
@@ -106,7 +106,7 @@ impl ResourceAccount {
         self.buffer.saturating_add(self.watermark.saturating_sub(self.reserved).max(0))
     }
 
-    /// What should leave beyond what is leaving; nothing or less: all is well.
+    /// What should leave in addition to what is leaving; zero or less when nothing should.
     #[must_use]
     pub fn excess(&self) -> i64 {
         let pressure = self.logical_pressure().saturating_add(self.capacity_pressure);
@@ -126,10 +126,10 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account of a node with these facts, of which so much is used.
+    /// The account of a node with these facts and this use.
     #[must_use]
     pub fn of(facts: &NodeFacts, used: &Used, watermark: WatermarkRule, sums: &Sums) -> Self {
-        let frame = Frame::of(facts);
+        let frame = NodeLimits::of(facts);
         let room = Room { used: *used, ..Room::of(facts) };
         let unit = |unit: u32| i64::from(unit.max(1));
         Self {
@@ -148,11 +148,11 @@ impl Account {
         }
     }
 
-    /// Whether somebody should leave who is not leaving yet.
+    /// Whether more instances should leave than are leaving already.
     ///
     /// A node that is at or below its watermark in CPU and below it in memory is left alone even if
-    /// wishes were denied: they come again, and go elsewhere only if it fills up. That CPU may be at
-    /// the mark and memory may not is how the rule is written.
+    /// requests were denied: they are repeated, and count only once the node fills up. That CPU may be
+    /// at the mark and memory may not follows the original rule.
     #[must_use]
     pub fn must_shed(&self) -> bool {
         let calm =
@@ -183,18 +183,18 @@ pub fn watermark_free(facts: &NodeFacts, used: &Used, watermark: WatermarkRule) 
 }
 
 /// What is given by a node's facts alone.
-struct Frame {
-    cpu: Given,
-    memory: Given,
+struct NodeLimits {
+    cpu: ResourceLimits,
+    memory: ResourceLimits,
 }
 
-struct Given {
+struct ResourceLimits {
     total: i64,
     system: i64,
     other: i64,
 }
 
-impl Frame {
+impl NodeLimits {
     fn of(facts: &NodeFacts) -> Self {
         let capacity = facts.capacity.unwrap_or_default();
         let none = OtherUsage { cpu_milli: 0, memory_kib: 0, ..facts.other };
@@ -202,7 +202,7 @@ impl Frame {
         let total = Limits::of(capacity, Amounts::default(), facts.ratios, none);
         let reservable = Limits::of(capacity, reserve, facts.ratios, none);
         let limits = Limits::of(capacity, reserve, facts.ratios, facts.other);
-        let given = |total: i64, reservable: i64, limit: i64| Given {
+        let given = |total: i64, reservable: i64, limit: i64| ResourceLimits {
             total,
             system: total.saturating_sub(reservable),
             other: reservable.saturating_sub(limit),
@@ -214,7 +214,7 @@ impl Frame {
     }
 }
 
-impl Given {
+impl ResourceLimits {
     fn account(&self, used: i64, permille: u16, unit: i64, sum: Sum) -> ResourceAccount {
         let reservable = self.total.saturating_sub(self.system).max(0);
         // Whole units, rounded down, like all capacity.

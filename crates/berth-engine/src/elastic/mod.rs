@@ -1,23 +1,26 @@
-//! Elastic instances: how large each may be, when a node is under pressure, and who should leave it.
+//! Elastic instances: how large each may be, when a node is under pressure, and which instances should
+//! leave it.
 //!
-//! Pure, like all of the engine. Everything counts in integers, and nothing here subtracts without
-//! saying what happens below zero: the lint of this module forbids it.
+//! Pure, like all of the engine. Only integers are used, and a lint forbids arithmetic that could
+//! overflow or wrap below zero.
 #![deny(clippy::arithmetic_side_effects)]
 
 mod account;
 mod permit;
 mod relief;
 mod settings;
-mod size;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects, reason = "a test that overflows has failed")]
 mod tests;
 
+pub use crate::model::size::{Free, InvalidOvercommit, Overcommit, Size};
 pub use account::{Account, Holding, ResourceAccount, Sums, watermark_free};
-pub use permit::{Decided, Grants, InvalidWish, Limit, Permit, Terms, Wish, decide};
-pub(crate) use relief::{Leaver, cheapest};
-pub use relief::{ReliefGuest, ReliefMove, ReliefPlan};
+pub use permit::{
+    Grants, InvalidPermitRequest, Limit, Permit, PermitContext, PermitDecision, PermitRequest,
+    decide_permit,
+};
+pub(crate) use relief::{ReliefCandidate, cheapest_set};
+pub use relief::{ReliefInstance, ReliefMove, ReliefPlan};
 pub use settings::{
     ElasticSettings, InstanceClass, MigrationSettings, NodeElastic, NodeRule, WatermarkRule,
 };
-pub use size::{Free, InvalidOvercommit, Overcommit, Size};

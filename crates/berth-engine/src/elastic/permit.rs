@@ -1,16 +1,16 @@
-//! Permits: how large an instance may be. The arithmetic of one request, and of nothing else.
+//! Permits: how large an instance may be. The arithmetic of one permit request.
 //!
-//! A smaller wish is a message that always succeeds, the same wish says that it is content, and a
-//! larger one is granted as far as there is room: in whole compute units across CPU and memory
-//! together, or each resource by itself. What was granted stands until the instance says otherwise,
-//! so nothing has to be guessed after a restart. Nothing here knows where any of it is stored.
+//! A request for a smaller size always succeeds, one for the same size clears earlier demand, and one
+//! for a larger size is granted as far as there is room: in whole compute units across CPU and memory
+//! together, or each resource by itself. A grant stands until the next request, so nothing has to be
+//! guessed after a restart. Nothing here depends on where permits are stored.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::size::{Free, Overcommit, Size};
+use crate::model::size::{Free, Overcommit, Size};
 
-/// How a wish that does not fit as a whole is granted.
+/// How a request that does not fit as a whole is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -19,7 +19,7 @@ pub enum Grants {
     /// use to a virtual machine.
     #[default]
     Joint,
-    /// Each resource as far as it goes.
+    /// Each resource by itself, as far as there is room.
     PerResource,
 }
 
@@ -33,14 +33,14 @@ pub struct Permit {
     pub granted: Size,
     /// What it asked for.
     pub wanted: Size,
-    /// What is set aside beyond that: because nobody knows what it uses, or because it may grow into
-    /// it unasked.
+    /// What is set aside beyond that: because its use is not known, or because it may grow into it
+    /// without asking.
     #[serde(default, skip_serializing_if = "Size::is_nothing")]
     pub buffer: Size,
-    /// What it may grow into unasked, by the answer that it got last.
+    /// What it may grow into without asking, by the last answer.
     #[serde(default, skip_serializing_if = "Size::is_nothing")]
     pub headroom: Size,
-    /// Whether nobody knows what it was promised: it was found, and has not spoken since.
+    /// Whether its earlier permit is not known: it was adopted, and has not sent a request since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// What it was denied for lack of room on the node.
@@ -49,16 +49,16 @@ pub struct Permit {
     /// When it was denied, in whole seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pressure_at: i64,
-    /// The compute unit that its agent was told last.
+    /// The compute unit that was last sent to its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Size>,
     /// How it is charged.
     #[serde(default, skip_serializing_if = "Overcommit::is_none")]
     pub overcommit: Overcommit,
-    /// Its load as its agent last told, in thousandths.
+    /// Its load as last reported by its agent, in thousandths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_milli: Option<u32>,
-    /// What held its last wish back.
+    /// What limited its last request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<Limit>,
 }
@@ -76,7 +76,7 @@ const fn is_zero(at: &i64) -> bool {
     *at == 0
 }
 
-/// What holds a wish back.
+/// What limits a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -109,8 +109,8 @@ impl Permit {
         }
     }
 
-    /// The permit of an instance that was found with this use: it may have been promised all of its
-    /// maximum, so that is what counts until it speaks.
+    /// The permit of an instance that was adopted with this use: it may have been promised its
+    /// maximum, so that counts until its first request.
     #[must_use]
     pub fn found(using: Size, max: Size, overcommit: Overcommit) -> Self {
         let buffer = max.less(using);
@@ -135,7 +135,7 @@ impl Permit {
         self.charge().less(self.overcommit.charge(self.granted))
     }
 
-    /// What it would be charged more if it had what it was denied, fading as time goes by.
+    /// What it would be charged more if it had what it was denied, decaying over time.
     #[must_use]
     pub fn charged_pressure(&self, now: i64, half_life_s: u32) -> Size {
         let fading =
@@ -145,17 +145,17 @@ impl Permit {
         self.overcommit.charge(reserved.plus(pressure)).less(self.charge())
     }
 
-    /// The permit after its bounds changed: until it speaks it may be anything up to the new
-    /// maximum if nobody knows what it uses; else what was granted stands.
+    /// The permit after its bounds changed: if its use is not known, it may be anything up to the new
+    /// maximum until its first request; otherwise the grant stands.
     #[must_use]
     pub fn rebound(&self, max: Size) -> Self {
-        // Headroom was signed away: its agent may have grown into it already, unheard.
+        // Headroom stays reserved: its agent may have grown into it already without a report.
         let buffer = if self.uncertain { max.less(self.granted) } else { self.buffer };
         Self { buffer, ..*self }
     }
 }
 
-/// Half of an amount after each half-life, in a straight line between; nothing after sixteen.
+/// An amount that halves with each half-life, linear in between; zero after sixteen.
 fn faded(amount: u32, age_s: i64, half_life_s: u32) -> u32 {
     let age = u64::try_from(age_s).unwrap_or(0);
     let half_life = u64::from(half_life_s.max(1));
@@ -172,23 +172,23 @@ fn faded(amount: u32, age_s: i64, half_life_s: u32) -> u32 {
 
 /// One request for a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PermitRequest {
     /// Its number among those of the instance; absent: the next.
     pub seq: Option<u64>,
     /// How large the instance wants to be.
     pub size: Size,
     /// The largest size that its agent was permitted, if it says so.
     pub last_permit: Option<Size>,
-    /// The number of the last answer that its agent has. Headroom of earlier answers ends with it.
+    /// The number of the last answer that its agent received. Headroom of earlier answers ends there.
     pub heard: Option<u64>,
-    /// How much it wants to be able to grow unasked.
+    /// How much it wants to be able to grow without asking.
     pub headroom: Size,
     /// Its load, in thousandths.
     pub load_milli: Option<u32>,
 }
 
-impl Wish {
-    /// The wish for a size, and nothing else.
+impl PermitRequest {
+    /// A request for a size, with defaults for the rest.
     #[must_use]
     pub const fn new(size: Size) -> Self {
         Self {
@@ -202,12 +202,12 @@ impl Wish {
     }
 }
 
-/// What holds for an instance at the moment of its request.
+/// The limits that apply to an instance at the time of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct PermitContext {
     /// What grants are multiples of; nothing of it is zero.
     pub unit: Size,
-    /// How wishes that do not fit are granted.
+    /// How requests that do not fit are granted.
     pub grants: Grants,
     /// The least it runs with.
     pub min: Size,
@@ -215,21 +215,21 @@ pub struct Terms {
     pub max: Size,
     /// It is being moved, and must not grow.
     pub frozen: bool,
-    /// Whether sizes must be multiples of the unit that its agent was told.
+    /// Whether sizes must be multiples of the unit that was last sent to its agent.
     pub whole_units: bool,
     /// What its node has left.
     pub node: Free,
     /// What its tenant has left.
     pub quota: Free,
-    /// What its node has left below its watermark; more is not given unasked.
+    /// What its node has left below its watermark; headroom is not granted beyond it.
     pub below_watermark: Free,
     /// The time, in whole seconds.
     pub now: i64,
 }
 
-/// A wish that means nothing.
+/// A permit request that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum InvalidWish {
+pub enum InvalidPermitRequest {
     /// Smaller or larger than it may ever be.
     #[error("resources.{field} is {value}; accepted is {min} to {max}, the instance's bounds")]
     OutsideBounds {
@@ -242,7 +242,7 @@ pub enum InvalidWish {
         /// The most.
         max: u32,
     },
-    /// Not a multiple of the unit that its agent was told.
+    /// Not a multiple of the unit that was last sent to its agent.
     #[error(
         "resources.{field} is {value}; accepted are its bounds, what it has ({has}) and multiples of \
          {unit}, the compute unit that was last told"
@@ -265,74 +265,78 @@ pub enum InvalidWish {
     },
 }
 
-/// What became of a wish.
+/// The decision on a permit request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct PermitDecision {
     /// The permit from now on.
     pub permit: Permit,
     /// The request was answered before, or a later one was: nothing has changed.
     pub repeated: bool,
-    /// Its agent holds more than was recorded: that is so, whether there is room or not.
+    /// Its agent holds more than was recorded. That is accepted, whether there is room or not.
     pub found_larger: bool,
 }
 
-/// Decides one wish.
+/// Decides one permit request.
 ///
 /// # Errors
-/// When the wish means nothing; nothing has changed then.
-pub fn decide(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<Decided, InvalidWish> {
-    let seq = wish.seq.unwrap_or_else(|| permit.seq.saturating_add(1));
+/// When the request is not valid; nothing has changed then.
+pub fn decide_permit(
+    permit: &Permit,
+    request: &PermitRequest,
+    context: &PermitContext,
+) -> Result<PermitDecision, InvalidPermitRequest> {
+    let seq = request.seq.unwrap_or_else(|| permit.seq.saturating_add(1));
     if seq <= permit.seq {
-        return Ok(Decided { permit: *permit, repeated: true, found_larger: false });
+        return Ok(PermitDecision { permit: *permit, repeated: true, found_larger: false });
     }
-    check(permit, wish, terms)?;
-    let start = start(permit, wish, terms);
+    check(permit, request, context)?;
+    let start = start(permit, request, context);
     let found_larger = !permit.reserved().covers(start);
     // What it was charged so far is replaced by what it starts from.
     let (before, charged) = (permit.charge(), permit.overcommit.charge(start));
     let recharged = |free: Free| free.recharged(before, charged);
-    let (node, quota) = (recharged(terms.node), recharged(terms.quota));
-    let shrunk = start.least(wish.size);
-    let more = wish.size.less(start);
-    let growth = |free: Free| match terms.frozen {
+    let (node, quota) = (recharged(context.node), recharged(context.quota));
+    let shrunk = start.least(request.size);
+    let more = request.size.less(start);
+    let growth = |free: Free| match context.frozen {
         true => Size::ZERO,
-        false => grown(start, more, terms, permit.overcommit, free),
+        false => grown(start, more, context, permit.overcommit, free),
     };
     let (by_node, by_both) = (growth(node), growth(node.least(quota)));
     let granted = shrunk.plus(by_both);
     let limited_by = match () {
-        () if granted == wish.size => None,
-        () if terms.frozen => Some(Limit::Migration),
+        () if granted == request.size => None,
+        () if context.frozen => Some(Limit::Migration),
         () if by_node == by_both => Some(Limit::Node),
         () => Some(Limit::Quota),
     };
-    // What the tenant may not have would not come with more room.
+    // More room would not help where the tenant's quota is the limit.
     let pressure = more.less(by_node);
     let headroom = match limited_by {
-        None => headroom(granted, wish, terms, permit, &recharged),
+        None => headroom(granted, request, context, permit, &recharged),
         Some(_) => Size::ZERO,
     };
     let permit = Permit {
         seq,
         granted,
-        wanted: wish.size,
-        buffer: headroom.most(outstanding(permit, wish).less(granted)),
+        wanted: request.size,
+        buffer: headroom.most(outstanding(permit, request).less(granted)),
         headroom,
         uncertain: false,
         pressure,
-        pressure_at: if pressure.is_zero() { 0 } else { terms.now },
-        unit: Some(terms.unit),
+        pressure_at: if pressure.is_zero() { 0 } else { context.now },
+        unit: Some(context.unit),
         overcommit: permit.overcommit,
-        load_milli: wish.load_milli.or(permit.load_milli),
+        load_milli: request.load_milli.or(permit.load_milli),
         limited_by,
     };
-    Ok(Decided { permit, repeated: false, found_larger })
+    Ok(PermitDecision { permit, repeated: false, found_larger })
 }
 
-/// What its agent may still grow to unasked, by an answer that it may have got: the answer to this
-/// request may never reach it. It counts until the agent says that it heard a later one.
-fn outstanding(permit: &Permit, wish: &Wish) -> Size {
-    let heard = wish.heard.is_some_and(|heard| heard >= permit.seq);
+/// What its agent may still grow to without asking, by an answer that it may have received: the answer
+/// to this request may be lost. It counts until the agent acknowledges a later one.
+fn outstanding(permit: &Permit, request: &PermitRequest) -> Size {
+    let heard = request.heard.is_some_and(|heard| heard >= permit.seq);
     match () {
         () if permit.uncertain || permit.buffer.is_zero() => Size::ZERO,
         () if heard && permit.headroom.is_zero() => Size::ZERO,
@@ -341,51 +345,61 @@ fn outstanding(permit: &Permit, wish: &Wish) -> Size {
     }
 }
 
-/// The size that a wish grows or shrinks from.
-fn start(permit: &Permit, wish: &Wish, terms: &Terms) -> Size {
-    let Some(held) = wish.last_permit else { return permit.reserved() };
+/// The size that a request grows or shrinks from.
+fn start(permit: &Permit, request: &PermitRequest, context: &PermitContext) -> Size {
+    let Some(held) = request.last_permit else { return permit.reserved() };
     // Never above its maximum or what was set aside for it before that was lowered, and never below
-    // what it was granted while that is certain: an answer may have been lost on its way.
-    let held = held.least(terms.max.most(permit.reserved()));
+    // its grant while that is certain: an answer may have been lost.
+    let held = held.least(context.max.most(permit.reserved()));
     if permit.uncertain {
-        return held.most(terms.min);
+        return held.most(context.min);
     }
-    // What is set aside for it is its own, however little it says that it holds.
-    held.most(permit.granted).most(wish.size.least(permit.reserved()))
+    // What is set aside for it stays reserved, even if it reports less.
+    held.most(permit.granted).most(request.size.least(permit.reserved()))
 }
 
-fn check(permit: &Permit, wish: &Wish, terms: &Terms) -> Result<(), InvalidWish> {
-    for (field, unit) in terms.unit.named() {
+fn check(
+    permit: &Permit,
+    request: &PermitRequest,
+    context: &PermitContext,
+) -> Result<(), InvalidPermitRequest> {
+    for (field, unit) in context.unit.named() {
         if unit == 0 {
-            return Err(InvalidWish::ZeroUnit { field });
+            return Err(InvalidPermitRequest::ZeroUnit { field });
         }
     }
-    let (granted, held) = (permit.granted.named(), start(permit, wish, terms).named());
+    let (granted, held) = (permit.granted.named(), start(permit, request, context).named());
     let has = granted.into_iter().zip(held);
-    let bounds = terms.min.named().into_iter().zip(terms.max.named());
-    let told = permit.unit.filter(|_| terms.whole_units).map(Size::named);
+    let bounds = context.min.named().into_iter().zip(context.max.named());
+    let told = permit.unit.filter(|_| context.whole_units).map(Size::named);
     for (place, (((field, value), ((_, min), (_, max))), ((_, has), (_, held)))) in
-        wish.size.named().into_iter().zip(bounds).zip(has).enumerate()
+        request.size.named().into_iter().zip(bounds).zip(has).enumerate()
     {
         // What was granted before its bounds changed is not taken away, nor what it grew into; and
-        // whoever says that it is smaller, is.
+        // a smaller size is always accepted.
         if value == has || value == held || (value < has && value >= min) {
             continue;
         }
         if !(min..=max).contains(&value) {
-            return Err(InvalidWish::OutsideBounds { field, value, min, max });
+            return Err(InvalidPermitRequest::OutsideBounds { field, value, min, max });
         }
         let Some((_, unit)) = told.and_then(|told| told.get(place).copied()) else { continue };
         let is_whole = value.checked_rem(unit) == Some(0);
         if !is_whole && value != min && value != max {
-            return Err(InvalidWish::NotWholeUnits { field, value, has, unit });
+            return Err(InvalidPermitRequest::NotWholeUnits { field, value, has, unit });
         }
     }
     Ok(())
 }
 
 /// How much of `more` can be granted on top of `start`.
-fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: Free) -> Size {
+fn grown(
+    start: Size,
+    more: Size,
+    context: &PermitContext,
+    overcommit: Overcommit,
+    free: Free,
+) -> Size {
     let charged = overcommit.charge(start);
     let most = |start: u32, charged: u32, free: i64| {
         // An over-full node lets nothing grow, not even what costs nothing by rounding.
@@ -396,8 +410,8 @@ fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: F
         most(start.cpu_milli, charged.cpu_milli, free.cpu),
         most(start.memory_mib, charged.memory_mib, free.memory),
     );
-    let unit = terms.unit;
-    match terms.grants {
+    let unit = context.unit;
+    match context.grants {
         Grants::PerResource => {
             let whole = most
                 .each(unit, |most, unit| most.checked_div(unit).unwrap_or(0).saturating_mul(unit));
@@ -423,17 +437,17 @@ fn grown(start: Size, more: Size, terms: &Terms, overcommit: Overcommit, free: F
 /// What is set aside for it to grow into unasked: never what would put its node under pressure.
 fn headroom(
     granted: Size,
-    wish: &Wish,
-    terms: &Terms,
+    request: &PermitRequest,
+    context: &PermitContext,
     permit: &Permit,
     recharged: &dyn Fn(Free) -> Free,
 ) -> Size {
-    let wanted = wish.headroom.least(terms.max.less(granted));
-    if wanted.is_zero() || terms.frozen {
+    let wanted = request.headroom.least(context.max.less(granted));
+    if wanted.is_zero() || context.frozen {
         return Size::ZERO;
     }
-    let start = start(permit, wish, terms);
+    let start = start(permit, request, context);
     let (from, to) = (permit.overcommit.charge(start), permit.overcommit.charge(granted));
-    let free = terms.below_watermark.least(terms.node).least(terms.quota);
-    grown(granted, wanted, terms, permit.overcommit, recharged(free).recharged(from, to))
+    let free = context.below_watermark.least(context.node).least(context.quota);
+    grown(granted, wanted, context, permit.overcommit, recharged(free).recharged(from, to))
 }

@@ -1,14 +1,14 @@
 //! The elastic part of a policy: units, watermarks, reserves, classes and migration.
 //!
-//! What a policy says of nodes is looked up by their labels whenever it is needed, so a change takes
-//! effect with the next request. Only the host's reserve is written to nodes, since guards read it.
+//! Rules for nodes are looked up by their labels whenever they are needed, so a change takes effect
+//! with the next request. Only the host's reserve is written to nodes, since guards read it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::permit::Grants;
-use super::size::{Overcommit, Size};
+use crate::model::size::{Overcommit, Size};
 use crate::model::{Amounts, Elastic, NodeFacts, Watermarks};
 
 /// Shares of a node above which instances should leave, in thousandths.
@@ -77,7 +77,7 @@ pub struct InstanceClass {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct MigrationSettings {
-    /// Whether instances are moved at all without being told to.
+    /// Whether instances are moved automatically.
     pub enabled: bool,
     /// Most migrations at once from or to one node.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1000))]
@@ -114,13 +114,13 @@ impl Default for MigrationSettings {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ElasticSettings {
-    /// How wishes that do not fit as a whole are granted.
+    /// How requests that do not fit as a whole are granted.
     pub grants: Grants,
     /// What grants are multiples of.
     pub compute_unit: Size,
     /// Where pressure begins.
     pub watermark: WatermarkRule,
-    /// How fast denied wishes are forgotten.
+    /// How fast denied requests decay.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 86400))]
     pub pressure_half_life_s: u32,
     /// What holds for some nodes only.
@@ -158,7 +158,7 @@ pub struct NodeElastic {
 }
 
 impl ElasticSettings {
-    /// Most rules about nodes: each is looked at for each node.
+    /// Most rules about nodes: each is evaluated for each node.
     pub const MAX_RULES: usize = 64;
 
     /// Whether nothing of it was changed.

@@ -3,8 +3,8 @@
 //! CPU and memory are given the same numbers, so that both ways of granting must agree.
 
 use super::{
-    Account, Decided, Free, Grants, Holding, InvalidWish, Limit, Overcommit, Permit, Size, Sums,
-    Terms, WatermarkRule, Wish, decide,
+    Account, Free, Grants, Holding, InvalidPermitRequest, Limit, Overcommit, Permit, PermitContext,
+    PermitDecision, PermitRequest, Size, Sums, WatermarkRule, decide_permit,
 };
 use crate::model::{Amounts, NodeFacts, OtherUsage, Ratios, Used};
 
@@ -27,9 +27,9 @@ impl Node {
         Self { total, reserved, permit, unit: 1, max: 100_000 }
     }
 
-    fn terms(&self, grants: Grants) -> Terms {
+    fn terms(&self, grants: Grants) -> PermitContext {
         let left = i64::from(self.total) - i64::from(self.reserved);
-        Terms {
+        PermitContext {
             unit: both(self.unit),
             grants,
             min: both(0),
@@ -44,9 +44,9 @@ impl Node {
     }
 
     /// Decides both ways, which must agree, and keeps the result.
-    fn ask(&mut self, wish: &Wish) -> Decided {
+    fn ask(&mut self, wish: &PermitRequest) -> PermitDecision {
         let [joint, alone] = [Grants::Joint, Grants::PerResource]
-            .map(|grants| decide(&self.permit, wish, &self.terms(grants)).unwrap());
+            .map(|grants| decide_permit(&self.permit, wish, &self.terms(grants)).unwrap());
         assert_eq!(joint, alone);
         let (before, after) = (self.permit.charge(), joint.permit.charge());
         self.reserved = self.reserved + after.cpu_milli - before.cpu_milli;
@@ -55,13 +55,16 @@ impl Node {
     }
 
     fn wants(&mut self, size: u32) -> (u32, u32, u32) {
-        let permit = self.ask(&Wish::new(both(size))).permit;
+        let permit = self.ask(&PermitRequest::new(both(size))).permit;
         assert_eq!(permit.granted.cpu_milli, permit.granted.memory_mib);
         (permit.granted.cpu_milli, permit.pressure.cpu_milli, self.reserved)
     }
 
     fn wants_holding(&mut self, size: u32, last_permit: u32) -> (u32, u32, u32) {
-        let wish = Wish { last_permit: Some(both(last_permit)), ..Wish::new(both(size)) };
+        let wish = PermitRequest {
+            last_permit: Some(both(last_permit)),
+            ..PermitRequest::new(both(size))
+        };
         let permit = self.ask(&wish).permit;
         (permit.granted.cpu_milli, permit.pressure.cpu_milli, self.reserved)
     }
@@ -85,7 +88,7 @@ fn examples_1_to_5_and_10_grow_shrink_and_share_what_is_left() {
 fn examples_6_and_7_an_over_full_node_lets_nothing_grow_and_everything_shrink() {
     assert_eq!(Node::new(10, 12, 2).wants_holding(3, 2), (2, 1, 12), "6");
     let mut told = Node::new(10, 12, 2);
-    let wish = Wish { last_permit: Some(both(3)), ..Wish::new(both(3)) };
+    let wish = PermitRequest { last_permit: Some(both(3)), ..PermitRequest::new(both(3)) };
     assert!(told.ask(&wish).found_larger, "what its agent holds is so");
     assert_eq!((told.permit.granted, told.reserved), (both(3), 13), "6");
     assert_eq!(Node::new(10, 15, 4).wants(2), (2, 0, 13), "7");
@@ -179,17 +182,19 @@ fn joint_grants_are_whole_units_of_both() {
     let node = Node { unit: 1000, ..Node::new(0, 0, 1000) };
     let mut terms = node.terms(Grants::Joint);
     terms.node = Free { cpu: 3000, memory: 2500 };
-    let decided = decide(&node.permit, &Wish::new(Size::new(5000, 5000)), &terms).unwrap();
+    let decided =
+        decide_permit(&node.permit, &PermitRequest::new(Size::new(5000, 5000)), &terms).unwrap();
     assert_eq!(decided.permit.granted, Size::new(3000, 3000), "memory for two more units");
     assert_eq!(decided.permit.pressure, Size::new(2000, 2000));
     terms.grants = Grants::PerResource;
-    let decided = decide(&node.permit, &Wish::new(Size::new(5000, 5000)), &terms).unwrap();
+    let decided =
+        decide_permit(&node.permit, &PermitRequest::new(Size::new(5000, 5000)), &terms).unwrap();
     assert_eq!(decided.permit.granted, Size::new(4000, 3000), "each as far as it goes");
     terms.grants = Grants::Joint;
-    let mixed = decide(
+    let mixed = decide_permit(
         &node.permit,
-        &Wish::new(Size::new(500, 3000)),
-        &Terms { whole_units: false, ..terms },
+        &PermitRequest::new(Size::new(500, 3000)),
+        &PermitContext { whole_units: false, ..terms },
     );
     assert_eq!(mixed.unwrap().permit.granted, Size::new(500, 3000), "one shrinks, the other grows");
 }
@@ -197,7 +202,7 @@ fn joint_grants_are_whole_units_of_both() {
 #[test]
 fn a_repeated_or_late_request_gets_the_stored_answer() {
     let mut node = Node::new(10, 5, 2);
-    let wish = |seq, size| Wish { seq: Some(seq), ..Wish::new(both(size)) };
+    let wish = |seq, size| PermitRequest { seq: Some(seq), ..PermitRequest::new(both(size)) };
     let first = node.ask(&wish(7, 4));
     assert!(!first.repeated);
     for (seq, size) in [(7, 4), (7, 9), (3, 2)] {
@@ -214,32 +219,37 @@ fn a_request_is_checked_against_the_unit_that_was_told() {
     // The unit changes; the agent cannot know yet.
     node.unit = 3;
     assert_eq!(node.wants(8).0, 8);
-    let odd = decide(&node.permit, &Wish::new(both(10)), &node.terms(Grants::Joint));
-    assert!(matches!(odd, Err(InvalidWish::NotWholeUnits { value: 10, unit: 3, .. })), "{odd:?}");
+    let odd =
+        decide_permit(&node.permit, &PermitRequest::new(both(10)), &node.terms(Grants::Joint));
+    assert!(
+        matches!(odd, Err(InvalidPermitRequest::NotWholeUnits { value: 10, unit: 3, .. })),
+        "{odd:?}"
+    );
     assert_eq!(node.wants(11).0, 11, "its maximum is always accepted");
     assert_eq!(node.wants(7).0, 7, "whoever says that it is smaller, is");
-    let outside = decide(&node.permit, &Wish::new(both(12)), &node.terms(Grants::Joint));
-    assert!(matches!(outside, Err(InvalidWish::OutsideBounds { value: 12, max: 11, .. })));
+    let outside =
+        decide_permit(&node.permit, &PermitRequest::new(both(12)), &node.terms(Grants::Joint));
+    assert!(matches!(outside, Err(InvalidPermitRequest::OutsideBounds { value: 12, max: 11, .. })));
 }
 
 #[test]
 fn who_is_being_moved_may_shrink_and_not_grow() {
     let node = Node::new(100, 10, 4);
-    let terms = Terms { frozen: true, ..node.terms(Grants::Joint) };
-    let more = decide(&node.permit, &Wish::new(both(6)), &terms).unwrap().permit;
+    let terms = PermitContext { frozen: true, ..node.terms(Grants::Joint) };
+    let more = decide_permit(&node.permit, &PermitRequest::new(both(6)), &terms).unwrap().permit;
     assert_eq!(
         (more.granted, more.pressure, more.limited_by),
         (both(4), both(2), Some(Limit::Migration))
     );
-    let less = decide(&node.permit, &Wish::new(both(3)), &terms).unwrap().permit;
+    let less = decide_permit(&node.permit, &PermitRequest::new(both(3)), &terms).unwrap().permit;
     assert_eq!((less.granted, less.pressure), (both(3), Size::ZERO));
 }
 
 #[test]
 fn a_quota_holds_back_without_pressure() {
     let node = Node::new(100, 10, 4);
-    let terms = Terms { quota: Free { cpu: 1, memory: 9 }, ..node.terms(Grants::Joint) };
-    let permit = decide(&node.permit, &Wish::new(both(8)), &terms).unwrap().permit;
+    let terms = PermitContext { quota: Free { cpu: 1, memory: 9 }, ..node.terms(Grants::Joint) };
+    let permit = decide_permit(&node.permit, &PermitRequest::new(both(8)), &terms).unwrap().permit;
     assert_eq!((permit.granted, permit.pressure), (both(5), Size::ZERO));
     assert_eq!(permit.limited_by, Some(Limit::Quota));
 }
@@ -247,9 +257,10 @@ fn a_quota_holds_back_without_pressure() {
 #[test]
 fn headroom_is_charged_and_never_above_the_watermark() {
     let mut node = Node { max: 20, ..Node::new(100, 80, 4) };
-    let wish = Wish { headroom: both(8), ..Wish::new(both(6)) };
-    let terms = Terms { below_watermark: Free { cpu: 7, memory: 9 }, ..node.terms(Grants::Joint) };
-    let decided = decide(&node.permit, &wish, &terms).unwrap().permit;
+    let wish = PermitRequest { headroom: both(8), ..PermitRequest::new(both(6)) };
+    let terms =
+        PermitContext { below_watermark: Free { cpu: 7, memory: 9 }, ..node.terms(Grants::Joint) };
+    let decided = decide_permit(&node.permit, &wish, &terms).unwrap().permit;
     // 2 of the 7 that are left below the watermark are its growth.
     assert_eq!((decided.granted, decided.buffer, decided.charge()), (both(6), both(5), both(11)));
     // It grew into its headroom while nobody could be asked, and says so. What it was allowed before
@@ -257,7 +268,7 @@ fn headroom_is_charged_and_never_above_the_watermark() {
     node.permit = decided;
     node.reserved += 7;
     assert_eq!(node.wants_holding(9, 9), (9, 0, 87));
-    let heard = Wish { heard: Some(node.permit.seq), ..Wish::new(both(9)) };
+    let heard = PermitRequest { heard: Some(node.permit.seq), ..PermitRequest::new(both(9)) };
     node.ask(&heard);
     assert_eq!((node.permit.buffer, node.reserved), (Size::ZERO, 85));
 }
@@ -267,24 +278,24 @@ fn a_wish_that_fits_as_a_whole_is_granted_as_a_whole() {
     let node = Node { unit: 1000, ..Node::new(0, 0, 1000) };
     let mut terms = node.terms(Grants::Joint);
     terms.node = Free { cpu: 2000, memory: 9000 };
-    let wish = Wish::new(Size::new(2000, 6000));
-    let permit = decide(&node.permit, &wish, &terms).unwrap().permit;
+    let wish = PermitRequest::new(Size::new(2000, 6000));
+    let permit = decide_permit(&node.permit, &wish, &terms).unwrap().permit;
     // CPU for two units does not hold five units of memory back: it wants no more than one of them.
     assert_eq!((permit.granted, permit.limited_by), (Size::new(2000, 6000), None));
     terms.node.memory = 3000;
-    let permit = decide(&node.permit, &wish, &terms).unwrap().permit;
+    let permit = decide_permit(&node.permit, &wish, &terms).unwrap().permit;
     assert_eq!(permit.granted, Size::new(2000, 4000), "only what is lacking holds back");
 }
 
 #[test]
 fn what_it_grew_into_can_be_told_whatever_the_unit_and_the_bounds() {
     let node = Node { unit: 1000, max: 9000, ..Node::new(100_000, 1500, 1500) };
-    let wish = Wish { headroom: both(2000), ..Wish::new(both(1500)) };
+    let wish = PermitRequest { headroom: both(2000), ..PermitRequest::new(both(1500)) };
     let terms = node.terms(Grants::Joint);
-    let permit = decide(&node.permit, &wish, &terms).unwrap().permit;
+    let permit = decide_permit(&node.permit, &wish, &terms).unwrap().permit;
     assert_eq!(permit.reserved(), both(3500), "its headroom is whole units, and it is not");
-    let told = Wish { last_permit: Some(both(3500)), ..Wish::new(both(3500)) };
-    let grown = decide(&permit, &told, &terms).unwrap();
+    let told = PermitRequest { last_permit: Some(both(3500)), ..PermitRequest::new(both(3500)) };
+    let grown = decide_permit(&permit, &told, &terms).unwrap();
     assert_eq!((grown.permit.granted, grown.found_larger), (both(3500), false));
 }
 
@@ -295,8 +306,8 @@ fn headroom_outlasts_lower_bounds_until_its_agent_speaks() {
     let bound = permit.rebound(both(5));
     assert_eq!(bound.charge(), both(7), "its agent may have grown to 7 unheard");
     let terms = Node { max: 5, ..Node::new(10, 10, 4) }.terms(Grants::Joint);
-    let told = Wish { last_permit: Some(both(7)), ..Wish::new(both(7)) };
-    let told = decide(&bound, &told, &terms).unwrap();
+    let told = PermitRequest { last_permit: Some(both(7)), ..PermitRequest::new(both(7)) };
+    let told = decide_permit(&bound, &told, &terms).unwrap();
     assert_eq!((told.permit.granted, told.found_larger), (both(7), false));
     let found = Permit::found(both(4), both(7), Overcommit::NONE);
     assert_eq!(found.rebound(both(5)).charge(), both(5), "nobody was promised anything");
@@ -322,10 +333,10 @@ fn what_is_stored_reads_back() {
 #[test]
 fn headroom_counts_until_its_agent_has_heard_that_it_is_over() {
     let mut node = Node { max: 20, ..Node::new(100, 10, 4) };
-    let with = |headroom: u32, heard: Option<u64>| Wish {
+    let with = |headroom: u32, heard: Option<u64>| PermitRequest {
         headroom: both(headroom),
         heard,
-        ..Wish::new(both(4))
+        ..PermitRequest::new(both(4))
     };
     node.ask(&with(6, None));
     assert_eq!((node.permit.headroom, node.reserved), (both(6), 16));

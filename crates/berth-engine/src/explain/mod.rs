@@ -1,11 +1,10 @@
 //! Why this node, why not that one, and what would help.
 //!
-//! Explanations are values computed from the same filters and scorers that decided, and only when
-//! somebody asks or nothing fits. Text is made in `render`, where the audience is known; a tenant
-//! never sees another tenant's instances, nor any rack.
+//! Explanations are values, computed by the same filters and scorers that decide, and only on request
+//! or when nothing fits. Text is made in `render`, where the audience is known; a tenant never sees
+//! another tenant's instances or any rack.
 
-mod fixes;
-mod refusal;
+mod diagnosis;
 mod render;
 mod table;
 
@@ -13,22 +12,24 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::filter::Evidence;
-use crate::model::{Amounts, InstanceId, NodeFacts, NodeId};
-use crate::plan::{Notice, SearchEnd};
+use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
+use crate::prepared_request::Notice;
+
+pub(crate) use diagnosis::{Diagnosis, describe, diagnose};
+pub(crate) use table::explain_choice;
 
 /// Who reads an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience<'a> {
-    /// Whoever runs the fleet: everything.
+    /// An operator of the fleet: sees everything.
     Operator,
     /// The owner of the request: nothing of others, no racks, nodes only if the policy says so.
     Tenant(&'a str),
 }
 
-/// A stable name or code. The engine lends its own, which costs nothing; a client that reads an
-/// answer owns what it read, and so may meet names that are newer than itself.
-pub(crate) type Name = Cow<'static, str>;
+/// A stable name or code: borrowed by the engine, owned by a client that reads an answer, which may
+/// contain names that are newer than the client.
+pub(crate) type StableName = Cow<'static, str>;
 
 /// How many nodes one filter removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +37,8 @@ pub(crate) type Name = Cow<'static, str>;
 pub struct FilterCount {
     /// The filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub filter: Name,
-    /// Nodes for which it was the first to say no.
+    pub filter: StableName,
+    /// Nodes for which it was the first filter to fail.
     pub removed: usize,
 }
 
@@ -47,7 +48,7 @@ pub struct FilterCount {
 pub struct NearestMiss {
     /// The filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub filter: Name,
+    pub filter: StableName,
     /// The node; hidden from tenants if the policy says so.
     pub node: Option<NodeId>,
     /// Wanted and found.
@@ -70,7 +71,7 @@ pub enum Fix {
     Relax {
         /// The filter it concerns.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        filter: Name,
+        filter: StableName,
         /// What to change, in words.
         change: String,
         /// Where the instance would go then.
@@ -89,10 +90,10 @@ pub enum Fix {
     Mend {
         /// The filter that keeps it out.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        filter: Name,
+        filter: StableName,
         /// What the operator can do.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        remedy: Name,
+        remedy: StableName,
         /// Which node.
         node: Option<NodeId>,
     },
@@ -105,6 +106,23 @@ pub enum Fix {
     },
 }
 
+/// How the search for a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SearchEnd {
+    /// The order given worked.
+    Greedy,
+    /// Largest first worked.
+    LargestFirst,
+    /// The exact search found it.
+    Search,
+    /// Every possibility was ruled out: it does not fit.
+    DoesNotFit,
+    /// The budget ran out first: not found, which does not mean that it does not fit.
+    NotFoundWithinBudget,
+}
+
 /// A decision that placed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -115,13 +133,13 @@ pub struct Refusal {
     pub owner: String,
     /// The stable reason code.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub code: Name,
+    pub code: StableName,
     /// The filter that removed the last nodes.
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
-    pub filter: Option<Name>,
+    pub filter: Option<StableName>,
     /// What can be done about that filter.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub remedy: Name,
+    pub remedy: StableName,
     /// How many nodes there are.
     pub nodes: usize,
     /// Nodes removed by each filter, in the order of filters; adds up to the number of nodes.
@@ -130,7 +148,7 @@ pub struct Refusal {
     pub nearest: Vec<NearestMiss>,
     /// The single filter whose relaxation would admit most nodes, and how many.
     #[cfg_attr(feature = "schema", schema(value_type = Option<(String, usize)>))]
-    pub best_relaxation: Option<(Name, usize)>,
+    pub best_relaxation: Option<(StableName, usize)>,
     /// Changes that were tried and found to work: to the request first, then to the fleet.
     pub fixes: Vec<Fix>,
     /// Whether waiting may help.
@@ -147,7 +165,7 @@ pub struct Refusal {
 pub struct Term {
     /// The scorer.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub scorer: Name,
+    pub scorer: StableName,
     /// Its value, `0..=1_000_000`.
     #[cfg_attr(feature = "schema", schema(maximum = 1000000))]
     pub value: u32,
@@ -158,7 +176,7 @@ pub struct Term {
     pub points: i64,
 }
 
-/// What was found of one node.
+/// The verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -167,14 +185,14 @@ pub enum NodeVerdict {
     Removed {
         /// The node.
         node: NodeId,
-        /// The first filter that said no.
+        /// The first filter that failed.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
-        filter: Name,
+        filter: StableName,
         /// Why.
         evidence: Evidence,
-        /// Filters further down that say no as well; all that are not named said yes.
+        /// Later filters that failed as well; all others passed.
         #[cfg_attr(feature = "schema", schema(value_type = Vec<(String, Evidence)>))]
-        others: Vec<(Name, Evidence)>,
+        others: Vec<(StableName, Evidence)>,
     },
     /// It could take the instance.
     Scored {
@@ -187,7 +205,7 @@ pub enum NodeVerdict {
     },
 }
 
-/// A node that could take the instance, and why it stands where it stands.
+/// A node that could take the instance, with its total and terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Decision {

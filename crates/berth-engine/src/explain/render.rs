@@ -2,19 +2,18 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Audience, Explanation, Fix, NodeVerdict, Refusal};
+use super::{Audience, Explanation, Fix, NodeVerdict, Refusal, SearchEnd};
 use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
-use crate::plan::SearchEnd;
 use crate::policy::Policy;
 
 impl Refusal {
     /// The same refusal as its audience may see it.
     ///
     /// For a tenant: fixes that would release others' instances or that only an operator can apply
-    /// are gone, as is who else uses a volume and what others run on a node; node names go if
-    /// the policy says so. Racks never appear in a refusal at all.
+    /// are removed, as are the users of a volume and what others run on a node; node names are removed
+    /// if the policy says so. Racks never appear in a refusal at all.
     #[must_use]
-    pub fn seen_by(&self, audience: Audience<'_>, policy: &Policy) -> Self {
+    pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
         let Audience::Tenant(owner) = audience else {
             return seen;
@@ -56,7 +55,7 @@ impl Explanation {
     /// The same explanation as its audience may see it. For a tenant, what others run is hidden,
     /// and nodes have numbers instead of names if the policy says so.
     #[must_use]
-    pub fn seen_by(&self, audience: Audience<'_>, policy: &Policy) -> Self {
+    pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
         let Audience::Tenant(_) = audience else { return seen };
         for verdict in &mut seen.table {
@@ -121,7 +120,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a proposed node needs beside its size.
+/// What a proposed node needs besides its size.
 fn particulars(facts: &NodeFacts) -> Vec<String> {
     let mut texts = Vec::new();
     texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));

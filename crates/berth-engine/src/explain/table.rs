@@ -2,71 +2,60 @@
 
 use super::{Decision, Explanation, NodeVerdict, Term};
 use crate::filter::all_failures;
-use crate::fleet::Slot;
-use crate::model::{InstanceRequest, NodeId, Timestamp};
-use crate::plan::{Ask, Engine, PlaceError};
+use crate::fleet::NodeIndex;
+use crate::model::NodeId;
 use crate::policy::{Combine, Policy};
-use crate::score::{all_values, combine, term};
+use crate::prepared_request::PreparedRequest;
+use crate::score::{Scale, all_values, combine, term};
 
-impl Engine {
-    /// Explains what [`Engine::place`] would answer now: winner, runner-up, every node and term.
-    ///
-    /// # Errors
-    /// When the request means nothing.
-    pub fn explain(
-        &mut self,
-        request: &InstanceRequest,
-        now: Timestamp,
-    ) -> Result<Explanation, PlaceError> {
-        self.validate(request)?;
-        self.catch_up(now);
-        let ask = Ask::new(request, self.policy(), self.fleet(), now);
-        let mut table = Vec::new();
-        let mut survivors: Vec<(NodeId, Slot)> = Vec::new();
-        for (id, slot) in ask.fleet.slots_in_order() {
-            let Some(row) = ask.fleet.row(slot) else {
-                continue;
-            };
-            let mut failures = all_failures(&ask, slot, row)
-                .into_iter()
-                .map(|(id, evidence)| (id.filter().name.into(), evidence));
-            match failures.next() {
-                None => survivors.push((id.clone(), slot)),
-                Some((filter, evidence)) => table.push(NodeVerdict::Removed {
-                    node: id.clone(),
-                    filter,
-                    evidence,
-                    others: failures.collect(),
-                }),
-            }
+/// Every node with its verdict and every term, for the request as it stands.
+pub(crate) fn explain_choice(prepared: &PreparedRequest<'_>, scale: &Scale) -> Explanation {
+    let policy = prepared.policy;
+    let mut table = Vec::new();
+    let mut survivors: Vec<(NodeId, NodeIndex)> = Vec::new();
+    for (id, index) in prepared.fleet.nodes_in_order() {
+        let Some(row) = prepared.fleet.row(index) else {
+            continue;
+        };
+        let mut failures = all_failures(prepared, index, row)
+            .into_iter()
+            .map(|(id, evidence)| (id.filter().name.into(), evidence));
+        match failures.next() {
+            None => survivors.push((id.clone(), index)),
+            Some((filter, evidence)) => table.push(NodeVerdict::Removed {
+                node: id.clone(),
+                filter,
+                evidence,
+                others: failures.collect(),
+            }),
         }
-        let slots: Vec<Slot> = survivors.iter().map(|(_, slot)| *slot).collect();
-        let values = all_values(&ask, self.scale(), &slots);
-        let mut scored: Vec<Decision> = survivors
-            .iter()
-            .zip(&values)
-            .map(|((node, _), values)| Decision {
-                node: node.clone(),
-                total: i64::from(combine(self.policy(), values)),
-                terms: terms(self.policy(), values),
-            })
-            .collect();
-        for decision in &scored {
-            let Decision { node, total, terms } = decision.clone();
-            table.push(NodeVerdict::Scored { node, total, terms });
-        }
-        table.sort_by(|a, b| a.node().cmp(b.node()));
-        // Stable, and the nodes come in order of id: of equals the smallest id stays first.
-        scored.sort_by_key(|decision| std::cmp::Reverse(decision.total));
-        let mut best = scored.into_iter();
-        Ok(Explanation {
-            policy: self.policy().name.clone(),
-            policy_hash: self.policy().hash.to_string(),
-            winner: best.next(),
-            runner_up: best.next(),
-            table,
-            notices: ask.notices.clone(),
+    }
+    let indexes: Vec<NodeIndex> = survivors.iter().map(|(_, index)| *index).collect();
+    let values = all_values(prepared, scale, &indexes);
+    let mut scored: Vec<Decision> = survivors
+        .iter()
+        .zip(&values)
+        .map(|((node, _), values)| Decision {
+            node: node.clone(),
+            total: i64::from(combine(policy, values)),
+            terms: terms(policy, values),
         })
+        .collect();
+    for decision in &scored {
+        let Decision { node, total, terms } = decision.clone();
+        table.push(NodeVerdict::Scored { node, total, terms });
+    }
+    table.sort_by(|a, b| a.node().cmp(b.node()));
+    // Stable, and the nodes come in order of id: of equals the smallest id stays first.
+    scored.sort_by_key(|decision| std::cmp::Reverse(decision.total));
+    let mut best = scored.into_iter();
+    Explanation {
+        policy: policy.name.clone(),
+        policy_hash: policy.hash.to_string(),
+        winner: best.next(),
+        runner_up: best.next(),
+        table,
+        notices: prepared.notices.clone(),
     }
 }
 

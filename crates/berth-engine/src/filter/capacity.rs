@@ -1,32 +1,31 @@
-//! Rules about what is left on a node.
+//! Rules about the room on a node.
 //!
-//! The comparisons themselves are in `model::Room`, which the ledger's guards use too. Each is "a
-//! column is at least a need", and [`Needs`] hands exactly these pairs to the scan. A
-//! need of zero passes everywhere, over-full nodes included.
+//! The comparisons themselves are in `model::Room`, which the ledger's guards use too. Each compares a
+//! column with a need, and [`Needs`] gives the same pairs to the scan. A need of zero passes
+//! everywhere, over-full nodes included.
 
-use super::{Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::fleet::{Column, Columns, Fleet, NodeRow};
-use crate::model::{Demand, InstanceRequest, Unit, enough};
-use crate::plan::Ask;
-use crate::policy::Policy;
+use crate::model::{Amounts, Demand, InstanceRequest, Unit, enough};
+use crate::policy::{CpuRule, Policy};
+use crate::prepared_request::PreparedRequest;
 
 pub(super) static INSTANCE_COUNT: Filter = Filter {
     name: "instance-count",
     rule: "instances there are fewer than its `instance_limit`",
     means: "the last nodes hold as many instances as they may",
     settings: &[],
-    example: |stage| {
-        stage.node("a", |facts| facts.instance_limit = 1);
-        stage.place("a", |_| {});
+    example: |setup| {
+        setup.node("a", |facts| facts.instance_limit = 1);
+        setup.place("a", |_| {});
     },
     code: "no_capacity_instances",
     remedy: "release instances, raise the nodes' instance_limit, or add a node",
     transient: true,
-    optional: false,
-    test: Test::Load(instance_count),
+    test: FilterTest::Load(instance_count),
 };
 
-fn instance_count(_: &Ask<'_>, row: &NodeRow) -> Verdict {
+fn instance_count(_: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
     row.room().admits_one_more()
 }
 
@@ -35,19 +34,18 @@ pub(super) static CPU_CAP_MIXING: Filter = Filter {
     rule: "capped and uncapped instances mix there as its `cpu_cap_mode` says",
     means: "the last nodes hold instances of the other kind, capped or uncapped",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.request.cpu_capped = true;
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.request.cpu_capped = true;
     },
     code: "cpu_cap_no_node",
     remedy: "cap the instance like its would-be neighbours, or let nodes mix (cpu_cap_mode)",
     transient: true,
-    optional: true,
-    test: Test::Load(cpu_cap_mixing),
+    test: FilterTest::Load(cpu_cap_mixing),
 };
 
-fn cpu_cap_mixing(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_cap(&demand(ask))
+fn cpu_cap_mixing(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_cap(&demand(prepared))
 }
 
 pub(super) static MEMORY: Filter = Filter {
@@ -55,16 +53,15 @@ pub(super) static MEMORY: Filter = Filter {
     rule: "the memory asked for plus its `vmm_overhead_mib` is free",
     means: "the last nodes have too little memory free",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 14_336),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 14_336),
     code: "no_capacity_memory",
     remedy: "ask for less memory, release instances, or add a node",
     transient: true,
-    optional: false,
-    test: Test::Load(memory),
+    test: FilterTest::Load(memory),
 };
 
-fn memory(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_memory(&demand(ask))
+fn memory(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_memory(&demand(prepared))
 }
 
 pub(super) static CPU: Filter = Filter {
@@ -72,19 +69,18 @@ pub(super) static CPU: Filter = Filter {
     rule: "the CPU asked for is free, overcommit applied; only with `cpu = \"hard\"`",
     means: "the last nodes have too little CPU free",
     settings: &["filters.cpu"],
-    example: |stage| {
-        stage.settings = "[filters]\ncpu = \"hard\"";
-        stage.place("a", |request| request.resources.cpu_milli = 31_500);
+    example: |setup| {
+        setup.settings = "[filters]\ncpu = \"hard\"";
+        setup.place("a", |request| request.resources.cpu_milli = 31_500);
     },
     code: "no_capacity_cpu",
     remedy: "ask for less CPU, release instances, add a node, or let the policy treat CPU as soft",
     transient: true,
-    optional: false,
-    test: Test::Load(cpu),
+    test: FilterTest::Load(cpu),
 };
 
-fn cpu(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_cpu(&demand(ask))
+fn cpu(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_cpu(&demand(prepared))
 }
 
 pub(super) static DISK: Filter = Filter {
@@ -92,19 +88,18 @@ pub(super) static DISK: Filter = Filter {
     rule: "the disk asked for plus `image_mib` plus `disk_headroom_mib` is free",
     means: "the last nodes have too little disk free",
     settings: &["filters.disk_headroom_mib"],
-    example: |stage| {
-        stage.settings = "[filters]\ndisk_headroom_mib = 10240";
-        stage.place("a", |request| request.resources.disk_mib = 57_344);
+    example: |setup| {
+        setup.settings = "[filters]\ndisk_headroom_mib = 10240";
+        setup.place("a", |request| request.resources.disk_mib = 57_344);
     },
     code: "no_capacity_disk",
     remedy: "ask for less disk, release instances, or add a node",
     transient: true,
-    optional: false,
-    test: Test::Load(disk),
+    test: FilterTest::Load(disk),
 };
 
-fn disk(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_disk(&demand(ask))
+fn disk(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_disk(&demand(prepared))
 }
 
 pub(super) static BANDWIDTH: Filter = Filter {
@@ -112,19 +107,18 @@ pub(super) static BANDWIDTH: Filter = Filter {
     rule: "the bandwidth asked for is free",
     means: "the last nodes have too little bandwidth free",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |request| request.resources.bandwidth_mbps = 600);
-        stage.request.resources.bandwidth_mbps = 500;
+    example: |setup| {
+        setup.place("a", |request| request.resources.bandwidth_mbps = 600);
+        setup.request.resources.bandwidth_mbps = 500;
     },
     code: "no_capacity_bandwidth",
     remedy: "ask for less bandwidth, release instances, or add a node",
     transient: true,
-    optional: false,
-    test: Test::Load(bandwidth),
+    test: FilterTest::Load(bandwidth),
 };
 
-fn bandwidth(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    row.room().admits_bandwidth(&demand(ask))
+fn bandwidth(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    row.room().admits_bandwidth(&demand(prepared))
 }
 
 pub(super) static EXTRA_CLASSES: Filter = Filter {
@@ -132,20 +126,19 @@ pub(super) static EXTRA_CLASSES: Filter = Filter {
     rule: "enough is free of every further class, such as `gpu`; one that it never stated is zero",
     means: "the last nodes have too little of a further class free, or none",
     settings: &[],
-    example: |stage| {
-        stage.node("a", |facts| facts.extra.extend([("gpu".to_owned(), 1)]));
-        stage.request.extra.insert("gpu".to_owned(), 2);
+    example: |setup| {
+        setup.node("a", |facts| facts.extra.extend([("gpu".to_owned(), 1)]));
+        setup.request.extra.insert("gpu".to_owned(), 2);
     },
     code: "no_capacity_class",
     remedy: "ask for less of it, release instances, or add a node that has it",
     transient: true,
-    optional: false,
-    test: Test::Load(extra_classes),
+    test: FilterTest::Load(extra_classes),
 };
 
-fn extra_classes(ask: &Ask<'_>, row: &NodeRow) -> Verdict {
-    for (name, &wanted) in &ask.request.extra {
-        enough(name, wanted, class_room(ask.fleet, row, name), Unit::Count)?;
+fn extra_classes(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
+    for (name, &wanted) in &prepared.request.extra {
+        enough(name, wanted, class_room(prepared.fleet, row, name), Unit::Count)?;
     }
     Ok(())
 }
@@ -156,8 +149,30 @@ fn class_room(fleet: &Fleet, row: &NodeRow, name: &str) -> i64 {
     class.map_or(0, |class| i64::from(class.limit) - class.used)
 }
 
-fn demand(ask: &Ask<'_>) -> Demand {
-    Demand::new(ask.request, ask.policy)
+impl Demand {
+    /// What a request needs under a policy.
+    #[must_use]
+    pub fn new(request: &InstanceRequest, policy: &Policy) -> Self {
+        let wanted = &request.resources;
+        let cpu_room_milli = match policy.filters.cpu {
+            CpuRule::Hard => wanted.cpu_milli,
+            CpuRule::Soft => 0,
+        };
+        let disk = wanted.disk_mib.saturating_add(request.image_mib);
+        // Never above what a lane can hold, so that scan and filter compare the same number.
+        let disk_room_mib = disk.saturating_add(policy.filters.disk_headroom_mib).min(Amounts::MAX);
+        Self {
+            amounts: *wanted,
+            cpu_room_milli,
+            disk_room_mib,
+            capped: request.cpu_capped,
+            minds_mixing: !policy.is_off(super::CPU_CAP_MIXING),
+        }
+    }
+}
+
+fn demand(prepared: &PreparedRequest<'_>) -> Demand {
+    Demand::new(prepared.request, prepared.policy)
 }
 
 /// A column and what it must at least hold.
@@ -205,5 +220,53 @@ impl<'a> Needs<'a> {
         let fixed = fixed.into_iter().zip(self.fixed).filter(|(_, need)| *need != i32::MIN);
         let fixed = fixed.map(|(column, need)| Gate { column: Some(column), need });
         fixed.chain(self.extra.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::FILTERS;
+    use crate::model::{CpuCapMode, NodeFacts, Room, class_lack};
+
+    #[test]
+    fn every_lack_has_the_code_of_a_filter() {
+        let demand = |capped| Demand {
+            amounts: Amounts::new(1, 1).with_disk(1).with_bandwidth(1),
+            cpu_room_milli: 1,
+            disk_room_mib: 1,
+            capped,
+            minds_mixing: true,
+        };
+        let mut room = Room::of(&NodeFacts::new("n", Amounts::default()));
+        room.instance_limit = 0;
+        let mut codes = Vec::new();
+        let mut note = |room: &Room, capped| {
+            codes.extend(room.first_lack(&demand(capped)).map(|lack| lack.code));
+        };
+        note(&room, false);
+        room.instance_limit = 9;
+        room.cpu_cap_mode = CpuCapMode::Uncapped;
+        note(&room, true);
+        note(&room, false);
+        room.limits.memory = 1000;
+        note(&room, false);
+        room.limits.cpu = 1;
+        note(&room, false);
+        room.limits.disk = 1;
+        note(&room, false);
+        assert_eq!(
+            codes,
+            [
+                "no_capacity_instances",
+                "cpu_cap_no_node",
+                "no_capacity_memory",
+                "no_capacity_cpu",
+                "no_capacity_disk",
+                "no_capacity_bandwidth"
+            ]
+        );
+        codes.extend(class_lack("gpu", 1, 0, 0).map(|lack| lack.code));
+        assert!(codes.iter().all(|code| FILTERS.iter().any(|filter| filter.code == *code)));
     }
 }

@@ -1,8 +1,8 @@
-//! Rules about what a node is and has, whatever is asked of it.
+//! Rules about a node's facts, independent of the request.
 
-use super::{Evidence, Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::fleet::NodeRow;
-use crate::model::{Amounts, PPM, Timestamp, Unit};
+use crate::model::{Amounts, Evidence, PPM, Timestamp, Unit};
 use crate::policy::Policy;
 
 pub(super) static FACTS_VALID: Filter = Filter {
@@ -10,12 +10,11 @@ pub(super) static FACTS_VALID: Filter = Filter {
     rule: "its ratios are 1 to 1000000 ‰, watermarks 1 to 1000 ‰, overlay loss at most 1000000 ppm, and its reserve is within its capacity",
     means: "the last nodes have facts that cannot be right",
     settings: &[],
-    example: |stage| stage.node("a", |facts| facts.ratios.cpu_permille = 0),
+    example: |setup| setup.node("a", |facts| facts.ratios.cpu_permille = 0),
     code: "no_nodes_valid",
     remedy: "correct the node's facts; the evidence names the field",
     transient: false,
-    optional: false,
-    test: Test::Node(facts_valid),
+    test: FilterTest::Node(facts_valid),
 };
 
 fn facts_valid(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
@@ -62,12 +61,11 @@ pub(super) static CAPACITY_KNOWN: Filter = Filter {
     rule: "its capacity is reported, CPU and memory above zero",
     means: "the last nodes have not said how large they are",
     settings: &[],
-    example: |stage| stage.node("a", |facts| facts.capacity = None),
+    example: |setup| setup.node("a", |facts| facts.capacity = None),
     code: "no_nodes_sized",
     remedy: "let the agents report CPU and memory; an unsized node is never chosen",
     transient: true,
-    optional: false,
-    test: Test::Node(capacity_known),
+    test: FilterTest::Node(capacity_known),
 };
 
 fn capacity_known(row: &NodeRow, _: &Policy, _: Timestamp) -> Verdict {
@@ -85,12 +83,11 @@ pub(super) static KVM: Filter = Filter {
     rule: "it has KVM",
     means: "the last nodes have no KVM",
     settings: &[],
-    example: |stage| stage.node("a", |facts| facts.kvm = false),
+    example: |setup| setup.node("a", |facts| facts.kvm = false),
     code: "no_nodes_kvm",
     remedy: "enable KVM on the nodes",
     transient: false,
-    optional: true,
-    test: Test::Node(|row, _, _| flag("kvm", row.kvm, true)),
+    test: FilterTest::Node(|row, _, _| flag("kvm", row.kvm, true)),
 };
 
 pub(super) static SCRATCH_DISK: Filter = Filter {
@@ -98,15 +95,14 @@ pub(super) static SCRATCH_DISK: Filter = Filter {
     rule: "its `scratch_mib` is at least `min_scratch_mib`",
     means: "the last nodes have too little scratch disk",
     settings: &["filters.min_scratch_mib"],
-    example: |stage| {
-        stage.settings = "[filters]\nmin_scratch_mib = 1024";
-        stage.node("a", |facts| facts.scratch_mib = 512);
+    example: |setup| {
+        setup.settings = "[filters]\nmin_scratch_mib = 1024";
+        setup.node("a", |facts| facts.scratch_mib = 512);
     },
     code: "no_nodes_scratch",
     remedy: "free scratch disk on the nodes, or lower min_scratch_mib",
     transient: true,
-    optional: true,
-    test: Test::Node(scratch_disk),
+    test: FilterTest::Node(scratch_disk),
 };
 
 fn scratch_disk(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
@@ -128,12 +124,11 @@ pub(super) static OVERLAY_HEALTHY: Filter = Filter {
     rule: "its overlay packet loss is at most `max_overlay_loss_ppm`",
     means: "the last nodes lose too many packets on the overlay",
     settings: &["filters.max_overlay_loss_ppm"],
-    example: |stage| stage.node("a", |facts| facts.overlay_loss_ppm = 80_000),
+    example: |setup| setup.node("a", |facts| facts.overlay_loss_ppm = 80_000),
     code: "no_nodes_overlay",
     remedy: "mend the overlay network, or raise max_overlay_loss_ppm",
     transient: true,
-    optional: true,
-    test: Test::Node(overlay_healthy),
+    test: FilterTest::Node(overlay_healthy),
 };
 
 fn overlay_healthy(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
@@ -150,12 +145,11 @@ pub(super) static NOT_RESERVED: Filter = Filter {
     rule: "the operator has not reserved it",
     means: "the last nodes are reserved by the operator",
     settings: &[],
-    example: |stage| stage.node("a", |facts| facts.reserved = true),
+    example: |setup| setup.node("a", |facts| facts.reserved = true),
     code: "no_nodes_unreserved",
     remedy: "take the reservation off a node",
     transient: false,
-    optional: true,
-    test: Test::Node(|row, _, _| flag("reserved", row.reserved, false)),
+    test: FilterTest::Node(|row, _, _| flag("reserved", row.reserved, false)),
 };
 
 pub(super) static NOT_HEADNODE: Filter = Filter {
@@ -163,12 +157,11 @@ pub(super) static NOT_HEADNODE: Filter = Filter {
     rule: "it does not run the control plane",
     means: "the last nodes run the control plane",
     settings: &[],
-    example: |stage| stage.node("a", |facts| facts.headnode = true),
+    example: |setup| setup.node("a", |facts| facts.headnode = true),
     code: "no_nodes_beside_headnode",
     remedy: "add a node that does not run the control plane, or switch the filter off",
     transient: false,
-    optional: true,
-    test: Test::Node(|row, _, _| flag("headnode", row.headnode, false)),
+    test: FilterTest::Node(|row, _, _| flag("headnode", row.headnode, false)),
 };
 
 pub(super) fn flag(name: &str, found: bool, wanted: bool) -> Verdict {

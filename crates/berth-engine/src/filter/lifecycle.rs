@@ -1,21 +1,21 @@
-//! Rules about where a node stands in its life: its state, its pulse, its health, its calendar.
+//! Rules about a node's lifecycle: state, heartbeat, health and planned reboots.
 
-use super::{Evidence, Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
+use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
-use crate::model::{BootOutcome, NodeState, Timestamp};
-use crate::policy::{Policy, Stage};
+use crate::model::{BootOutcome, Evidence, NodeState, Timestamp};
+use crate::policy::Policy;
 
 pub(super) static NODE_ACTIVE: Filter = Filter {
     name: "node-active",
     rule: "its state is active, or degraded with `admit_degraded`",
     means: "the last nodes were joining, cordoned, draining, degraded or lost; or there is no node at all",
     settings: &["filters.admit_degraded"],
-    example: |stage| stage.node("a", |facts| facts.state = NodeState::Draining),
+    example: |setup| setup.node("a", |facts| facts.state = NodeState::Draining),
     code: "no_nodes_active",
     remedy: "activate or uncordon a node, or add one",
     transient: true,
-    optional: false,
-    test: Test::Node(node_active),
+    test: FilterTest::Node(node_active),
 };
 
 fn node_active(row: &NodeRow, policy: &Policy, _: Timestamp) -> Verdict {
@@ -32,12 +32,11 @@ pub(super) static HEARTBEAT_FRESH: Filter = Filter {
     rule: "its last heartbeat is at most `heartbeat_grace_s` old",
     means: "the last nodes have been silent for too long",
     settings: &["filters.heartbeat_grace_s"],
-    example: |stage| stage.node("a", |facts| facts.heartbeat_at = Stage::NOW.plus(-600)),
+    example: |setup| setup.node("a", |facts| facts.heartbeat_at = ExampleSetup::NOW.plus(-600)),
     code: "no_nodes_fresh",
     remedy: "see why the agents are silent, or raise heartbeat_grace_s",
     transient: true,
-    optional: true,
-    test: Test::Node(heartbeat_fresh),
+    test: FilterTest::Node(heartbeat_fresh),
 };
 
 fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
@@ -54,15 +53,14 @@ pub(super) static NOT_SICK: Filter = Filter {
     rule: "not both of its two newest boots failed; the older of them counts for `sick_window_s`",
     means: "instances failed to boot on the last nodes, twice in a row",
     settings: &["filters.sick_window_s"],
-    example: |stage| {
-        let failed = |ago: i64| BootOutcome { at: Stage::NOW.plus(-ago), failed: true };
-        stage.node("a", |facts| facts.boots = vec![failed(600), failed(300)]);
+    example: |setup| {
+        let failed = |ago: i64| BootOutcome { at: ExampleSetup::NOW.plus(-ago), failed: true };
+        setup.node("a", |facts| facts.boots = vec![failed(600), failed(300)]);
     },
     code: "no_nodes_healthy",
     remedy: "look at the node's boot failures; it is taken back when they have aged",
     transient: true,
-    optional: true,
-    test: Test::Node(not_sick),
+    test: FilterTest::Node(not_sick),
 };
 
 fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
@@ -82,16 +80,15 @@ pub(super) static NO_REBOOT_SOON: Filter = Filter {
     rule: "no reboot is planned there within `no_reboot_within_days`; a missed date is ignored",
     means: "the last nodes reboot too soon",
     settings: &["filters.no_reboot_within_days"],
-    example: |stage| {
-        stage.settings = "[filters]\nno_reboot_within_days = 7";
-        let soon = Stage::NOW.plus(2 * Timestamp::DAY);
-        stage.node("a", |facts| facts.next_reboot = Some(soon));
+    example: |setup| {
+        setup.settings = "[filters]\nno_reboot_within_days = 7";
+        let soon = ExampleSetup::NOW.plus(2 * Timestamp::DAY);
+        setup.node("a", |facts| facts.next_reboot = Some(soon));
     },
     code: "no_nodes_before_reboot",
     remedy: "move the planned reboots, or lower no_reboot_within_days",
     transient: true,
-    optional: true,
-    test: Test::Node(no_reboot_soon),
+    test: FilterTest::Node(no_reboot_soon),
 };
 
 fn no_reboot_soon(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {

@@ -5,28 +5,28 @@
 use std::collections::BTreeMap;
 
 use super::equipment::flag;
-use super::{Evidence, Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
+use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
 use crate::model::{
-    CapacityType, InstanceRequest, LinkState, Network, Platform, PlatformVersion, Ratios,
+    CapacityType, Evidence, InstanceRequest, LinkState, Network, Platform, PlatformVersion, Ratios,
     Timestamp, TraitValue,
 };
-use crate::policy::{Policy, Stage, TraitRule};
+use crate::policy::{Policy, TraitRule};
 
 pub(super) static NOT_VIRTUAL: Filter = Filter {
     name: "not-virtual",
     rule: "it is no virtual machine itself, or the request does not mind (`exclude_virtual`)",
     means: "the last nodes are virtual machines, which the request refuses",
     settings: &[],
-    example: |stage| {
-        stage.node("a", |facts| facts.is_virtual = true);
-        stage.request.exclude_virtual = true;
+    example: |setup| {
+        setup.node("a", |facts| facts.is_virtual = true);
+        setup.request.exclude_virtual = true;
     },
     code: "no_nodes_physical",
     remedy: "add a physical node, or drop exclude_virtual",
     transient: false,
-    optional: true,
-    test: Test::Static(|row, request, _| {
+    test: FilterTest::Static(|row, request, _| {
         if request.exclude_virtual { flag("virtual", row.is_virtual, false) } else { Ok(()) }
     }),
 };
@@ -36,15 +36,14 @@ pub(super) static CAPACITY_TYPE: Filter = Filter {
     rule: "it is on-demand or spot, as the request says, if it says so",
     means: "the last nodes are of the other capacity type",
     settings: &[],
-    example: |stage| {
-        stage.node("a", |facts| facts.capacity_type = CapacityType::Spot);
-        stage.request.capacity_type = Some(CapacityType::OnDemand);
+    example: |setup| {
+        setup.node("a", |facts| facts.capacity_type = CapacityType::Spot);
+        setup.request.capacity_type = Some(CapacityType::OnDemand);
     },
     code: "capacity_type_no_node",
     remedy: "add nodes of that type, or drop capacity_type",
     transient: true,
-    optional: false,
-    test: Test::Static(capacity_type),
+    test: FilterTest::Static(capacity_type),
 };
 
 fn capacity_type(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
@@ -61,16 +60,15 @@ pub(super) static PLATFORM: Filter = Filter {
     rule: "its platform's version and build lie within the request's bounds",
     means: "the last nodes run a platform outside the bounds",
     settings: &[],
-    example: |stage| {
-        let (version, built_at) = (PlatformVersion::new(7, 0), Stage::NOW);
-        stage.node("a", |facts| facts.platform = Some(Platform { version, built_at }));
-        stage.request.platform.min.insert(PlatformVersion::new(7, 1), Stage::NOW);
+    example: |setup| {
+        let (version, built_at) = (PlatformVersion::new(7, 0), ExampleSetup::NOW);
+        setup.node("a", |facts| facts.platform = Some(Platform { version, built_at }));
+        setup.request.platform.min.insert(PlatformVersion::new(7, 1), ExampleSetup::NOW);
     },
     code: "platform_no_node",
     remedy: "update a node's platform, or widen the platform bounds",
     transient: false,
-    optional: false,
-    test: Test::Static(platform),
+    test: FilterTest::Static(platform),
 };
 
 /// Triton took a node without a version to be this old.
@@ -137,15 +135,14 @@ pub(super) static TRAITS: Filter = Filter {
     rule: "its traits agree with the request's, by the setting `traits`",
     means: "the last nodes lack a trait, have another value, or have one that was not asked for",
     settings: &["filters.traits"],
-    example: |stage| {
+    example: |setup| {
         let ssd = ("ssd".to_owned(), TraitValue::Bool(true));
-        stage.node("a", |facts| facts.traits.extend([ssd]));
+        setup.node("a", |facts| facts.traits.extend([ssd]));
     },
     code: "traits_no_node",
     remedy: "add a node with these traits, or change the request's traits",
     transient: false,
-    optional: true,
-    test: Test::Static(traits),
+    test: FilterTest::Static(traits),
 };
 
 fn traits(row: &NodeRow, request: &InstanceRequest, policy: &Policy) -> Verdict {
@@ -178,16 +175,15 @@ pub(super) static NETWORKS: Filter = Filter {
     rule: "of each set of networks that the request names, at least one is there with its link up",
     means: "the last nodes lack a network, or its link is not up",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         let network = Network { tag: "storage".to_owned(), link: LinkState::Down };
-        stage.node("a", |facts| facts.networks = vec![network]);
-        stage.request.networks = vec![vec!["storage".to_owned()]];
+        setup.node("a", |facts| facts.networks = vec![network]);
+        setup.request.networks = vec![vec!["storage".to_owned()]];
     },
     code: "network_no_node",
     remedy: "bring the link up, plug the network in, or drop it from the request",
     transient: true,
-    optional: false,
-    test: Test::Static(networks),
+    test: FilterTest::Static(networks),
 };
 
 fn networks(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
@@ -214,14 +210,13 @@ pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
     rule: "its ratios are the request's, to two decimals, if it names any",
     means: "the last nodes are overcommitted otherwise than the request's package",
     settings: &[],
-    example: |stage| {
-        stage.request.ratios = Some(Ratios { cpu_permille: 2000, ..Ratios::default() });
+    example: |setup| {
+        setup.request.ratios = Some(Ratios { cpu_permille: 2000, ..Ratios::default() });
     },
     code: "ratios_no_node",
     remedy: "add a node with these ratios, or drop them from the request",
     transient: false,
-    optional: true,
-    test: Test::Static(overprovision_ratios),
+    test: FilterTest::Static(overprovision_ratios),
 };
 
 fn overprovision_ratios(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {

@@ -1,15 +1,14 @@
-//! The rules that remove a node: the one feasibility function, and its parts in their fixed order.
+//! The rules that remove a node: the feasibility function, and its filters in their fixed order.
 //!
-//! [`first_failure`] decides whether an instance may go on a node. Preview, choice, re-check and
-//! explanation all rest on it: the fast scan folds the same tests into bits
-//! and compares the same columns with the same needs, and the property tests hold the two equal.
+//! [`first_failure`] decides whether an instance may be placed on a node. Preview, choice, re-check and
+//! explanation all use it: the fast scan folds the same tests into bits and compares the same columns
+//! with the same needs, and property tests check that both agree.
 //!
 //! The order is cheapest and most static first, with capacity last, so that the last rule to
 //! remove a node names what the remaining nodes lacked. A filter never scores and never mutates.
 
 mod capacity;
 mod equipment;
-mod evidence;
 mod lifecycle;
 mod matching;
 mod neighbours;
@@ -17,30 +16,32 @@ mod requested;
 
 use std::ops::Range;
 
-use crate::fleet::{NodeRow, Slot};
-use crate::model::{InstanceRequest, Timestamp};
-use crate::plan::Ask;
-use crate::policy::{Example, Policy};
+use crate::example::Example;
+use crate::fleet::{NodeIndex, NodeRow};
+use crate::model::{Evidence, InstanceRequest, Timestamp};
+use crate::policy::{OPTIONAL_FILTERS, Policy};
+use crate::prepared_request::PreparedRequest;
 
 pub(crate) use capacity::{Gate, Needs};
-pub use evidence::Evidence;
 
-/// What a filter says of a node: fine, or why not.
+pub use crate::policy::FilterId;
+
+/// The verdict of a filter on a node: `Ok`, or the evidence.
 pub(crate) type Verdict = Result<(), Evidence>;
 
-/// What a filter looks at, and so when it must be asked again.
+/// What a filter depends on, and so when it must be run again.
 #[derive(Clone, Copy)]
-pub(crate) enum Test {
+pub(crate) enum FilterTest {
     /// Only the request: the same answer for every node.
-    Request(fn(&Ask<'_>) -> Verdict),
+    Request(fn(&PreparedRequest<'_>) -> Verdict),
     /// The node's facts, the policy and the time.
     Node(fn(&NodeRow, &Policy, Timestamp) -> Verdict),
-    /// The node's facts and what the request asks of facts.
+    /// The node's facts and the request's requirements on them.
     Static(fn(&NodeRow, &InstanceRequest, &Policy) -> Verdict),
     /// Where other instances are.
-    Neighbour(fn(&Ask<'_>, Slot) -> Verdict),
+    Neighbour(fn(&PreparedRequest<'_>, NodeIndex) -> Verdict),
     /// What is used on the node.
-    Load(fn(&Ask<'_>, &NodeRow) -> Verdict),
+    Load(fn(&PreparedRequest<'_>, &NodeRow) -> Verdict),
 }
 
 /// One rule that can remove a node.
@@ -53,8 +54,6 @@ pub struct Filter {
     pub remedy: &'static str,
     /// Whether waiting may help.
     pub transient: bool,
-    /// Whether a policy may switch it off.
-    pub optional: bool,
     /// What it lets through: a node passes if this holds.
     pub rule: &'static str,
     /// What a refusal with its code means.
@@ -63,12 +62,16 @@ pub struct Filter {
     pub settings: &'static [&'static str],
     /// A fleet in which it removes node `a`, for the reference.
     pub(crate) example: Example,
-    pub(crate) test: Test,
+    pub(crate) test: FilterTest,
 }
 
-/// A filter's place in the order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FilterId(pub(crate) u8);
+impl Filter {
+    /// Whether a policy may switch it off.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        OPTIONAL_FILTERS.contains(&self.name)
+    }
+}
 
 impl FilterId {
     /// The filter itself.
@@ -87,16 +90,12 @@ impl FilterId {
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|id| id.filter().name == name)
     }
-
-    pub(crate) fn bit(self) -> u64 {
-        1 << self.0
-    }
 }
 
-/// The filter on mixing capped and uncapped instances, which the scan has as bits.
+/// The filter on mixing capped and uncapped instances, which the scan reads as bits.
 pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(27);
 
-/// Every filter, in the order in which they are asked.
+/// Every filter, in the order in which they are run.
 pub static FILTERS: [&Filter; 33] = [
     &requested::SECRETS_PRESENT,
     &requested::ADDRESS_AVAILABLE,
@@ -133,46 +132,59 @@ pub static FILTERS: [&Filter; 33] = [
     &capacity::EXTRA_CLASSES,
 ];
 
-/// What one filter says of one node.
-pub(crate) fn judge(id: FilterId, ask: &Ask<'_>, slot: Slot, row: &NodeRow) -> Verdict {
-    if ask.policy.is_off(id) {
+/// Runs one filter on one node.
+pub(crate) fn run_filter(
+    id: FilterId,
+    prepared: &PreparedRequest<'_>,
+    index: NodeIndex,
+    row: &NodeRow,
+) -> Verdict {
+    if prepared.policy.is_off(id) {
         return Ok(());
     }
     match id.filter().test {
-        Test::Request(test) => test(ask),
-        Test::Node(test) => test(row, ask.policy, ask.now),
-        Test::Static(test) => test(row, ask.request, ask.policy),
-        Test::Neighbour(test) => test(ask, slot),
-        Test::Load(test) => test(ask, row),
+        FilterTest::Request(test) => test(prepared),
+        FilterTest::Node(test) => test(row, prepared.policy, prepared.now),
+        FilterTest::Static(test) => test(row, prepared.request, prepared.policy),
+        FilterTest::Neighbour(test) => test(prepared, index),
+        FilterTest::Load(test) => test(prepared, row),
     }
 }
 
-/// The first rule that keeps the instance off the node, if any does.
+/// The first filter that removes the node, if any does.
 pub(crate) fn first_failure(
-    ask: &Ask<'_>,
-    slot: Slot,
+    prepared: &PreparedRequest<'_>,
+    index: NodeIndex,
     row: &NodeRow,
 ) -> Option<(FilterId, Evidence)> {
-    FilterId::all().find_map(|id| judge(id, ask, slot, row).err().map(|evidence| (id, evidence)))
+    FilterId::all()
+        .find_map(|id| run_filter(id, prepared, index, row).err().map(|evidence| (id, evidence)))
 }
 
-/// Every rule that keeps the instance off the node, in order.
-pub(crate) fn all_failures(ask: &Ask<'_>, slot: Slot, row: &NodeRow) -> Vec<(FilterId, Evidence)> {
-    let failure = |id| judge(id, ask, slot, row).err().map(|evidence| (id, evidence));
+/// Every filter that removes the node, in order.
+pub(crate) fn all_failures(
+    prepared: &PreparedRequest<'_>,
+    index: NodeIndex,
+    row: &NodeRow,
+) -> Vec<(FilterId, Evidence)> {
+    let failure = |id| run_filter(id, prepared, index, row).err().map(|evidence| (id, evidence));
     FilterId::all().filter_map(failure).collect()
 }
 
-/// Places in the order whose filters look only at a node's own facts and the time.
+/// Positions of the filters that depend only on a node's own facts and the time.
 const NODE_TESTS: Range<u8> = 3..14;
 
-/// Places in the order whose filters compare a node's facts with the request's.
+/// Positions of the filters that compare a node's facts with the request.
 const STATIC_TESTS: Range<u8> = 14..20;
 
 /// Whether the node passes every rule that looks only at its own facts and the time.
 pub(crate) fn passes_node_tests(row: &NodeRow, policy: &Policy, now: Timestamp) -> bool {
     NODE_TESTS.map(FilterId).all(|id| match id.filter().test {
-        Test::Node(test) => policy.is_off(id) || test(row, policy, now).is_ok(),
-        Test::Request(_) | Test::Static(_) | Test::Neighbour(_) | Test::Load(_) => true,
+        FilterTest::Node(test) => policy.is_off(id) || test(row, policy, now).is_ok(),
+        FilterTest::Request(_)
+        | FilterTest::Static(_)
+        | FilterTest::Neighbour(_)
+        | FilterTest::Load(_) => true,
     })
 }
 
@@ -183,20 +195,23 @@ pub(crate) fn passes_static_tests(
     policy: &Policy,
 ) -> bool {
     STATIC_TESTS.map(FilterId).all(|id| match id.filter().test {
-        Test::Static(test) => policy.is_off(id) || test(row, request, policy).is_ok(),
-        Test::Request(_) | Test::Node(_) | Test::Neighbour(_) | Test::Load(_) => true,
+        FilterTest::Static(test) => policy.is_off(id) || test(row, request, policy).is_ok(),
+        FilterTest::Request(_)
+        | FilterTest::Node(_)
+        | FilterTest::Neighbour(_)
+        | FilterTest::Load(_) => true,
     })
 }
 
 /// Whether the request passes every rule that is the same for all nodes.
-pub(crate) fn passes_request_tests(ask: &Ask<'_>) -> bool {
-    requested::admits(ask)
+pub(crate) fn passes_request_tests(prepared: &PreparedRequest<'_>) -> bool {
+    requested::admits(prepared)
 }
 
 /// Whether one node passes every rule about where other instances are. No policy may switch these
 /// off.
-pub(crate) fn passes_neighbour_tests(ask: &Ask<'_>, slot: Slot) -> bool {
-    neighbours::admits(ask, slot)
+pub(crate) fn passes_neighbour_tests(prepared: &PreparedRequest<'_>, index: NodeIndex) -> bool {
+    neighbours::admits(prepared, index)
 }
 
 #[cfg(test)]
@@ -220,15 +235,25 @@ mod tests {
     }
 
     #[test]
+    fn every_optional_filter_exists() {
+        let optional: Vec<_> = FILTERS
+            .iter()
+            .filter(|filter| filter.is_optional())
+            .map(|filter| filter.name)
+            .collect();
+        assert_eq!(optional, OPTIONAL_FILTERS);
+    }
+
+    #[test]
     fn the_named_places_are_the_filters_they_name() {
         assert_eq!(CPU_CAP_MIXING.filter().name, "cpu-cap-mixing");
-        let places = |wanted: fn(&Test) -> bool| {
+        let places = |wanted: fn(&FilterTest) -> bool| {
             let found: Vec<u8> =
                 FilterId::all().filter(|id| wanted(&id.filter().test)).map(|id| id.0).collect();
             found
         };
-        let node = places(|test| matches!(test, Test::Node(_)));
-        let fixed = places(|test| matches!(test, Test::Static(_)));
+        let node = places(|test| matches!(test, FilterTest::Node(_)));
+        let fixed = places(|test| matches!(test, FilterTest::Static(_)));
         assert_eq!(node, NODE_TESTS.collect::<Vec<_>>());
         assert_eq!(fixed, STATIC_TESTS.collect::<Vec<_>>());
     }
@@ -251,11 +276,11 @@ mod tests {
     #[test]
     fn facts_come_before_neighbours_and_neighbours_before_load() {
         let stage = |filter: &&Filter| match filter.test {
-            Test::Request(_) => 0,
-            Test::Node(_) => 1,
-            Test::Static(_) => 2,
-            Test::Neighbour(_) => 3,
-            Test::Load(_) => 4,
+            FilterTest::Request(_) => 0,
+            FilterTest::Node(_) => 1,
+            FilterTest::Static(_) => 2,
+            FilterTest::Neighbour(_) => 3,
+            FilterTest::Load(_) => 4,
         };
         assert!(FILTERS.iter().map(stage).is_sorted());
     }

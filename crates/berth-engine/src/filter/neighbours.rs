@@ -1,29 +1,28 @@
-//! Rules about where other instances are, and about where this one is bound to be.
+//! Rules about where other instances are, and about nodes that the request is tied to.
 //!
-//! What "others" means was resolved when the request was prepared (see `plan::neighbours`); here
+//! Which instances count was resolved when the request was prepared (see `prepared_request`); here
 //! only the node's own domain is looked up.
 
-use super::{Evidence, Filter, Test, Verdict};
+use super::{Filter, FilterTest, Verdict};
 use crate::affinity::{Rule, Strength, Topology};
-use crate::fleet::Slot;
-use crate::model::{Group, GroupKind, Hint, InstanceId, NodeId};
-use crate::plan::{Ask, Origin};
+use crate::fleet::NodeIndex;
+use crate::model::{Evidence, Group, GroupKind, Hint, InstanceId, NodeId};
+use crate::prepared_request::{Origin, PreparedRequest};
 
 pub(super) static NOT_EXCLUDED: Filter = Filter {
     name: "not-excluded",
     rule: "the request does not list it in `excluded_nodes`",
     means: "the last nodes denied this request before",
     settings: &[],
-    example: |stage| stage.request.excluded_nodes = vec![NodeId::new("a")],
+    example: |setup| setup.request.excluded_nodes = vec![NodeId::new("a")],
     code: "excluded_no_node",
     remedy: "wait for the nodes that denied this request, or send it as a new request",
     transient: true,
-    optional: false,
-    test: Test::Neighbour(not_excluded),
+    test: FilterTest::Neighbour(not_excluded),
 };
 
-fn not_excluded(ask: &Ask<'_>, slot: Slot) -> Verdict {
-    if !ask.excluded.contains(&slot) {
+fn not_excluded(prepared: &PreparedRequest<'_>, index: NodeIndex) -> Verdict {
+    if !prepared.excluded.contains(&index) {
         return Ok(());
     }
     Err(Evidence::fact("this request", "denied here before", "not denied"))
@@ -34,20 +33,19 @@ pub(super) static VOLUME_HOME: Filter = Filter {
     rule: "it is the home of every volume of the request",
     means: "the last nodes are not the home of the volumes, or the homes differ",
     settings: &[],
-    example: |stage| {
-        stage.volume("data", "b", None);
-        stage.request.volumes = vec!["data".to_owned()];
+    example: |setup| {
+        setup.volume("data", "b", None);
+        setup.request.volumes = vec!["data".to_owned()];
     },
     code: "volume_locality_no_node",
     remedy: "make the volume's home node fit for this instance, or move the volume",
     transient: true,
-    optional: false,
-    test: Test::Neighbour(volume_home),
+    test: FilterTest::Neighbour(volume_home),
 };
 
-fn volume_home(ask: &Ask<'_>, slot: Slot) -> Verdict {
-    for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
-        if ask.fleet.slot_of(&volume.home) != Some(slot) {
+fn volume_home(prepared: &PreparedRequest<'_>, index: NodeIndex) -> Verdict {
+    for volume in prepared.request.volumes.iter().filter_map(|id| prepared.fleet.volume(id)) {
+        if prepared.fleet.index_of(&volume.home) != Some(index) {
             let fact = format!("home of volume {}", volume.id);
             return Err(Evidence::about_others(&fact, &volume.home, "this node"));
         }
@@ -60,8 +58,8 @@ pub(super) static GROUPS: Filter = Filter {
     rule: "hard groups that the instance joins hold there: together, apart, `max_per_domain`",
     means: "a hard group leaves no domain",
     settings: &[],
-    example: |stage| {
-        stage.group(Group {
+    example: |setup| {
+        setup.group(Group {
             id: "db".to_owned(),
             owner: None,
             kind: GroupKind::Apart,
@@ -69,14 +67,13 @@ pub(super) static GROUPS: Filter = Filter {
             topology: Topology::Node,
             max_per_domain: None,
         });
-        stage.place("a", |request| request.groups = vec!["db".to_owned()]);
-        stage.request.groups = vec!["db".to_owned()];
+        setup.place("a", |request| request.groups = vec!["db".to_owned()]);
+        setup.request.groups = vec!["db".to_owned()];
     },
     code: "group_no_node",
     remedy: "raise max_per_domain, make the group soft, or add nodes in further domains",
     transient: true,
-    optional: false,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Group)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Group)),
 };
 
 pub(super) static RESIDENT_RULES: Filter = Filter {
@@ -84,15 +81,14 @@ pub(super) static RESIDENT_RULES: Filter = Filter {
     rule: "no hard `!=` rule of the owner's instances that are placed there selects this one",
     means: "a hard `!=` rule of a placed instance keeps this one out",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |request| request.affinity.extend(Rule::parse("role!=web").ok()));
-        stage.request.tags.insert("role".to_owned(), "web".to_owned());
+    example: |setup| {
+        setup.place("a", |request| request.affinity.extend(Rule::parse("role!=web").ok()));
+        setup.request.tags.insert("role".to_owned(), "web".to_owned());
     },
     code: "resident_rule_no_node",
     remedy: "change the hard != rule of the instances that are already there, or this one's tags",
     transient: true,
-    optional: false,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Resident)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Resident)),
 };
 
 pub(super) static AFFINITY: Filter = Filter {
@@ -100,17 +96,16 @@ pub(super) static AFFINITY: Filter = Filter {
     rule: "the request's own hard affinity rules hold there",
     means: "a hard rule of the request holds nowhere that is left",
     settings: &[],
-    example: |stage| {
-        stage.place("b", |request| {
+    example: |setup| {
+        setup.place("b", |request| {
             request.tags.insert("role".to_owned(), "db".to_owned());
         });
-        stage.request.affinity.extend(Rule::parse("role==db").ok());
+        setup.request.affinity.extend(Rule::parse("role==db").ok());
     },
     code: "affinity_no_node",
     remedy: "make the rule soft with ~, or correct what it should match",
     transient: true,
-    optional: false,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Affinity)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Affinity)),
 };
 
 pub(super) static STRICT_LOCALITY: Filter = Filter {
@@ -118,29 +113,28 @@ pub(super) static STRICT_LOCALITY: Filter = Filter {
     rule: "near and far hints hold there, if they are `strict`",
     means: "strict hints hold nowhere that is left",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(2))];
-        stage.request.locality.strict = true;
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(2))];
+        setup.request.locality.strict = true;
     },
     code: "locality_no_node",
     remedy: "drop strict, or name instances that can be near or far together",
     transient: true,
-    optional: false,
-    test: Test::Neighbour(|ask, slot| rules_of(ask, slot, Origin::Locality)),
+    test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Locality)),
 };
 
 /// All filters of this file at once, without the evidence.
-pub(super) fn admits(ask: &Ask<'_>, slot: Slot) -> bool {
-    not_excluded(ask, slot).is_ok()
-        && volume_home(ask, slot).is_ok()
-        && ask.hard.iter().all(|rule| rule.admits(ask.fleet, slot))
+pub(super) fn admits(prepared: &PreparedRequest<'_>, index: NodeIndex) -> bool {
+    not_excluded(prepared, index).is_ok()
+        && volume_home(prepared, index).is_ok()
+        && prepared.hard_rules.iter().all(|rule| rule.admits(prepared.fleet, index))
 }
 
-fn rules_of(ask: &Ask<'_>, slot: Slot, origin: Origin) -> Verdict {
-    for rule in ask.hard.iter().filter(|rule| rule.origin == origin) {
-        let members = rule.members(ask.fleet, slot);
-        if !rule.admits(ask.fleet, slot) {
+fn rules_of(prepared: &PreparedRequest<'_>, index: NodeIndex, origin: Origin) -> Verdict {
+    for rule in prepared.hard_rules.iter().filter(|rule| rule.origin == origin) {
+        let members = rule.members(prepared.fleet, index);
+        if !rule.admits(prepared.fleet, index) {
             return Err(Evidence::Neighbours {
                 rule: rule.text.to_string(),
                 topology: rule.topology,

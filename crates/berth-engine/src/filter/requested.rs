@@ -1,12 +1,14 @@
-//! Rules that depend on the request alone: they hold for every node or for none.
+//! Rules that depend on the request alone: they pass for every node or for none.
 
-use super::{Evidence, Filter, Test, Verdict};
-use crate::model::InstanceId;
-use crate::plan::Ask;
+use super::{Filter, FilterTest, Verdict};
+use crate::model::{Evidence, InstanceId};
+use crate::prepared_request::PreparedRequest;
 
 /// All filters of this file at once, without the evidence. No policy may switch these off.
-pub(super) fn admits(ask: &Ask<'_>) -> bool {
-    secrets_present(ask).is_ok() && address_available(ask).is_ok() && volume_exclusive(ask).is_ok()
+pub(super) fn admits(prepared: &PreparedRequest<'_>) -> bool {
+    secrets_present(prepared).is_ok()
+        && address_available(prepared).is_ok()
+        && volume_exclusive(prepared).is_ok()
 }
 
 pub(super) static SECRETS_PRESENT: Filter = Filter {
@@ -14,20 +16,19 @@ pub(super) static SECRETS_PRESENT: Filter = Filter {
     rule: "the request needs no secrets, or its `env` has a bundle of them",
     means: "the environment has no secrets, or the request names no environment",
     settings: &[],
-    example: |stage| {
-        stage.request.needs_secrets = true;
-        stage.request.env = Some("prod".to_owned());
+    example: |setup| {
+        setup.request.needs_secrets = true;
+        setup.request.env = Some("prod".to_owned());
     },
     code: "secrets_missing",
     remedy: "give the environment a bundle of secrets, or drop needs_secrets",
     transient: false,
-    optional: false,
-    test: Test::Request(secrets_present),
+    test: FilterTest::Request(secrets_present),
 };
 
-fn secrets_present(ask: &Ask<'_>) -> Verdict {
-    let env = ask.request.env.as_deref();
-    if !ask.request.needs_secrets || ask.fleet.has_secrets(env) {
+fn secrets_present(prepared: &PreparedRequest<'_>) -> Verdict {
+    let env = prepared.request.env.as_deref();
+    if !prepared.request.needs_secrets || prepared.fleet.has_secrets(env) {
         return Ok(());
     }
     Err(Evidence::fact("secrets of the environment", env.unwrap_or("not named"), "present"))
@@ -38,16 +39,15 @@ pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
     rule: "an overlay address is left, or nobody counts them",
     means: "no overlay address is left",
     settings: &[],
-    example: |stage| stage.free_addresses = Some(0),
+    example: |setup| setup.free_addresses = Some(0),
     code: "ipam_exhausted",
     remedy: "widen the overlay prefix, or release instances",
     transient: true,
-    optional: false,
-    test: Test::Request(address_available),
+    test: FilterTest::Request(address_available),
 };
 
-fn address_available(ask: &Ask<'_>) -> Verdict {
-    match ask.fleet.free_addresses() {
+fn address_available(prepared: &PreparedRequest<'_>) -> Verdict {
+    match prepared.fleet.free_addresses() {
         Some(0) => Err(Evidence::fact("free overlay addresses", 0, "at least 1")),
         Some(_) | None => Ok(()),
     }
@@ -58,20 +58,19 @@ pub(super) static VOLUME_EXCLUSIVE: Filter = Filter {
     rule: "none of the request's volumes is attached to another instance",
     means: "a volume is attached to another instance",
     settings: &[],
-    example: |stage| {
-        stage.volume("data", "a", Some(InstanceId::from_u128(9)));
-        stage.request.volumes = vec!["data".to_owned()];
+    example: |setup| {
+        setup.volume("data", "a", Some(InstanceId::from_u128(9)));
+        setup.request.volumes = vec!["data".to_owned()];
     },
     code: "volume_in_use",
     remedy: "detach the volume from the instance that uses it, or use another volume",
     transient: true,
-    optional: false,
-    test: Test::Request(volume_exclusive),
+    test: FilterTest::Request(volume_exclusive),
 };
 
-fn volume_exclusive(ask: &Ask<'_>) -> Verdict {
-    for volume in ask.request.volumes.iter().filter_map(|id| ask.fleet.volume(id)) {
-        if let Some(user) = volume.attached_to.filter(|user| *user != ask.request.id) {
+fn volume_exclusive(prepared: &PreparedRequest<'_>) -> Verdict {
+    for volume in prepared.request.volumes.iter().filter_map(|id| prepared.fleet.volume(id)) {
+        if let Some(user) = volume.attached_to.filter(|user| *user != prepared.request.id) {
             let found = format!("attached to {user}");
             let fact = format!("volume {}", volume.id);
             return Err(Evidence::about_others(&fact, found, "free"));

@@ -1,99 +1,98 @@
-//! Which nodes changed, in order: the feed that everything derived follows.
+//! The log of changed nodes, which all derived state follows.
 //!
-//! The log is bounded. A follower that fell behind further than it reaches is told so and rebuilds
-//! from the rows, which is never wrong, only slower.
+//! The log is bounded. A follower that fell behind further than the log reaches rebuilds from the
+//! rows, which is never wrong, only slower.
 
 use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::columns::{Columns, Slot};
+use super::columns::{Columns, NodeIndex};
 
 /// A change of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The node.
-    pub(crate) slot: Slot,
+    pub(crate) index: NodeIndex,
     /// What about it changed.
-    pub(crate) what: What,
-    /// How the node stood afterwards. Filled in by whoever computes points, before any ranking
-    /// looks.
-    pub(crate) after: Standing,
+    pub(crate) kind: ChangeKind,
+    /// The node's availability after the change. Set when points are computed, before any ranking
+    /// reads it.
+    pub(crate) after: Availability,
 }
 
-/// How a node stands for the next instance: all that the repair of a ranking needs to know. In
-/// the log it lies beside the other changes, where the next reader finds it without a search.
+/// What a node offers to the next instance: all that the repair of a ranking needs to know. It is
+/// stored in the log, where the next reader finds it without a lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Availability {
     /// Room of each kind, as in the columns: memory, disk, CPU, bandwidth.
     pub(crate) room: [i32; 4],
     /// Points by facts and load.
     pub(crate) points: i32,
     /// How much these points changed by a claim.
-    pub(crate) worth: i32,
+    pub(crate) points_delta: i32,
     /// What the node takes, as bits below.
     pub(crate) flags: u32,
 }
 
-impl Standing {
+impl Availability {
     /// Passes every filter that looks only at facts and time.
     pub(crate) const ELIGIBLE: u32 = 1;
-    /// One more instance may come by count.
+    /// The instance limit is not reached.
     pub(crate) const OPEN: u32 = 2;
-    /// A capped instance may come.
+    /// Accepts a capped instance.
     pub(crate) const TAKES_CAPPED: u32 = 4;
-    /// An uncapped instance may come.
+    /// Accepts an uncapped instance.
     pub(crate) const TAKES_UNCAPPED: u32 = 8;
 
-    /// As the columns have it.
-    pub(crate) fn new(columns: &Columns, slot: Slot, eligible: bool, points: i32) -> Self {
+    /// From the columns.
+    pub(crate) fn new(columns: &Columns, index: NodeIndex, eligible: bool, points: i32) -> Self {
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         Self {
             room: [
-                columns.memory.get(slot),
-                columns.disk.get(slot),
-                columns.cpu.get(slot),
-                columns.bandwidth.get(slot),
+                columns.memory.get(index),
+                columns.disk.get(index),
+                columns.cpu.get(index),
+                columns.bandwidth.get(index),
             ],
             points,
-            worth: 0,
+            points_delta: 0,
             flags: flag(eligible, Self::ELIGIBLE)
-                | flag(columns.open.get(slot), Self::OPEN)
-                | flag(columns.takes_capped.get(slot), Self::TAKES_CAPPED)
-                | flag(columns.takes_uncapped.get(slot), Self::TAKES_UNCAPPED),
+                | flag(columns.open.get(index), Self::OPEN)
+                | flag(columns.takes_capped.get(index), Self::TAKES_CAPPED)
+                | flag(columns.takes_uncapped.get(index), Self::TAKES_UNCAPPED),
         }
     }
 }
 
 impl Change {
-    pub(crate) const fn new(slot: Slot, what: What) -> Self {
-        let after = Standing { room: [0; 4], points: 0, worth: 0, flags: 0 };
-        Self { slot, what, after }
+    pub(crate) const fn new(index: NodeIndex, kind: ChangeKind) -> Self {
+        let after = Availability { room: [0; 4], points: 0, points_delta: 0, flags: 0 };
+        Self { index, kind, after }
     }
 }
 
 /// What about a node changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum ChangeKind {
     /// Its facts, and perhaps its usage.
     Facts,
-    /// Whether it is eligible, or the points it has by itself, by the passing of time.
+    /// Its eligibility or its own points, with the passing of time.
     Eligibility,
-    /// An instance came or went.
-    Claim(Whose),
+    /// An instance was claimed, released or resized.
+    Claim(Claimant),
 }
 
-/// Whose instance came or went, as numbers that tell owners and workloads apart well enough:
-/// followers use them to leave out changes that cannot concern them, and two workloads with one
-/// hash cost a look too many, never one too few. Hashes of the texts and not of their symbols,
-/// which may be given to other texts.
+/// The owner and workload of an instance that was claimed or released, as hashes: followers use them
+/// to skip changes that cannot affect them. A collision costs an unneeded recomputation, never a
+/// missed one. Hashes of the texts and not of their symbols, which may be reused for other texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Whose {
+pub(crate) struct Claimant {
     pub(crate) owner: u32,
     pub(crate) workload: u32,
 }
 
-impl Whose {
+impl Claimant {
     pub(crate) fn new(owner: &str, workload: Option<&str>) -> Self {
         let mut hasher = FxHasher::default();
         owner.hash(&mut hasher);
@@ -103,18 +102,28 @@ impl Whose {
     }
 }
 
-/// The last changes.
+/// The newest entries of a log.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes {
-    ring: Vec<Change>,
-    /// How many changes there ever were; the next one's number.
+pub(crate) struct Log<T> {
+    ring: Vec<T>,
+    /// How many entries there ever were; the next one's number.
     next: u64,
 }
+
+/// The last changes.
+pub(crate) type Changes = Log<Change>;
+
+/// The nodes of the last changes of facts.
+pub(crate) type FactChanges = Log<NodeIndex>;
 
 /// A power of two, so that a number's place in the ring is a mask.
 const REACH: usize = 8192;
 
-impl Changes {
+/// A ring that outgrows this gets its full length at once: doubling would leave as much freed memory
+/// behind as the ring holds.
+const SMALL: usize = 256;
+
+impl<T: Copy> Log<T> {
     pub(crate) const fn new() -> Self {
         Self { ring: Vec::new(), next: 0 }
     }
@@ -124,9 +133,12 @@ impl Changes {
         self.next
     }
 
-    pub(crate) fn push(&mut self, change: Change) {
+    pub(crate) fn push(&mut self, change: T) {
         let place = usize::try_from(self.next).unwrap_or(0) & (REACH - 1);
         if place == self.ring.len() {
+            if place >= SMALL {
+                self.ring.reserve_exact(REACH - place);
+            }
             self.ring.push(change);
         } else {
             self.ring[place] = change;
@@ -134,14 +146,8 @@ impl Changes {
         self.next += 1;
     }
 
-    /// Notes how a node stood after a logged change.
-    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
-        let place = usize::try_from(number).unwrap_or(0) & (REACH - 1);
-        self.ring[place].after = after;
-    }
-
     /// The changes since a place, or nothing when some of them are gone.
-    pub(crate) fn since(&self, place: u64) -> Option<impl Iterator<Item = Change> + '_> {
+    pub(crate) fn since(&self, place: u64) -> Option<impl Iterator<Item = T> + '_> {
         let behind = self.next.checked_sub(place)?;
         if behind > REACH as u64 {
             return None;
@@ -153,6 +159,14 @@ impl Changes {
     }
 }
 
+impl Changes {
+    /// Sets a node's availability after a logged change.
+    pub(crate) fn set_availability(&mut self, number: u64, after: Availability) {
+        let place = usize::try_from(number).unwrap_or(0) & (REACH - 1);
+        self.ring[place].after = after;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,10 +175,10 @@ mod tests {
     fn a_follower_sees_every_change_once_or_is_told_to_rebuild() {
         let mut changes = Changes::new();
         for number in 0..8197 {
-            changes.push(Change::new(Slot(number), What::Eligibility));
+            changes.push(Change::new(NodeIndex(number), ChangeKind::Eligibility));
         }
         assert!(changes.since(4).is_none(), "five are gone");
-        let seen: Vec<u32> = changes.since(5).map_or(vec![], |c| c.map(|c| c.slot.0).collect());
+        let seen: Vec<u32> = changes.since(5).map_or(vec![], |c| c.map(|c| c.index.0).collect());
         assert_eq!(seen.len(), REACH);
         assert_eq!((seen[0], seen[REACH - 1]), (5, 8196));
         assert_eq!(changes.since(changes.end()).map(Iterator::count), Some(0));

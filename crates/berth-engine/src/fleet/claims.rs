@@ -1,16 +1,16 @@
-//! Claims come and go: one instance on one node, with all it holds there.
+//! Claims: one instance on one node, with all it holds there.
 //!
-//! A claim is recorded, never judged: whether it may be is the planner's question. Adding and
-//! removing the same claims in any order leaves every column and posting where it was.
+//! A claim is recorded without checks: whether it is allowed is decided by the planner. Adding and
+//! removing the same claims in any order leaves every column and posting unchanged.
 
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::changes::{Change, What, Whose};
-use super::columns::Slot;
-use super::index::Place;
-use super::rows::{ExtraClass, InstanceRow, NodeRow, Rare};
+use super::changes::{Change, ChangeKind, Claimant};
+use super::columns::NodeIndex;
+use super::index::Location;
+use super::rows::{ExtraClass, Host, InstanceRow, NodeRow, RareAttributes};
 use super::{Fleet, Symbol};
 use crate::affinity::{Operator, Strength};
 use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId};
@@ -31,10 +31,10 @@ pub enum ClaimError {
     },
 }
 
-/// An instance that is off its node for a while. It must be set down again.
+/// An instance that is detached from its node for a plan. It must be attached again.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Lifted(InstanceRow);
+pub(crate) struct DetachedInstance(InstanceRow);
 
 impl Fleet {
     /// Records that an instance holds its resources on a node.
@@ -42,122 +42,122 @@ impl Fleet {
     /// # Errors
     /// When the node is unknown or the instance is already placed; nothing has changed then.
     pub fn claim(&mut self, request: &InstanceRequest, node: &NodeId) -> Result<(), ClaimError> {
-        let slot = self.slot_of(node).ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
+        let index = self.index_of(node).ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
         if let Some(at) = self.node_of(request.id) {
             return Err(ClaimError::AlreadyPlaced { id: request.id, node: at.clone() });
         }
-        self.claim_at(request, slot);
+        self.claim_at(request, index);
         Ok(())
     }
 
-    pub(crate) fn claim_at(&mut self, request: &InstanceRequest, slot: Slot) {
-        if self.row(slot).is_none() {
+    pub(crate) fn claim_at(&mut self, request: &InstanceRequest, index: NodeIndex) {
+        if self.row(index).is_none() {
             return;
         }
-        let instance = self.instance_row(request, slot);
+        let instance = self.instance_row(request, index);
         self.attach_volumes(&instance);
-        let whose = Whose::new(&request.owner, request.workload.as_deref());
-        self.put_down(instance, slot, whose);
+        let claimant = Claimant::new(&request.owner, request.workload.as_deref());
+        self.insert_instance(instance, index, claimant);
     }
 
     /// Records a row on its node, everywhere but in its volumes and texts.
-    fn put_down(&mut self, instance: InstanceRow, slot: Slot, whose: Whose) {
-        let Some(place) = self.place(slot) else { return };
+    fn insert_instance(&mut self, instance: InstanceRow, index: NodeIndex, claimant: Claimant) {
+        let Some(place) = self.place(index) else { return };
         let number = match self.free_instances.pop() {
             Some(number) => number,
             None => {
-                self.instances.push(None);
+                self.instances.push_empty();
                 u32::try_from(self.instances.len() - 1).unwrap_or(u32::MAX)
             }
         };
         self.free_addresses = self.free_addresses.map(|free| free.saturating_sub(1));
         self.index.add(&instance, self.tag_sets.tags(instance.tags), place);
         self.join_groups(&instance, place);
-        if let Some(row) = self.rows[slot.index()].as_mut() {
+        if let Some(row) = self.rows[index.as_usize()].as_mut() {
             charge(row, &instance, 1);
             row.instances.push(number);
         }
         let id = instance.id;
         self.instances[number as usize] = Some(instance);
         self.instances_by_id.insert(id, number, &self.instances);
-        self.refresh(slot);
-        self.changes.push(Change::new(slot, What::Claim(whose)));
+        self.refresh(index);
+        self.changes.push(Change::new(index, ChangeKind::Claim(claimant)));
     }
 
     /// Changes what an instance is charged. Returns whether it is placed.
     pub fn resize(&mut self, id: InstanceId, resources: Amounts) -> bool {
         let Some(number) = self.instances_by_id.find(id, &self.instances) else { return false };
         let Some(instance) = self.instances[number as usize].as_mut() else { return false };
-        let (slot, old) = (Slot(instance.node), instance.clone());
+        let (index, old) = (instance.host.index(), instance.clone());
         instance.resources = resources;
-        let whose = (instance.owner, instance.workload);
-        if let Some(row) = self.rows[slot.index()].as_mut() {
-            row.used.charge(&old.resources, old.cpu_capped, -1);
-            row.used.charge(&resources, old.cpu_capped, 1);
+        let claimant = (instance.owner, instance.workload);
+        if let Some(row) = self.rows[index.as_usize()].as_mut() {
+            row.used.charge(&old.resources, old.host.is_cpu_capped(), -1);
+            row.used.charge(&resources, old.host.is_cpu_capped(), 1);
         }
-        self.refresh(slot);
-        let workload = whose.1.map(|workload| self.texts.text(workload));
-        let whose = Whose::new(self.texts.text(whose.0), workload);
-        self.changes.push(Change::new(slot, What::Claim(whose)));
+        self.refresh(index);
+        let workload = claimant.1.map(|workload| self.texts.text(workload));
+        let claimant = Claimant::new(self.texts.text(claimant.0), workload);
+        self.changes.push(Change::new(index, ChangeKind::Claim(claimant)));
         true
     }
 
     /// Takes an instance off its node. Returns the node it was on.
     pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
-        let instance = self.pick_up(id)?;
+        let instance = self.remove_instance(id)?;
         self.detach_volumes(&instance);
-        self.free_texts(&instance);
-        self.row(Slot(instance.node)).map(|row| row.id.clone())
+        self.release_texts(&instance);
+        self.row(instance.host.index()).map(|row| row.id.clone())
     }
 
     /// Takes a row off its node, everywhere but in its volumes and texts.
-    fn pick_up(&mut self, id: InstanceId) -> Option<InstanceRow> {
+    fn remove_instance(&mut self, id: InstanceId) -> Option<InstanceRow> {
         let number = self.instances_by_id.remove(id, &self.instances)?;
         let instance = self.instances[number as usize].take()?;
-        let slot = Slot(instance.node);
-        let place = self.place(slot)?;
+        let index = instance.host.index();
+        let place = self.place(index)?;
         self.free_addresses = self.free_addresses.map(|free| free.saturating_add(1));
         self.index.remove(&instance, self.tag_sets.tags(instance.tags), place);
         self.leave_groups(&instance, place);
-        let row = self.rows[slot.index()].as_mut()?;
+        let row = self.rows[index.as_usize()].as_mut()?;
         charge(row, &instance, -1);
         if let Some(at) = row.instances.iter().position(|&other| other == number) {
             row.instances.swap_remove(at);
         }
-        self.refresh(slot);
-        self.drop_unused_classes(slot);
+        self.refresh(index);
+        self.drop_unused_classes(index);
         let workload = instance.workload.map(|workload| self.texts.text(workload));
-        let whose = Whose::new(self.texts.text(instance.owner), workload);
-        self.changes.push(Change::new(slot, What::Claim(whose)));
+        let claimant = Claimant::new(self.texts.text(instance.owner), workload);
+        self.changes.push(Change::new(index, ChangeKind::Claim(claimant)));
         self.free_instances.push(number);
         Some(instance)
     }
 
     /// Takes an instance off its node for a while: for plans, which put it down again, here or
     /// elsewhere. It keeps its volumes meanwhile. Unlike a release and a new claim this needs no
-    /// request, so what comes back is what was there, whatever anybody believes it to be.
-    pub(crate) fn lift(&mut self, id: InstanceId) -> Option<Lifted> {
-        self.pick_up(id).map(Lifted)
+    /// request, so the instance comes back exactly as it was recorded.
+    pub(crate) fn detach_instance(&mut self, id: InstanceId) -> Option<DetachedInstance> {
+        self.remove_instance(id).map(DetachedInstance)
     }
 
     /// Puts a lifted instance on a node.
-    pub(crate) fn set_down(&mut self, lifted: Lifted, slot: Slot) {
-        let Lifted(mut instance) = lifted;
-        instance.node = slot.0;
+    pub(crate) fn attach_instance(&mut self, detached: DetachedInstance, index: NodeIndex) {
+        let DetachedInstance(mut instance) = detached;
+        instance.host.set_index(index);
         if let Some(rare) = &instance.rare {
-            self.hold_extra_classes(rare, slot);
+            self.add_extra_classes(rare, index);
         }
         let workload = instance.workload.map(|workload| self.texts.text(workload));
-        let whose = Whose::new(self.texts.text(instance.owner), workload);
-        self.put_down(instance, slot, whose);
+        let claimant = Claimant::new(self.texts.text(instance.owner), workload);
+        self.insert_instance(instance, index, claimant);
     }
 
-    fn place(&self, slot: Slot) -> Option<Place> {
-        let row = self.row(slot)?;
-        Some(Place { slot: slot.0, rack: row.rack, zone: row.zone })
+    fn place(&self, index: NodeIndex) -> Option<Location> {
+        let row = self.row(index)?;
+        Some(Location { index: index.0, rack: row.rack, zone: row.zone })
     }
 
-    fn instance_row(&mut self, request: &InstanceRequest, slot: Slot) -> InstanceRow {
+    fn instance_row(&mut self, request: &InstanceRequest, index: NodeIndex) -> InstanceRow {
         let texts = &mut self.texts;
         let tags = request.tags.iter();
         let tags: Vec<(Symbol, Symbol)> =
@@ -172,7 +172,7 @@ impl Fleet {
         let hard_apart = request.affinity.iter().filter(|rule| {
             rule.operator() == Operator::Different && rule.strength() == Strength::Hard
         });
-        let rare = Rare {
+        let rare = RareAttributes {
             name: request.name.as_deref().map(|name| texts.acquire(name)),
             extra: (request.extra.iter().filter(|(_, n)| **n != 0))
                 .map(|(name, &n)| (texts.acquire(name), n))
@@ -181,28 +181,27 @@ impl Fleet {
             apart_rules: hard_apart.map(|rule| Arc::new(rule.clone())).collect(),
             volumes: request.volumes.iter().map(|volume| texts.acquire(volume)).collect(),
         };
-        self.hold_extra_classes(&rare, slot);
+        self.add_extra_classes(&rare, index);
         InstanceRow {
             id: request.id,
             owner: self.texts.acquire(&request.owner),
             workload: request.workload.as_deref().map(|name| self.texts.acquire(name)),
             image: request.image.as_deref().map(|name| self.texts.acquire(name)),
-            node: slot.0,
+            host: Host::new(index, request.cpu_capped),
             priority: request.priority,
             resources: request.resources,
             tags: tag_set,
-            rare: (rare != Rare::default()).then(|| Box::new(rare)),
-            cpu_capped: request.cpu_capped,
+            rare: (rare != RareAttributes::default()).then(|| Box::new(rare)),
         }
     }
 
     /// Makes room in the row for classes the node never stated: reality is recorded, not refused.
-    fn hold_extra_classes(&mut self, rare: &Rare, slot: Slot) {
+    fn add_extra_classes(&mut self, rare: &RareAttributes, index: NodeIndex) {
         for &(name, _) in &rare.extra {
             let known = |row: &NodeRow| row.extra.iter().any(|class| class.name == name);
-            if self.row(slot).is_some_and(|row| !known(row)) {
+            if self.row(index).is_some_and(|row| !known(row)) {
                 self.texts.acquire_again(name);
-                if let Some(row) = self.rows[slot.index()].as_mut() {
+                if let Some(row) = self.rows[index.as_usize()].as_mut() {
                     row.extra.push(ExtraClass { name, limit: 0, used: 0, stated: false });
                 }
             }
@@ -210,18 +209,18 @@ impl Fleet {
     }
 
     /// Forgets classes that no fact names and no instance uses any more.
-    fn drop_unused_classes(&mut self, slot: Slot) {
-        let Some(row) = self.rows[slot.index()].as_mut() else { return };
+    fn drop_unused_classes(&mut self, index: NodeIndex) {
+        let Some(row) = self.rows[index.as_usize()].as_mut() else { return };
         let is_unused = |class: &mut ExtraClass| !class.stated && class.used == 0;
         for class in row.extra.extract_if(.., is_unused).collect::<Vec<_>>() {
             if let Some(column) = self.extra.get_mut(self.texts.text(class.name)) {
-                column.set(slot, 0);
+                column.set(index, 0);
             }
             self.texts.release(class.name);
         }
     }
 
-    fn free_texts(&mut self, instance: &InstanceRow) {
+    fn release_texts(&mut self, instance: &InstanceRow) {
         let texts = &mut self.texts;
         let tags = self.tag_sets.tags(instance.tags).iter();
         let tags: Vec<Symbol> = tags.flat_map(|&(key, value)| [key, value]).collect();
@@ -242,23 +241,23 @@ impl Fleet {
         }
     }
 
-    fn join_groups(&mut self, instance: &InstanceRow, place: Place) {
+    fn join_groups(&mut self, instance: &InstanceRow, place: Location) {
         for group in instance.rare.iter().flat_map(|rare| &rare.groups) {
             if let Some(row) = self.groups.get_mut(self.texts.text(*group)) {
-                row.presence.add(place.slot, place.rack, place.zone);
+                row.presence.add(place.index, place.rack, place.zone);
             }
         }
     }
 
-    fn leave_groups(&mut self, instance: &InstanceRow, place: Place) {
+    fn leave_groups(&mut self, instance: &InstanceRow, place: Location) {
         for group in instance.rare.iter().flat_map(|rare| &rare.groups) {
             if let Some(row) = self.groups.get_mut(self.texts.text(*group)) {
-                row.presence.remove(place.slot, place.rack, place.zone);
+                row.presence.remove(place.index, place.rack, place.zone);
             }
         }
     }
 
-    pub(super) fn move_groups(&mut self, instance: &InstanceRow, from: Place, to: Place) {
+    pub(super) fn move_groups(&mut self, instance: &InstanceRow, from: Location, to: Location) {
         self.leave_groups(instance, from);
         self.join_groups(instance, to);
     }
@@ -268,8 +267,8 @@ impl Fleet {
             if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume))
                 && volume.is_for(self.texts.text(instance.owner))
             {
-                // Whoever has it keeps it: two claims on one volume are reality gone wrong, and the
-                // second must not make the first look free when it goes.
+                // The first user keeps it: two claims on one volume are an inconsistency, and
+                // releasing the second must not make the volume look free.
                 volume.attached_to.get_or_insert(instance.id);
             }
         }
@@ -295,7 +294,7 @@ impl NodeRow {
 
 /// Adds (`sign` 1) or takes off (`sign` -1) what an instance uses.
 fn charge(row: &mut NodeRow, instance: &InstanceRow, sign: i64) {
-    row.used.charge(&instance.resources, instance.cpu_capped, sign);
+    row.used.charge(&instance.resources, instance.host.is_cpu_capped(), sign);
     for &(name, amount) in instance.rare.iter().flat_map(|rare| &rare.extra) {
         if let Some(class) = row.extra.iter_mut().find(|class| class.name == name) {
             class.used += sign * i64::from(amount);

@@ -8,9 +8,9 @@ pub(crate) const LANES: usize = 64;
 
 /// A node's place in the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Slot(pub(crate) u32);
+pub(crate) struct NodeIndex(pub(crate) u32);
 
-impl Slot {
+impl NodeIndex {
     /// From a block and a lane in it.
     pub(crate) fn at(block: usize, lane: usize) -> Self {
         Self(u32::try_from(block * LANES + lane).unwrap_or(u32::MAX))
@@ -27,7 +27,7 @@ impl Slot {
     }
 
     /// As an index of rows.
-    pub(crate) const fn index(self) -> usize {
+    pub(crate) const fn as_usize(self) -> usize {
         self.0 as usize
     }
 }
@@ -56,13 +56,13 @@ impl<T: Copy> Column<T> {
     }
 
     /// One node's number.
-    pub(crate) fn get(&self, slot: Slot) -> T {
-        self.blocks[slot.block()].0[slot.lane()]
+    pub(crate) fn get(&self, index: NodeIndex) -> T {
+        self.blocks[index.block()].0[index.lane()]
     }
 
     /// Sets one node's number.
-    pub(crate) fn set(&mut self, slot: Slot, value: T) {
-        self.blocks[slot.block()].0[slot.lane()] = value;
+    pub(crate) fn set(&mut self, index: NodeIndex, value: T) {
+        self.blocks[index.block()].0[index.lane()] = value;
     }
 
     /// All blocks.
@@ -84,17 +84,17 @@ impl Bits {
     }
 
     /// One node's bit; clear past the end.
-    pub(crate) fn get(&self, slot: Slot) -> bool {
-        self.words.get(slot.block()).is_some_and(|word| word >> slot.lane() & 1 == 1)
+    pub(crate) fn get(&self, index: NodeIndex) -> bool {
+        self.words.get(index.block()).is_some_and(|word| word >> index.lane() & 1 == 1)
     }
 
     /// Sets or clears one node's bit.
-    pub(crate) fn set(&mut self, slot: Slot, on: bool) {
-        let bit = 1u64 << slot.lane();
+    pub(crate) fn set(&mut self, index: NodeIndex, on: bool) {
+        let bit = 1u64 << index.lane();
         if on {
-            self.words[slot.block()] |= bit;
+            self.words[index.block()] |= bit;
         } else {
-            self.words[slot.block()] &= !bit;
+            self.words[index.block()] &= !bit;
         }
     }
 
@@ -108,14 +108,14 @@ impl Bits {
         &mut self.words
     }
 
-    /// Every set bit's slot, in order.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+    /// Every set bit's index, in order.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
         self.words.iter().enumerate().flat_map(|(block, &word)| lanes(word, block))
     }
 }
 
-/// The slots of one word's set bits.
-pub(crate) fn lanes(word: u64, block: usize) -> impl Iterator<Item = Slot> {
+/// The indexes of one word's set bits.
+pub(crate) fn lanes(word: u64, block: usize) -> impl Iterator<Item = NodeIndex> {
     let mut rest = word;
     std::iter::from_fn(move || {
         if rest == 0 {
@@ -123,7 +123,7 @@ pub(crate) fn lanes(word: u64, block: usize) -> impl Iterator<Item = Slot> {
         }
         let lane = rest.trailing_zeros() as usize;
         rest &= rest - 1;
-        Some(Slot::at(block, lane))
+        Some(NodeIndex::at(block, lane))
     })
 }
 
@@ -138,13 +138,13 @@ pub(crate) struct Columns {
     pub(crate) disk: Column<i32>,
     /// Bandwidth that may still be promised.
     pub(crate) bandwidth: Column<i32>,
-    /// A node is here.
+    /// There is a node.
     pub(crate) present: Bits,
-    /// One more instance may come by count.
+    /// The instance limit is not reached.
     pub(crate) open: Bits,
-    /// A capped instance may come.
+    /// Accepts a capped instance.
     pub(crate) takes_capped: Bits,
-    /// An uncapped instance may come.
+    /// Accepts an uncapped instance.
     pub(crate) takes_uncapped: Bits,
     /// Position in the order of node ids, for ties.
     pub(crate) rank: Column<u32>,
@@ -156,7 +156,7 @@ pub(crate) struct Columns {
 
 impl Columns {
     pub(crate) fn new() -> Self {
-        // A lane without a node is never eligible, but a room nobody can use makes it doubly sure.
+        // A lane without a node is never eligible; room that no request fits is a second safeguard.
         let room = Column::new(i32::MIN);
         Self {
             cpu: room.clone(),

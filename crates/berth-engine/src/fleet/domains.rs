@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::columns::Slot;
+use super::columns::NodeIndex;
 
 /// The number of "not known": such a node is in no rack, or in no zone.
 pub(crate) const NO_DOMAIN: u32 = 0;
@@ -16,8 +16,8 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// One node.
-    pub(crate) fn one(slot: Slot) -> Self {
-        Self { block: u32::try_from(slot.block()).unwrap_or(u32::MAX), mask: 1 << slot.lane() }
+    pub(crate) fn one(index: NodeIndex) -> Self {
+        Self { block: u32::try_from(index.block()).unwrap_or(u32::MAX), mask: 1 << index.lane() }
     }
 }
 
@@ -30,16 +30,16 @@ struct Domain {
 }
 
 impl Domain {
-    fn add(&mut self, slot: Slot) {
-        let one = Lanes::one(slot);
+    fn add(&mut self, index: NodeIndex) {
+        let one = Lanes::one(index);
         match self.lanes.binary_search_by_key(&one.block, |lanes| lanes.block) {
             Ok(at) => self.lanes[at].mask |= one.mask,
             Err(at) => self.lanes.insert(at, one),
         }
     }
 
-    fn remove(&mut self, slot: Slot) {
-        let one = Lanes::one(slot);
+    fn remove(&mut self, index: NodeIndex) {
+        let one = Lanes::one(index);
         if let Ok(at) = self.lanes.binary_search_by_key(&one.block, |lanes| lanes.block) {
             self.lanes[at].mask &= !one.mask;
             if self.lanes[at].mask == 0 {
@@ -97,17 +97,17 @@ impl Domains {
         number
     }
 
-    pub(crate) fn add(&mut self, slot: Slot, rack: u32, zone: u32) {
+    pub(crate) fn add(&mut self, index: NodeIndex, rack: u32, zone: u32) {
         if zone != NO_DOMAIN && self.zones[zone as usize].lanes.is_empty() {
             self.populated_zones += 1;
         }
-        self.zones[zone as usize].add(slot);
-        self.racks[rack as usize].add(slot);
+        self.zones[zone as usize].add(index);
+        self.racks[rack as usize].add(index);
     }
 
-    pub(crate) fn remove(&mut self, slot: Slot, rack: u32, zone: u32) {
-        self.zones[zone as usize].remove(slot);
-        self.racks[rack as usize].remove(slot);
+    pub(crate) fn remove(&mut self, index: NodeIndex, rack: u32, zone: u32) {
+        self.zones[zone as usize].remove(index);
+        self.racks[rack as usize].remove(index);
         if zone != NO_DOMAIN && self.zones[zone as usize].lanes.is_empty() {
             self.populated_zones -= 1;
         }

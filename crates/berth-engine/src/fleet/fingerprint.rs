@@ -1,9 +1,9 @@
-//! One hash of all that counts: for tests that a way there and back again leaves no trace.
+//! One hash of the fleet's state, for tests that undoing changes restores it exactly.
 //!
-//! Independent of slots, symbols and the order in which things came, all of which may differ
+//! Independent of indexes, symbols and the order in which things came, all of which may differ
 //! between two fleets that are in the same state.
 
-use super::columns::Slot;
+use super::columns::NodeIndex;
 use super::posting::{Posting, Presence};
 use super::{Fleet, Symbol};
 
@@ -12,14 +12,13 @@ impl Fleet {
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut parts: Vec<String> = Vec::new();
-        for (id, slot) in self.slots_in_order() {
-            parts.push(format!("node {id} {}", self.columns_of(slot)));
+        for (id, index) in self.nodes_in_order() {
+            parts.push(format!("node {id} {}", self.columns_of(index)));
         }
         let mut instances: Vec<String> = self
             .instances
             .iter()
-            .flatten()
-            .map(|row| format!("instance {} on {}", row.id, self.name_of(row.node)))
+            .map(|row| format!("instance {} on {}", row.id, self.name_of(row.host.index().0)))
             .collect();
         instances.sort_unstable();
         parts.extend(instances);
@@ -34,26 +33,26 @@ impl Fleet {
         *blake3::hash(parts.join("\n").as_bytes()).as_bytes()
     }
 
-    fn columns_of(&self, slot: Slot) -> String {
+    fn columns_of(&self, index: NodeIndex) -> String {
         let columns = &self.columns;
         let room = [&columns.cpu, &columns.memory, &columns.disk, &columns.bandwidth];
-        let room = room.map(|column| column.get(slot));
+        let room = room.map(|column| column.get(index));
         let bits =
             [&columns.present, &columns.open, &columns.takes_capped, &columns.takes_uncapped];
-        let bits = bits.map(|bits| bits.get(slot));
-        let extra: Vec<_> = self.extra.iter().map(|(name, c)| (name, c.get(slot))).collect();
+        let bits = bits.map(|bits| bits.get(index));
+        let extra: Vec<_> = self.extra.iter().map(|(name, c)| (name, c.get(index))).collect();
         let extra: Vec<_> = extra.into_iter().filter(|(_, room)| *room != 0).collect();
-        let used = self.row(slot).map(|row| row.used);
+        let used = self.row(index).map(|row| row.used);
         format!("{room:?} {bits:?} {extra:?} {used:?}")
     }
 
-    fn name_of(&self, slot: u32) -> &str {
-        self.row(Slot(slot)).map_or("", |row| row.id.as_str())
+    fn name_of(&self, index: u32) -> &str {
+        self.row(NodeIndex(index)).map_or("", |row| row.id.as_str())
     }
 
     fn places(&self, nodes: &Posting) -> String {
         let mut places = Vec::new();
-        nodes.for_each(|slot, count| places.push(format!("{}:{count}", self.name_of(slot))));
+        nodes.for_each(|index, count| places.push(format!("{}:{count}", self.name_of(index))));
         places.sort_unstable();
         places.join(" ")
     }

@@ -1,7 +1,7 @@
-//! Where instances live, by what others ask about them: owner, workload, tag, rule, cached image.
+//! Where instances are, by owner, workload, tag, rule and cached image.
 //!
 //! Kept in step with the rows by `claims` and `nodes`; answers "on which nodes, and how many"
-//! without looking at a single instance.
+//! without reading instance rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,43 +24,43 @@ pub(crate) struct Index {
     cached_images: FxHashMap<Symbol, Posting>,
 }
 
-/// A place: node slot, rack, zone.
+/// A location: node index, rack, zone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) slot: u32,
+pub(crate) struct Location {
+    pub(crate) index: u32,
     pub(crate) rack: u32,
     pub(crate) zone: u32,
 }
 
 impl Index {
-    pub(crate) fn add(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Place) {
+    pub(crate) fn add(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Location) {
         let owner = row.owner;
-        self.owners.entry(owner).or_default().add(place.slot);
+        self.owners.entry(owner).or_default().add(place.index);
         if let Some(workload) = row.workload {
             let presence = self.workloads.entry(owner).or_default().entry(workload).or_default();
-            presence.add(place.slot, place.rack, place.zone);
+            presence.add(place.index, place.rack, place.zone);
         }
         for &(key, value) in tags {
-            self.tags.entry((owner, key, value)).or_default().add(place.slot);
+            self.tags.entry((owner, key, value)).or_default().add(place.index);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
-                self.names.entry((owner, name)).or_default().add(place.slot);
+                self.names.entry((owner, name)).or_default().add(place.index);
             }
             for rule in &rare.apart_rules {
                 let of_owner = self.apart_rules.entry(owner).or_default();
-                of_owner.entry(Arc::clone(rule)).or_default().add(place.slot);
+                of_owner.entry(Arc::clone(rule)).or_default().add(place.index);
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Place) {
+    pub(crate) fn remove(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Location) {
         let owner = row.owner;
-        drop_from_hash(&mut self.owners, &owner, place.slot);
+        remove_from_hash(&mut self.owners, &owner, place.index);
         if let Some(workload) = row.workload {
             let of_owner = self.workloads.entry(owner).or_default();
             if let Some(presence) = of_owner.get_mut(&workload) {
-                presence.remove(place.slot, place.rack, place.zone);
+                presence.remove(place.index, place.rack, place.zone);
                 if presence.nodes.is_empty() {
                     of_owner.remove(&workload);
                 }
@@ -70,15 +70,15 @@ impl Index {
             }
         }
         for &(key, value) in tags {
-            drop_from_tree(&mut self.tags, &(owner, key, value), place.slot);
+            remove_from_tree(&mut self.tags, &(owner, key, value), place.index);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
-                drop_from_tree(&mut self.names, &(owner, name), place.slot);
+                remove_from_tree(&mut self.names, &(owner, name), place.index);
             }
             if let Some(of_owner) = self.apart_rules.get_mut(&owner) {
                 for rule in &rare.apart_rules {
-                    drop_from_tree(of_owner, rule, place.slot);
+                    remove_from_tree(of_owner, rule, place.index);
                 }
                 if of_owner.is_empty() {
                     self.apart_rules.remove(&owner);
@@ -87,12 +87,12 @@ impl Index {
         }
     }
 
-    pub(crate) fn add_cached_image(&mut self, image: Symbol, slot: u32) {
-        self.cached_images.entry(image).or_default().add(slot);
+    pub(crate) fn add_cached_image(&mut self, image: Symbol, index: u32) {
+        self.cached_images.entry(image).or_default().add(index);
     }
 
-    pub(crate) fn remove_cached_image(&mut self, image: Symbol, slot: u32) {
-        drop_from_hash(&mut self.cached_images, &image, slot);
+    pub(crate) fn remove_cached_image(&mut self, image: Symbol, index: u32) {
+        remove_from_hash(&mut self.cached_images, &image, index);
     }
 
     /// All owners.
@@ -178,22 +178,22 @@ impl Index {
     }
 }
 
-fn drop_from_hash<K: std::hash::Hash + Eq>(
+fn remove_from_hash<K: std::hash::Hash + Eq>(
     postings: &mut FxHashMap<K, Posting>,
     key: &K,
-    slot: u32,
+    index: u32,
 ) {
     if let Some(posting) = postings.get_mut(key) {
-        posting.remove(slot);
+        posting.remove(index);
         if posting.is_empty() {
             postings.remove(key);
         }
     }
 }
 
-fn drop_from_tree<K: Ord>(postings: &mut BTreeMap<K, Posting>, key: &K, slot: u32) {
+fn remove_from_tree<K: Ord>(postings: &mut BTreeMap<K, Posting>, key: &K, index: u32) {
     if let Some(posting) = postings.get_mut(key) {
-        posting.remove(slot);
+        posting.remove(index);
         if posting.is_empty() {
             postings.remove(key);
         }

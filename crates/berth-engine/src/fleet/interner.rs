@@ -1,7 +1,7 @@
 //! Texts, and sets of tags, that many rows share, as small numbers.
 //!
-//! Every stored use is counted, so that a text nobody uses any more gives its number back: tags and
-//! names come from tenants and must not pile up for ever. A [`Symbol`] never outlives its row.
+//! Every stored use is counted, so that the number of an unused text is freed: tags and names come
+//! from tenants and must not accumulate. A [`Symbol`] never outlives its row.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -51,7 +51,7 @@ impl<K: ?Sized> Clone for Entry<K> {
     }
 }
 
-impl<K: ?Sized> Clone for Shared<K> {
+impl<K: ?Sized> Clone for InternTable<K> {
     fn clone(&self) -> Self {
         let (numbers, entries) = (self.numbers.clone(), self.entries.clone());
         Self { numbers, entries, free: self.free.clone() }
@@ -60,25 +60,25 @@ impl<K: ?Sized> Clone for Shared<K> {
 
 /// Values and their numbers.
 #[derive(Debug)]
-pub(crate) struct Shared<K: ?Sized> {
+pub(crate) struct InternTable<K: ?Sized> {
     numbers: Lookup<K>,
     entries: Vec<Option<Entry<K>>>,
     free: Vec<Symbol>,
 }
 
 /// Texts and their numbers.
-pub(crate) type Interner = Shared<str>;
+pub(crate) type Interner = InternTable<str>;
 
 /// Sets of tags and their numbers: the replicas of a workload all have the same.
-pub(crate) type TagSets = Shared<[(Symbol, Symbol)]>;
+pub(crate) type TagSets = InternTable<[(Symbol, Symbol)]>;
 
-impl<K: ?Sized> Default for Shared<K> {
+impl<K: ?Sized> Default for InternTable<K> {
     fn default() -> Self {
         Self { numbers: Lookup::default(), entries: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<K: ?Sized + Hash + Eq> Shared<K>
+impl<K: ?Sized + Hash + Eq> InternTable<K>
 where
     for<'a> Arc<K>: From<&'a K>,
 {

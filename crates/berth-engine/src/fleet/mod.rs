@@ -4,6 +4,7 @@
 //! node. Nothing here decides: see `filter` and `score`.
 
 mod changes;
+mod chunks;
 mod claims;
 mod columns;
 mod domains;
@@ -21,8 +22,8 @@ use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
 
-pub(crate) use changes::{Change, Standing, What, Whose};
-pub(crate) use columns::{Bits, Block, Column, Columns, LANES, Slot, lanes};
+pub(crate) use changes::{Availability, Change, ChangeKind, Claimant};
+pub(crate) use columns::{Bits, Block, Column, Columns, LANES, NodeIndex, lanes};
 pub(crate) use domains::{Domains, Lanes, NO_DOMAIN};
 pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
@@ -34,9 +35,13 @@ pub use nodes::{NodeUsage, UsedOf};
 
 use crate::affinity::Topology;
 use crate::model::{Group, InstanceId, NodeId, Volume};
-use changes::Changes;
+use changes::{Changes, FactChanges};
+use chunks::Chunks;
 use ids::IdTable;
 pub(crate) use ranges::Ranges;
+
+/// Placed instances by row number.
+type InstanceRows = Chunks<InstanceRow, 512>;
 
 /// A group and where its members are.
 #[derive(Clone, Debug)]
@@ -45,24 +50,24 @@ pub(crate) struct GroupRow {
     pub(crate) presence: Presence,
 }
 
-/// Tells one fleet from another, also from its own copy: whoever follows a fleet's log must notice
-/// when it is given another fleet.
+/// Tells one fleet from another, including its own copy: a follower of a fleet's log must notice when
+/// it is given another fleet.
 #[derive(Debug, Default)]
-pub(crate) struct Identity(Arc<()>);
+pub(crate) struct FleetIdentity(Arc<()>);
 
-impl Clone for Identity {
+impl Clone for FleetIdentity {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl Identity {
+impl FleetIdentity {
     /// The same identity again, for followers to keep.
-    pub(crate) fn same(&self) -> Self {
+    pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -70,18 +75,18 @@ impl Identity {
 /// Nodes and what runs on them.
 #[derive(Clone, Debug)]
 pub struct Fleet {
-    identity: Identity,
-    rows: Vec<Option<NodeRow>>,
+    identity: FleetIdentity,
+    rows: Chunks<NodeRow, LANES>,
     columns: Columns,
     extra: BTreeMap<String, Column<i32>>,
-    slots_by_id: BTreeMap<NodeId, Slot>,
+    indexes_by_id: BTreeMap<NodeId, NodeIndex>,
     ranks_stale: bool,
     domains: Domains,
     profiles: FxHashMap<u64, Vec<Weak<Profile>>>,
     generation: u64,
     texts: Interner,
     tag_sets: TagSets,
-    instances: Vec<Option<InstanceRow>>,
+    instances: InstanceRows,
     free_instances: Vec<u32>,
     instances_by_id: IdTable,
     index: Index,
@@ -91,8 +96,8 @@ pub struct Fleet {
     free_addresses: Option<u64>,
     ranges: Ranges,
     changes: Changes,
-    fact_changes: Changes,
-    pulses: Vec<Slot>,
+    fact_changes: FactChanges,
+    heartbeats: Vec<NodeIndex>,
     rules_gen: u64,
     rank_gen: u64,
 }
@@ -108,18 +113,18 @@ impl Fleet {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            identity: Identity::default(),
-            rows: Vec::new(),
+            identity: FleetIdentity::default(),
+            rows: Chunks::new(),
             columns: Columns::new(),
             extra: BTreeMap::new(),
-            slots_by_id: BTreeMap::new(),
+            indexes_by_id: BTreeMap::new(),
             ranks_stale: false,
             domains: Domains::default(),
             profiles: FxHashMap::default(),
             generation: 0,
             texts: Interner::default(),
             tag_sets: TagSets::default(),
-            instances: Vec::new(),
+            instances: InstanceRows::new(),
             free_instances: Vec::new(),
             instances_by_id: IdTable::default(),
             index: Index::default(),
@@ -129,8 +134,8 @@ impl Fleet {
             free_addresses: None,
             ranges: Ranges::default(),
             changes: Changes::new(),
-            fact_changes: Changes::new(),
-            pulses: Vec::new(),
+            fact_changes: FactChanges::new(),
+            heartbeats: Vec::new(),
             rules_gen: 0,
             rank_gen: 0,
         }
@@ -139,7 +144,7 @@ impl Fleet {
     /// How many nodes there are.
     #[must_use]
     pub fn node_count(&self) -> usize {
-        self.slots_by_id.len()
+        self.indexes_by_id.len()
     }
 
     /// How many instances are placed.
@@ -152,7 +157,7 @@ impl Fleet {
     #[must_use]
     pub fn node_of(&self, instance: InstanceId) -> Option<&NodeId> {
         let row = self.instance(instance)?;
-        self.rows[row.node as usize].as_ref().map(|node| &node.id)
+        self.row(row.host.index()).map(|node| &node.id)
     }
 
     /// A group as it was defined.
@@ -177,11 +182,11 @@ impl Fleet {
     fn presence_of(&self, group: &str) -> Presence {
         let mut presence = Presence::default();
         let Some(group) = self.texts.find(group) else { return presence };
-        for instance in self.instances.iter().flatten() {
-            let member = |rare: &rows::Rare| rare.groups.contains(&group);
-            let node = self.row(Slot(instance.node));
+        for instance in self.instances.iter() {
+            let member = |rare: &rows::RareAttributes| rare.groups.contains(&group);
+            let node = self.row(instance.host.index());
             if let (Some(true), Some(node)) = (instance.rare.as_deref().map(member), node) {
-                presence.add(instance.node, node.rack, node.zone);
+                presence.add(instance.host.index().0, node.rack, node.zone);
             }
         }
         presence
@@ -197,7 +202,7 @@ impl Fleet {
         empty
     }
 
-    /// Removes a volume that nobody uses. Returns whether it is gone.
+    /// Removes a volume that is not in use. Returns whether it was removed.
     pub fn remove_volume(&mut self, id: &str) -> bool {
         let unused = self.volumes.get(id).is_some_and(|volume| volume.attached_to.is_none());
         if unused {
@@ -206,7 +211,7 @@ impl Fleet {
         unused
     }
 
-    /// A volume as it stands.
+    /// A volume.
     #[must_use]
     pub fn volume(&self, id: &str) -> Option<&Volume> {
         self.volumes.get(id)
@@ -236,7 +241,7 @@ impl Fleet {
         self.free_addresses
     }
 
-    pub(crate) const fn identity(&self) -> &Identity {
+    pub(crate) const fn identity(&self) -> &FleetIdentity {
         &self.identity
     }
 
@@ -268,22 +273,35 @@ impl Fleet {
         &self.ranges
     }
 
-    pub(crate) fn row(&self, slot: Slot) -> Option<&NodeRow> {
-        self.rows.get(slot.index()).and_then(Option::as_ref)
+    pub(crate) fn row(&self, index: NodeIndex) -> Option<&NodeRow> {
+        self.rows.get(index.as_usize())
     }
 
-    pub(crate) fn slot_of(&self, node: &NodeId) -> Option<Slot> {
-        self.slots_by_id.get(node).copied()
+    pub(crate) fn index_of(&self, node: &NodeId) -> Option<NodeIndex> {
+        self.indexes_by_id.get(node).copied()
+    }
+
+    /// A node's position: a small number that stays the same until the node is removed or changes its
+    /// zone.
+    #[must_use]
+    pub fn position_of(&self, node: &NodeId) -> Option<usize> {
+        self.index_of(node).map(NodeIndex::as_usize)
+    }
+
+    /// How many positions there are, empty ones included: a multiple of 64.
+    #[must_use]
+    pub fn position_count(&self) -> usize {
+        self.columns.zone_of_block.len() * LANES
     }
 
     /// The most that any node's hypervisor takes per instance, and no less than the default.
     pub(crate) fn largest_overhead(&self) -> u32 {
-        self.rows.iter().flatten().map(|row| row.vmm_overhead_mib).fold(64, u32::max)
+        self.rows.iter().map(|row| row.vmm_overhead_mib).fold(64, u32::max)
     }
 
     /// All nodes in order of id.
-    pub(crate) fn slots_in_order(&self) -> impl Iterator<Item = (&NodeId, Slot)> {
-        self.slots_by_id.iter().map(|(id, &slot)| (id, slot))
+    pub(crate) fn nodes_in_order(&self) -> impl Iterator<Item = (&NodeId, NodeIndex)> {
+        self.indexes_by_id.iter().map(|(id, &index)| (id, index))
     }
 
     pub(crate) fn instance(&self, id: InstanceId) -> Option<&InstanceRow> {
@@ -292,7 +310,7 @@ impl Fleet {
     }
 
     pub(crate) fn instance_at(&self, row: u32) -> Option<&InstanceRow> {
-        self.instances.get(row as usize).and_then(Option::as_ref)
+        self.instances.get(row as usize)
     }
 
     pub(crate) fn group_row(&self, id: &str) -> Option<&GroupRow> {
@@ -300,11 +318,11 @@ impl Fleet {
     }
 
     /// The domain a node is in at one level.
-    pub(crate) fn domain(&self, slot: Slot, topology: Topology) -> u32 {
+    pub(crate) fn domain(&self, index: NodeIndex, topology: Topology) -> u32 {
         match topology {
-            Topology::Node => slot.0,
-            Topology::Rack => self.columns.rack.get(slot),
-            Topology::Zone => self.columns.zone_of_block[slot.block()],
+            Topology::Node => index.0,
+            Topology::Rack => self.columns.rack.get(index),
+            Topology::Zone => self.columns.zone_of_block[index.block()],
         }
     }
 
@@ -316,9 +334,9 @@ impl Fleet {
         self.changes.since(place)
     }
 
-    /// Notes how a node stood after a logged change.
-    pub(crate) fn set_after(&mut self, number: u64, after: Standing) {
-        self.changes.set_after(number, after);
+    /// Sets a node's availability after a logged change.
+    pub(crate) fn set_availability(&mut self, number: u64, after: Availability) {
+        self.changes.set_availability(number, after);
     }
 
     /// The same for changes of facts alone, which are rarer and so reach further back.
@@ -329,19 +347,19 @@ impl Fleet {
     pub(crate) fn fact_changes_since(
         &self,
         place: u64,
-    ) -> Option<impl Iterator<Item = Change> + '_> {
+    ) -> Option<impl Iterator<Item = NodeIndex> + '_> {
         self.fact_changes.since(place)
     }
 
-    /// Tells followers to look at a node again.
-    pub(crate) fn touch(&mut self, slot: Slot, after: Standing) {
-        self.changes.push(Change { slot, what: What::Eligibility, after });
+    /// Logs that a node's eligibility or points changed with time.
+    pub(crate) fn log_eligibility_change(&mut self, index: NodeIndex, after: Availability) {
+        self.changes.push(Change { index, kind: ChangeKind::Eligibility, after });
     }
 
-    /// Nodes heard of since the last call. A pulse changes nothing unless the node was silent too
-    /// long, so it does not go through the change log, which every ranking follows.
-    pub(crate) fn take_pulses(&mut self) -> Vec<Slot> {
-        std::mem::take(&mut self.pulses)
+    /// Nodes with a heartbeat since the last call. A heartbeat changes nothing unless the node was
+    /// silent for too long, so it does not go through the change log, which every ranking follows.
+    pub(crate) fn take_heartbeats(&mut self) -> Vec<NodeIndex> {
+        std::mem::take(&mut self.heartbeats)
     }
 
     /// Rises when a group's rules change, or a node leaves its place: what no repair can follow.
@@ -354,9 +372,8 @@ impl Fleet {
         self.rank_gen
     }
 
-    fn note_facts(&mut self, slot: Slot) {
-        let change = Change::new(slot, What::Facts);
-        self.changes.push(change);
-        self.fact_changes.push(change);
+    fn log_fact_change(&mut self, index: NodeIndex) {
+        self.changes.push(Change::new(index, ChangeKind::Facts));
+        self.fact_changes.push(index);
     }
 }

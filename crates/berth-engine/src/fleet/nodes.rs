@@ -1,7 +1,7 @@
-//! Nodes come, change and go.
+//! Adding, changing and removing nodes.
 //!
 //! A change of facts refreshes that node's columns and bumps its constraint generation; claims do
-//! not. Nothing here looks at any other node.
+//! not. Nothing here reads any other node.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -9,9 +9,9 @@ use std::sync::{Arc, Weak};
 use rustc_hash::FxHasher;
 use serde::{Deserialize, Serialize};
 
-use super::changes::{Change, What};
-use super::columns::{Column, LANES, Slot};
-use super::index::Place;
+use super::changes::{Change, ChangeKind};
+use super::columns::{Column, LANES, NodeIndex};
+use super::index::Location;
 use super::rows::{ExtraClass, NodeRow, Profile};
 use super::{Fleet, NO_DOMAIN, Symbol};
 use crate::affinity::Topology;
@@ -57,40 +57,40 @@ impl Fleet {
         self.put_node(facts).map(drop)
     }
 
-    pub(crate) fn put_node(&mut self, facts: &NodeFacts) -> Result<Slot, InvalidNode> {
+    pub(crate) fn put_node(&mut self, facts: &NodeFacts) -> Result<NodeIndex, InvalidNode> {
         facts.validate()?;
         let zone = self.domains.zone_number(facts.zone.as_deref());
         let rack = self.domains.rack_number(zone, facts.rack.as_deref());
-        let slot = match self.slot_of(&facts.id) {
-            Some(slot) if self.row(slot).is_some_and(|row| row.zone == zone) => {
-                self.move_instances(slot, Place { slot: slot.0, rack, zone });
-                slot
+        let index = match self.index_of(&facts.id) {
+            Some(index) if self.row(index).is_some_and(|row| row.zone == zone) => {
+                self.move_instances(index, Location { index: index.0, rack, zone });
+                index
             }
-            // Blocks belong to one zone, so a node that changes zone changes its slot.
+            // Blocks belong to one zone, so a node that changes zone changes its index.
             Some(old) => self.relocate(old, rack, zone),
-            None => self.new_slot(&facts.id, zone),
+            None => self.new_index(&facts.id, zone),
         };
-        let old = self.rows[slot.index()].take();
+        let old = self.rows[index.as_usize()].take();
         if let Some(old) = &old {
-            self.forget_facts(slot, old);
+            self.unindex_facts(index, old);
         }
         let row = self.row_from(facts, rack, zone, old);
         self.ranges.add(&row);
         for image in &row.cached_images {
-            self.index.add_cached_image(*image, slot.0);
+            self.index.add_cached_image(*image, index.0);
         }
-        self.domains.add(slot, rack, zone);
-        self.rows[slot.index()] = Some(row);
-        self.columns.present.set(slot, true);
-        self.refresh(slot);
-        self.note_facts(slot);
-        Ok(slot)
+        self.domains.add(index, rack, zone);
+        self.rows[index.as_usize()] = Some(row);
+        self.columns.present.set(index, true);
+        self.refresh(index);
+        self.log_fact_change(index);
+        Ok(index)
     }
 
     /// What is known of a node.
     #[must_use]
     pub fn node(&self, id: &NodeId) -> Option<NodeFacts> {
-        let row = self.row(self.slot_of(id)?)?;
+        let row = self.row(self.index_of(id)?)?;
         let text = |symbol: Symbol| self.texts.text(symbol).to_owned();
         Some(NodeFacts {
             id: row.id.clone(),
@@ -133,7 +133,7 @@ impl Fleet {
     /// What is used on a node and what may be promised there.
     #[must_use]
     pub fn usage(&self, id: &NodeId) -> Option<NodeUsage> {
-        let row = self.row(self.slot_of(id)?)?;
+        let row = self.row(self.index_of(id)?)?;
         let amount = |used, limit| UsedOf { used, limit };
         Some(NodeUsage {
             cpu_milli: amount(row.used.cpu, row.limits.cpu),
@@ -148,13 +148,13 @@ impl Fleet {
     /// their number.
     #[must_use]
     pub fn used(&self, id: &NodeId) -> Option<Used> {
-        self.row(self.slot_of(id)?).map(|row| row.used)
+        self.row(self.index_of(id)?).map(|row| row.used)
     }
 
     /// The instances on a node, in order of id.
     #[must_use]
     pub fn instances_on(&self, id: &NodeId) -> Vec<InstanceId> {
-        let row = self.slot_of(id).and_then(|slot| self.row(slot));
+        let row = self.index_of(id).and_then(|index| self.row(index));
         let numbers = row.map_or(&[][..], |row| &row.instances);
         let rows = numbers.iter().filter_map(|&number| self.instance_at(number));
         let mut ids: Vec<InstanceId> = rows.map(|instance| instance.id).collect();
@@ -165,91 +165,96 @@ impl Fleet {
     /// The generation of a node's facts; a plan made on another generation is re-checked.
     #[must_use]
     pub fn constraint_gen(&self, id: &NodeId) -> Option<u64> {
-        self.row(self.slot_of(id)?).map(|row| row.constraint_gen)
+        self.row(self.index_of(id)?).map(|row| row.constraint_gen)
     }
 
     /// The other nodes in a node's rack or zone, in order of id; none where it is in no such domain.
     #[must_use]
     pub fn neighbours(&self, id: &NodeId, topology: Topology) -> Vec<NodeId> {
-        let Some(slot) = self.slot_of(id) else { return Vec::new() };
-        let domain = self.domain(slot, topology);
+        let Some(index) = self.index_of(id) else { return Vec::new() };
+        let domain = self.domain(index, topology);
         if topology == Topology::Node || domain == NO_DOMAIN {
             return Vec::new();
         }
-        let same =
-            |other: &(&NodeId, Slot)| other.1 != slot && self.domain(other.1, topology) == domain;
-        self.slots_in_order().filter(same).map(|(id, _)| id.clone()).collect()
+        let same = |other: &(&NodeId, NodeIndex)| {
+            other.1 != index && self.domain(other.1, topology) == domain
+        };
+        self.nodes_in_order().filter(same).map(|(id, _)| id.clone()).collect()
     }
 
     /// Removes an empty node. Returns whether it was there and is gone.
     pub fn remove_node(&mut self, id: &NodeId) -> bool {
-        let Some(slot) = self.slot_of(id) else {
+        let Some(index) = self.index_of(id) else {
             return false;
         };
-        if self.row(slot).is_some_and(|row| !row.instances.is_empty()) {
+        if self.row(index).is_some_and(|row| !row.instances.is_empty()) {
             return false;
         }
-        self.vacate(slot);
-        self.slots_by_id.remove(id);
+        self.vacate(index);
+        self.indexes_by_id.remove(id);
         self.rules_gen += 1;
-        self.note_facts(slot);
+        self.log_fact_change(index);
         true
     }
 
-    /// Notes that a node's agent was heard. Returns whether the node is known.
+    /// Records a heartbeat of a node's agent. Returns whether the node is known.
     pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) -> bool {
-        let Some(slot) = self.slot_of(id) else { return false };
-        let Some(row) = self.rows[slot.index()].as_mut() else { return false };
+        let Some(index) = self.index_of(id) else { return false };
+        let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
         row.heartbeat_at = row.heartbeat_at.max(at);
-        self.pulses.push(slot);
-        // Nobody may be planning: a node needs to be remembered only once.
-        if self.pulses.len() > 2 * self.slots_by_id.len() {
-            self.pulses.sort_unstable();
-            self.pulses.dedup();
+        self.heartbeats.push(index);
+        // Without decisions the list is never drained; each node is needed only once.
+        if self.heartbeats.len() > 2 * self.indexes_by_id.len() {
+            self.heartbeats.sort_unstable();
+            self.heartbeats.dedup();
         }
         true
     }
 
-    /// Notes how a boot ended. Returns whether the node is known.
+    /// Records how a boot ended. Returns whether the node is known.
     pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) -> bool {
-        let Some(slot) = self.slot_of(id) else { return false };
-        let Some(row) = self.rows[slot.index()].as_mut() else { return false };
+        let Some(index) = self.index_of(id) else { return false };
+        let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
         row.boots.push(outcome);
         row.boots.sort_by_key(|boot| boot.at);
         keep_newest(&mut row.boots);
-        self.changes.push(Change::new(slot, What::Facts));
+        self.changes.push(Change::new(index, ChangeKind::Facts));
         true
     }
 
-    /// Changes where a node stands in its life. Returns whether the node is known.
+    /// Changes the state of a node. Returns whether the node is known.
     pub fn set_state(&mut self, id: &NodeId, state: NodeState) -> bool {
-        let Some(slot) = self.slot_of(id) else { return false };
-        let Some(row) = self.rows[slot.index()].as_mut() else { return false };
+        let Some(index) = self.index_of(id) else { return false };
+        let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
         row.state = state;
         self.generation += 1;
         row.constraint_gen = self.generation;
-        self.note_facts(slot);
+        self.log_fact_change(index);
         true
     }
 
-    /// Closes a node to newcomers for a plan, or opens it again with what the first call returned.
-    pub(crate) fn swap_state(&mut self, slot: Slot, to: (NodeState, u64)) -> (NodeState, u64) {
-        let Some(row) = self.rows.get_mut(slot.index()).and_then(Option::as_mut) else { return to };
+    /// Closes a node to new instances for a plan, or reopens it with what the first call returned.
+    pub(crate) fn swap_state(
+        &mut self,
+        index: NodeIndex,
+        to: (NodeState, u64),
+    ) -> (NodeState, u64) {
+        let Some(row) = self.rows.get_mut(index.as_usize()) else { return to };
         let was = (row.state, row.constraint_gen);
         (row.state, row.constraint_gen) = to;
-        self.note_facts(slot);
+        self.log_fact_change(index);
         was
     }
 
     /// Puts every node's position in the order of ids into its column, if ids came or went.
-    pub(crate) fn settle_ranks(&mut self) {
+    pub(crate) fn update_ranks(&mut self) {
         if !self.ranks_stale {
             return;
         }
         self.ranks_stale = false;
         self.rank_gen += 1;
-        for (rank, &slot) in self.slots_by_id.values().enumerate() {
-            self.columns.rank.set(slot, u32::try_from(rank).unwrap_or(u32::MAX));
+        for (rank, &index) in self.indexes_by_id.values().enumerate() {
+            self.columns.rank.set(index, u32::try_from(rank).unwrap_or(u32::MAX));
         }
     }
 
@@ -267,7 +272,7 @@ impl Fleet {
         let mut boots = facts.boots.clone();
         boots.sort_by_key(|boot| boot.at);
         keep_newest(&mut boots);
-        // One counter for all nodes: a node that left and came back is not taken for the old one.
+        // One counter for all nodes: a node that was removed and added again gets a new generation.
         self.generation += 1;
         let constraint_gen = self.generation;
         let texts = &mut self.texts;
@@ -353,18 +358,18 @@ impl Fleet {
             Arc::new(Profile { traits: facts.traits.clone(), networks: facts.networks.clone() });
         alike.retain(|shared| shared.strong_count() > 0);
         alike.push(Arc::downgrade(&profile));
-        if self.profiles.len() > 2 * self.slots_by_id.len() + 16 {
+        if self.profiles.len() > 2 * self.indexes_by_id.len() + 16 {
             self.profiles.retain(|_, alike| alike.iter().any(|shared| shared.strong_count() > 0));
         }
         profile
     }
 
     /// Takes back what an old row put into the indexes; its instances stay.
-    fn forget_facts(&mut self, slot: Slot, old: &NodeRow) {
+    fn unindex_facts(&mut self, index: NodeIndex, old: &NodeRow) {
         self.ranges.remove(old);
-        self.domains.remove(slot, old.rack, old.zone);
+        self.domains.remove(index, old.rack, old.zone);
         for image in &old.cached_images {
-            self.index.remove_cached_image(*image, slot.0);
+            self.index.remove_cached_image(*image, index.0);
             self.texts.release(*image);
         }
         for &(key, value) in &old.labels {
@@ -374,66 +379,66 @@ impl Fleet {
         for class in &old.extra {
             let text = self.texts.text(class.name);
             if let Some(column) = self.extra.get_mut(text) {
-                column.set(slot, 0);
+                column.set(index, 0);
             }
         }
     }
 
-    fn new_slot(&mut self, id: &NodeId, zone: u32) -> Slot {
-        let last = self.slots_by_id.last_key_value().map(|(last, _)| last);
+    fn new_index(&mut self, id: &NodeId, zone: u32) -> NodeIndex {
+        let last = self.indexes_by_id.last_key_value().map(|(last, _)| last);
         let is_last = last.is_none_or(|last| last < id);
-        let slot = self.free_slot(zone);
-        self.slots_by_id.insert(id.clone(), slot);
+        let index = self.free_index(zone);
+        self.indexes_by_id.insert(id.clone(), index);
         // The usual load is in order of ids; then no other node's rank moves.
         if is_last && !self.ranks_stale {
-            let rank = u32::try_from(self.slots_by_id.len() - 1).unwrap_or(u32::MAX);
+            let rank = u32::try_from(self.indexes_by_id.len() - 1).unwrap_or(u32::MAX);
             let above = self.highest_rank().max(rank);
-            self.columns.rank.set(slot, above);
+            self.columns.rank.set(index, above);
         } else {
             self.ranks_stale = true;
         }
-        slot
+        index
     }
 
     fn highest_rank(&self) -> u32 {
-        let mut ids = self.slots_by_id.values().rev();
-        ids.nth(1).map_or(0, |&slot| self.columns.rank.get(slot).saturating_add(1))
+        let mut ids = self.indexes_by_id.values().rev();
+        ids.nth(1).map_or(0, |&index| self.columns.rank.get(index).saturating_add(1))
     }
 
-    fn free_slot(&mut self, zone: u32) -> Slot {
+    fn free_index(&mut self, zone: u32) -> NodeIndex {
         let blocks = &self.columns.zone_of_block;
         for (block, _) in blocks.iter().enumerate().rev().filter(|(_, of)| **of == zone).take(1) {
             let free = !self.columns.present.words()[block];
             if free != 0 {
-                return Slot::at(block, free.trailing_zeros() as usize);
+                return NodeIndex::at(block, free.trailing_zeros() as usize);
             }
         }
         let reusable = self.columns.zone_of_block.iter().zip(self.columns.present.words());
         let hole = reusable.enumerate().find(|(_, (of, word))| **of == zone && **word != u64::MAX);
         if let Some((block, (_, word))) = hole {
-            return Slot::at(block, (!word).trailing_zeros() as usize);
+            return NodeIndex::at(block, (!word).trailing_zeros() as usize);
         }
         self.columns.add_block(zone);
         let blocks = self.columns.zone_of_block.len();
-        self.rows.resize(blocks * LANES, None);
+        (0..LANES).for_each(|_| self.rows.push_empty());
         for column in self.extra.values_mut() {
             column.grow(blocks);
         }
-        Slot::at(blocks - 1, 0)
+        NodeIndex::at(blocks - 1, 0)
     }
 
-    /// Tells everything that counts instances by place that those of a node are elsewhere now.
-    fn move_instances(&mut self, slot: Slot, to: Place) {
-        let Some(row) = self.row(slot) else { return };
-        let from = Place { slot: slot.0, rack: row.rack, zone: row.zone };
-        if (from.slot, from.rack, from.zone) == (to.slot, to.rack, to.zone) {
+    /// Updates all counts by location when the instances of a node change theirs.
+    fn move_instances(&mut self, index: NodeIndex, to: Location) {
+        let Some(row) = self.row(index) else { return };
+        let from = Location { index: index.0, rack: row.rack, zone: row.zone };
+        if (from.index, from.rack, from.zone) == (to.index, to.rack, to.zone) {
             return;
         }
         self.rules_gen += 1;
-        let instances = self.row(slot).map(|row| row.instances.clone()).unwrap_or_default();
+        let instances = self.row(index).map(|row| row.instances.clone()).unwrap_or_default();
         for number in instances {
             let Some(instance) = self.instances[number as usize].as_mut() else { continue };
-            instance.node = to.slot;
+            instance.host.set_index(NodeIndex(to.index));
             let instance = instance.clone();
             let tags = self.tag_sets.tags(instance.tags);
             self.index.remove(&instance, tags, from);
@@ -442,30 +447,30 @@ impl Fleet {
         }
     }
 
-    /// Moves a node and its instances to a slot in another zone's blocks.
-    fn relocate(&mut self, old: Slot, rack: u32, zone: u32) -> Slot {
-        let moved = self.free_slot(zone);
-        self.move_instances(old, Place { slot: moved.0, rack, zone });
-        let Some(mut row) = self.rows[old.index()].clone() else { return old };
-        self.keep_texts(&row);
+    /// Moves a node and its instances to an index in another zone's blocks.
+    fn relocate(&mut self, old: NodeIndex, rack: u32, zone: u32) -> NodeIndex {
+        let moved = self.free_index(zone);
+        self.move_instances(old, Location { index: moved.0, rack, zone });
+        let Some(mut row) = self.rows[old.as_usize()].clone() else { return old };
+        self.acquire_texts_again(&row);
         self.vacate(old);
         row.zone = zone;
         row.rack = rack;
-        self.slots_by_id.insert(row.id.clone(), moved);
+        self.indexes_by_id.insert(row.id.clone(), moved);
         self.columns.present.set(moved, true);
         self.domains.add(moved, rack, zone);
         self.ranges.add(&row);
         for image in &row.cached_images {
             self.index.add_cached_image(*image, moved.0);
         }
-        self.rows[moved.index()] = Some(row);
+        self.rows[moved.as_usize()] = Some(row);
         self.ranks_stale = true;
-        self.note_facts(old);
+        self.log_fact_change(old);
         moved
     }
 
-    /// One more use of every text a row holds, since vacating its old slot releases one.
-    fn keep_texts(&mut self, row: &NodeRow) {
+    /// One more use of every text a row holds, since vacating its old index releases one.
+    fn acquire_texts_again(&mut self, row: &NodeRow) {
         let labels = row.labels.iter().flat_map(|&(key, value)| [key, value]);
         let classes = row.extra.iter().map(|class| class.name);
         let symbols: Vec<Symbol> =
@@ -475,11 +480,11 @@ impl Fleet {
         }
     }
 
-    fn vacate(&mut self, slot: Slot) {
-        let Some(row) = self.rows[slot.index()].take() else {
+    fn vacate(&mut self, index: NodeIndex) {
+        let Some(row) = self.rows[index.as_usize()].take() else {
             return;
         };
-        self.forget_facts(slot, &row);
+        self.unindex_facts(index, &row);
         for class in &row.extra {
             self.texts.release(class.name);
         }
@@ -489,43 +494,43 @@ impl Fleet {
             &mut self.columns.disk,
             &mut self.columns.bandwidth,
         ] {
-            column.set(slot, i32::MIN);
+            column.set(index, i32::MIN);
         }
-        self.columns.rank.set(slot, u32::MAX);
-        self.columns.rack.set(slot, super::NO_DOMAIN);
+        self.columns.rank.set(index, u32::MAX);
+        self.columns.rack.set(index, super::NO_DOMAIN);
         for bits in [
             &mut self.columns.present,
             &mut self.columns.open,
             &mut self.columns.takes_capped,
             &mut self.columns.takes_uncapped,
         ] {
-            bits.set(slot, false);
+            bits.set(index, false);
         }
     }
 
     /// Puts a row's numbers into the columns.
-    pub(super) fn refresh(&mut self, slot: Slot) {
-        let Some(row) = self.rows[slot.index()].as_ref() else {
+    pub(super) fn refresh(&mut self, index: NodeIndex) {
+        let Some(row) = self.rows[index.as_usize()].as_ref() else {
             return;
         };
         let columns = &mut self.columns;
-        columns.rack.set(slot, row.rack);
-        columns.cpu.set(slot, as_lane(row.limits.cpu - row.used.cpu));
-        columns.memory.set(slot, as_lane(row.memory_room()));
-        columns.disk.set(slot, as_lane(row.limits.disk - row.used.disk));
-        columns.bandwidth.set(slot, as_lane(row.limits.bandwidth - row.used.bandwidth));
-        columns.open.set(slot, row.used.instances < row.instance_limit);
-        columns.takes_capped.set(slot, row.takes(true));
-        columns.takes_uncapped.set(slot, row.takes(false));
+        columns.rack.set(index, row.rack);
+        columns.cpu.set(index, clamp_to_lane(row.limits.cpu - row.used.cpu));
+        columns.memory.set(index, clamp_to_lane(row.memory_room()));
+        columns.disk.set(index, clamp_to_lane(row.limits.disk - row.used.disk));
+        columns.bandwidth.set(index, clamp_to_lane(row.limits.bandwidth - row.used.bandwidth));
+        columns.open.set(index, row.used.instances < row.instance_limit);
+        columns.takes_capped.set(index, row.takes(true));
+        columns.takes_uncapped.set(index, row.takes(false));
         for class in &row.extra {
-            let room = as_lane(i64::from(class.limit) - class.used);
+            let room = clamp_to_lane(i64::from(class.limit) - class.used);
             let name = self.texts.text(class.name);
             if let Some(column) = self.extra.get_mut(name) {
-                column.set(slot, room);
+                column.set(index, room);
             } else {
                 let mut column = Column::new(0);
                 column.grow(self.columns.zone_of_block.len());
-                column.set(slot, room);
+                column.set(index, room);
                 self.extra.insert(name.to_owned(), column);
             }
         }
@@ -533,7 +538,7 @@ impl Fleet {
 }
 
 /// A room as a lane holds it. No request exceeds `i32::MAX`, so the ends lose nothing.
-fn as_lane(room: i64) -> i32 {
+fn clamp_to_lane(room: i64) -> i32 {
     i32::try_from(room).unwrap_or(if room < 0 { i32::MIN } else { i32::MAX })
 }
 

@@ -160,7 +160,7 @@ impl Posting {
 /// Where members of one workload or group live, on each level of the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Presence {
-    /// By node slot.
+    /// By node index.
     pub(crate) nodes: Posting,
     /// By rack number.
     pub(crate) racks: Posting,
@@ -170,15 +170,15 @@ pub(crate) struct Presence {
 
 impl Presence {
     /// One more member there.
-    pub(crate) fn add(&mut self, slot: u32, rack: u32, zone: u32) {
-        self.nodes.add(slot);
+    pub(crate) fn add(&mut self, index: u32, rack: u32, zone: u32) {
+        self.nodes.add(index);
         self.racks.add(rack);
         self.zones.add(zone);
     }
 
     /// One member less there.
-    pub(crate) fn remove(&mut self, slot: u32, rack: u32, zone: u32) {
-        self.nodes.remove(slot);
+    pub(crate) fn remove(&mut self, index: u32, rack: u32, zone: u32) {
+        self.nodes.remove(index);
         self.racks.remove(rack);
         self.zones.remove(zone);
     }

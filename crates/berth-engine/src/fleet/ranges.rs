@@ -1,6 +1,6 @@
 //! The span of facts over the whole fleet, which relative scores are measured against.
 //!
-//! Counted multisets, so that the newest platform is known at once after any node comes or goes.
+//! Counted multisets, so that the newest platform is known after any change without a scan.
 
 use std::collections::BTreeMap;
 

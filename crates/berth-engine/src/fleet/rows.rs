@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::columns::NodeIndex;
 use super::interner::Symbol;
 use crate::affinity::Rule;
 use crate::model::{
@@ -74,7 +75,7 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
-    /// What the host keeps for itself: by the policy, else by its own word.
+    /// What the host keeps for itself: as the policy says, or else as the node states.
     pub(crate) fn kept_by_host(&self) -> Amounts {
         self.policy_reserve.unwrap_or(self.system_reserve)
     }
@@ -124,15 +125,44 @@ impl NodeRow {
     }
 }
 
-/// What few instances have.
+/// Attributes that few instances have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareAttributes {
     pub(crate) name: Option<Symbol>,
     pub(crate) extra: Vec<(Symbol, u32)>,
     pub(crate) groups: Vec<Symbol>,
     pub(crate) apart_rules: Vec<Arc<Rule>>,
     pub(crate) volumes: Vec<Symbol>,
 }
+
+/// Where an instance is and whether its CPU is capped, in one word: a row has 64 bytes, and there
+/// are millions of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host(u32);
+
+impl Host {
+    const CAPPED: u32 = 1 << 31;
+
+    pub(crate) const fn new(index: NodeIndex, cpu_capped: bool) -> Self {
+        Self(if cpu_capped { index.0 | Self::CAPPED } else { index.0 })
+    }
+
+    /// The node.
+    pub(crate) const fn index(self) -> NodeIndex {
+        NodeIndex(self.0 & !Self::CAPPED)
+    }
+
+    pub(crate) const fn is_cpu_capped(self) -> bool {
+        self.0 & Self::CAPPED != 0
+    }
+
+    /// Moves the instance to another node.
+    pub(crate) const fn set_index(&mut self, index: NodeIndex) {
+        *self = Self::new(index, self.is_cpu_capped());
+    }
+}
+
+const _: () = assert!(size_of::<Option<InstanceRow>>() == 64);
 
 /// One placed instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,13 +171,12 @@ pub(crate) struct InstanceRow {
     pub(crate) owner: Symbol,
     pub(crate) workload: Option<Symbol>,
     pub(crate) image: Option<Symbol>,
-    pub(crate) node: u32,
+    pub(crate) host: Host,
     pub(crate) priority: i32,
     pub(crate) resources: Amounts,
     /// A set of tags, see `TagSets`.
     pub(crate) tags: Symbol,
-    pub(crate) rare: Option<Box<Rare>>,
-    pub(crate) cpu_capped: bool,
+    pub(crate) rare: Option<Box<RareAttributes>>,
 }
 
 #[cfg(test)]
@@ -160,8 +189,9 @@ mod tests {
         let mut facts = NodeFacts::new("n", Amounts::new(8000, 16_384).with_disk(1000));
         change(&mut facts);
         let mut fleet = Fleet::new();
-        let slot = fleet.put_node(&facts).map_or(super::super::columns::Slot(0), |slot| slot);
-        fleet.row(slot).map(|row| row.limits).unwrap_or_default()
+        let index =
+            fleet.put_node(&facts).map_or(super::super::columns::NodeIndex(0), |index| index);
+        fleet.row(index).map(|row| row.limits).unwrap_or_default()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Amounts of what a node has and an instance wants, and the rounding rules around them.
+//! Amounts of resources, and how they are rounded.
 //!
 //! Integers only. Requests round up, capacity rounds down. No amount may exceed [`Amounts::MAX`],
 //! so that a column of signed 32-bit integers can hold any free amount, also a negative one.
@@ -61,7 +61,7 @@ impl Amounts {
     }
 }
 
-/// How often a resource may be promised, in thousandths: 4000 means four times.
+/// Overcommit ratios in thousandths: 4000 means that four times the capacity may be promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -91,7 +91,7 @@ impl Ratios {
     }
 }
 
-/// What an amount is counted in.
+/// The unit of an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -124,7 +124,7 @@ impl Unit {
 
 /// `part` of `whole` in parts per million, rounded down and held within `0..=PPM`.
 ///
-/// A whole of zero has no share to speak of and counts as fully used.
+/// A whole of zero counts as fully used.
 #[must_use]
 pub fn share_ppm(part: i64, whole: i64) -> u32 {
     if whole <= 0 {
@@ -133,7 +133,7 @@ pub fn share_ppm(part: i64, whole: i64) -> u32 {
     let part = part.clamp(0, whole).unsigned_abs();
     let share = match part.checked_mul(u64::from(PPM)) {
         Some(scaled) => scaled / whole.unsigned_abs(),
-        // Beyond any real amount; the exact way, which is slower.
+        // Beyond any real amount; exact, but slower.
         None => {
             let exact = u128::from(part) * u128::from(PPM) / u128::from(whole.unsigned_abs());
             u64::try_from(exact).unwrap_or(u64::from(PPM))
@@ -142,7 +142,7 @@ pub fn share_ppm(part: i64, whole: i64) -> u32 {
     u32::try_from(share).unwrap_or(PPM)
 }
 
-/// What usage outside our control is charged, in whole units.
+/// What usage outside Berth's control is charged, in whole units.
 ///
 /// The raw sum is charged, not each part: fractions below the margin that rounding capacity down
 /// to whole units left over cost nothing, the rest rounds up. `total` and

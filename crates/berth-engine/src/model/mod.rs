@@ -1,15 +1,19 @@
-//! The vocabulary: what a caller says about nodes, instances, groups and volumes.
+//! The data model: what a caller states about nodes, instances, groups and volumes.
 //!
-//! These are plain data with validation. Nothing here decides anything and nothing here knows how
-//! the fleet stores it.
+//! Plain data with validation. Nothing here makes decisions or depends on how the fleet stores it.
 
 mod amounts;
+mod evidence;
 mod ids;
 mod node;
 mod request;
 mod room;
+#[cfg(feature = "schema")]
+mod schema;
+pub(crate) mod size;
 
 pub use amounts::{Amounts, PPM, Ratios, Unit, charge_for_other, share_ppm};
+pub use evidence::Evidence;
 #[cfg(feature = "schema")]
 pub use ids::UnixSeconds;
 pub use ids::{InstanceId, NodeId, Timestamp};

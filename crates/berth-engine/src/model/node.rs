@@ -1,6 +1,6 @@
 //! What is known of a node, as an agent or an operator states it.
 //!
-//! Facts only: what is used, and by whom, is the fleet's business.
+//! Facts only: what is used, and by which instances, belongs to the fleet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::amounts::{Amounts, Ratios};
 use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
 
-/// Where a node stands in its life.
+/// The lifecycle state of a node.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -32,12 +32,12 @@ pub enum NodeState {
     Draining,
     /// Works in part; takes nothing new unless the policy admits it.
     Degraded,
-    /// Not heard of for too long.
+    /// Its heartbeats have been missing for too long.
     Lost,
 }
 
 impl NodeState {
-    /// The state's name as it stands in data.
+    /// The state's name in serialized data.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ pub enum CapacityType {
 }
 
 impl CapacityType {
-    /// The type's name as it stands in data.
+    /// The type's name in serialized data.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ pub enum LinkState {
     Up,
     /// Does not.
     Down,
-    /// Nobody said.
+    /// Not reported.
     Unknown,
 }
 
@@ -235,7 +235,7 @@ pub struct BootOutcome {
     pub failed: bool,
 }
 
-/// Usage by things nobody placed through us, as raw sums.
+/// Usage by processes that were not placed by Berth, as raw sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -285,10 +285,10 @@ pub struct NodeFacts {
     /// Its name.
     #[cfg_attr(feature = "schema", schema(min_length = 1, value_type = String))]
     pub id: NodeId,
-    /// Where it stands in its life.
+    /// Its lifecycle state.
     #[serde(default)]
     pub state: NodeState,
-    /// When its agent was last heard.
+    /// The time of the last heartbeat.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
     pub heartbeat_at: Timestamp,
@@ -297,7 +297,7 @@ pub struct NodeFacts {
     pub capacity: Option<Amounts>,
     /// Further integer classes it has, such as `gpu`.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, crate::schema::Amount>))]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, super::schema::Amount>))]
     pub extra: BTreeMap<String, u32>,
     /// What the host keeps for itself.
     #[serde(default)]

@@ -10,8 +10,8 @@ use super::amounts::{Amounts, Ratios};
 use super::ids::UnixSeconds;
 use super::ids::{InstanceId, NodeId, Timestamp};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
+use super::size::{Overcommit, Size};
 use crate::affinity::{Rule, Strength, Topology};
-use crate::elastic::{Overcommit, Size};
 
 /// How far an elastic instance may shrink and grow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,19 +28,19 @@ pub struct Elastic {
     /// What grants are multiples of; absent: what the policy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_unit: Option<Size>,
-    /// Whether it is to stay where it is: it is not moved without being told to.
+    /// Whether it opted out of being moved automatically.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays: bool,
     /// How it is charged; the policy says so by its class.
     #[serde(default, skip_serializing_if = "Overcommit::is_none")]
     pub overcommit_permille: Overcommit,
-    /// What it uses, where that is not what is charged; nobody asks for it.
+    /// What it uses, where that differs from what is charged. Not part of a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub using: Option<Size>,
 }
 
 impl Elastic {
-    /// Between these bounds, and nothing else said.
+    /// Only these bounds, and defaults for the rest.
     #[must_use]
     pub const fn new(min: Amounts, max: Amounts) -> Self {
         Self {
@@ -54,16 +54,16 @@ impl Elastic {
         }
     }
 
-    /// These bounds, and what else was said, wide enough for both.
+    /// These bounds widened to include another's, which also decides whether it may be moved.
     #[must_use]
-    pub fn widened(mut self, said: &Self) -> Self {
-        self.min = Size::of(&self.min).least(Size::of(&said.min)).within(self.min);
-        self.max = Size::of(&self.max).most(Size::of(&said.max)).within(self.max);
-        self.stays = said.stays;
+    pub fn widened(mut self, other: &Self) -> Self {
+        self.min = Size::of(&self.min).least(Size::of(&other.min)).within(self.min);
+        self.max = Size::of(&self.max).most(Size::of(&other.max)).within(self.max);
+        self.stays = other.stays;
         self
     }
 
-    /// The least and the most CPU and memory of an instance that has so much.
+    /// The least and the most CPU and memory of an instance that has this size now.
     #[must_use]
     pub fn bounds(&self, has: Size) -> (Size, Size) {
         let max = Size::of(&self.max).each(has, |max, has| if max == 0 { has } else { max });
@@ -103,7 +103,7 @@ pub struct Locality {
     pub near: Vec<Hint>,
     /// On a node with none of these.
     pub far: Vec<Hint>,
-    /// Whether the hints are rules or wishes.
+    /// Whether the hints must hold or are only preferred.
     pub strict: bool,
 }
 
@@ -140,7 +140,7 @@ pub struct InstanceRequest {
     pub resources: Amounts,
     /// Further integer classes it needs, such as `gpu`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, crate::schema::Amount>))]
+    #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, super::schema::Amount>))]
     pub extra: BTreeMap<String, u32>,
     /// How far it may shrink and grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,7 +163,7 @@ pub struct InstanceRequest {
     /// On-demand or spot, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
-    /// Local volumes it must be beside.
+    /// Local volumes, whose home must be the instance's node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
     /// Whether its environment must have secrets.
@@ -178,7 +178,7 @@ pub struct InstanceRequest {
     /// Its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// What the image takes on disk beside the instance's own disk.
+    /// Disk that the image takes in addition to the instance's own disk.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
     pub image_mib: u32,
@@ -191,7 +191,7 @@ pub struct InstanceRequest {
     /// Locality hints.
     #[serde(default, skip_serializing_if = "Locality::is_empty")]
     pub locality: Locality,
-    /// Higher may push out lower, by proposal.
+    /// Scheduling priority; a higher one may preempt a lower one.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i32,
     /// Nodes that already denied this request.
@@ -424,13 +424,13 @@ pub enum InvalidRequest {
         /// Which.
         value: String,
     },
-    /// A group nobody made.
+    /// A group that does not exist.
     #[error("group {group:?} does not exist for this owner; create it first")]
     UnknownGroup {
         /// The group.
         group: String,
     },
-    /// A volume nobody made.
+    /// A volume that does not exist.
     #[error("volume {volume:?} does not exist; create it first")]
     UnknownVolume {
         /// The volume.
@@ -461,7 +461,7 @@ pub struct Group {
     pub owner: Option<String>,
     /// Together or apart.
     pub kind: GroupKind,
-    /// Rule or wish.
+    /// Whether it must hold or is only preferred.
     pub strength: Strength,
     /// Per node, rack or zone.
     pub topology: Topology,

@@ -1,15 +1,13 @@
 //! The arithmetic of one node: what is used, what may be promised, and what one more instance would
-//! need. The filters and the ledger's guards compare through here, so that they cannot disagree.
+//! need. The filters and the ledger's guards both use it, so they cannot disagree.
 //!
-//! Numbers only: it knows no other instance and no rule but room.
+//! Only capacity is compared here; no other rule is known.
 
 use serde::{Deserialize, Serialize};
 
 use super::amounts::{Amounts, Ratios, Unit, charge_for_other};
+use super::evidence::Evidence;
 use super::node::{CpuCapMode, NodeFacts, OtherUsage};
-use super::request::InstanceRequest;
-use crate::filter::Evidence;
-use crate::policy::{CpuRule, Policy};
 
 /// What is used on a node. Sums of claims, so that removing a claim restores them exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -101,11 +99,11 @@ fn after_other(total: u64, system: u64, raw: u64, unit: u64) -> i64 {
 }
 
 fn overcommitted(amount: i64, permille: u32) -> i64 {
-    // A deficit is not multiplied: it is real.
+    // A deficit is not multiplied by the ratio.
     if amount < 0 { amount } else { amount.saturating_mul(i64::from(permille)) / 1000 }
 }
 
-/// What one more instance needs of a node, under a policy.
+/// What one more instance needs on a node, under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Demand {
@@ -121,29 +119,7 @@ pub struct Demand {
     pub minds_mixing: bool,
 }
 
-impl Demand {
-    /// What a request needs under a policy.
-    #[must_use]
-    pub fn new(request: &InstanceRequest, policy: &Policy) -> Self {
-        let wanted = &request.resources;
-        let cpu_room_milli = match policy.filters.cpu {
-            CpuRule::Hard => wanted.cpu_milli,
-            CpuRule::Soft => 0,
-        };
-        let disk = wanted.disk_mib.saturating_add(request.image_mib);
-        // Never above what a lane can hold, so that scan and filter compare the same number.
-        let disk_room_mib = disk.saturating_add(policy.filters.disk_headroom_mib).min(Amounts::MAX);
-        Self {
-            amounts: *wanted,
-            cpu_room_milli,
-            disk_room_mib,
-            capped: request.cpu_capped,
-            minds_mixing: !policy.is_off(crate::filter::CPU_CAP_MIXING),
-        }
-    }
-}
-
-/// What keeps an instance off a node that has everything else: the rule's code, and the numbers.
+/// A lack of capacity: the code of the rule, and the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Lack {
@@ -154,7 +130,7 @@ pub struct Lack {
     pub evidence: Evidence,
 }
 
-/// One node's use and limits: all that a guard on its counters may read.
+/// What is used on a node and its limits: all that a guard on its counters may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Room {
@@ -322,51 +298,4 @@ pub(crate) fn enough(resource: &str, wanted: u32, free: i64, unit: Unit) -> Resu
 
 fn short(resource: &str, wanted: i64, overhead: i64, free: i64, unit: Unit) -> Evidence {
     Evidence::Short { resource: resource.to_owned(), wanted, overhead, free, unit }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::filter::FILTERS;
-
-    #[test]
-    fn every_lack_has_the_code_of_a_filter() {
-        let demand = |capped| Demand {
-            amounts: Amounts::new(1, 1).with_disk(1).with_bandwidth(1),
-            cpu_room_milli: 1,
-            disk_room_mib: 1,
-            capped,
-            minds_mixing: true,
-        };
-        let mut room = Room::of(&NodeFacts::new("n", Amounts::default()));
-        room.instance_limit = 0;
-        let mut codes = Vec::new();
-        let mut note = |room: &Room, capped| {
-            codes.extend(room.first_lack(&demand(capped)).map(|lack| lack.code));
-        };
-        note(&room, false);
-        room.instance_limit = 9;
-        room.cpu_cap_mode = CpuCapMode::Uncapped;
-        note(&room, true);
-        note(&room, false);
-        room.limits.memory = 1000;
-        note(&room, false);
-        room.limits.cpu = 1;
-        note(&room, false);
-        room.limits.disk = 1;
-        note(&room, false);
-        assert_eq!(
-            codes,
-            [
-                "no_capacity_instances",
-                "cpu_cap_no_node",
-                "no_capacity_memory",
-                "no_capacity_cpu",
-                "no_capacity_disk",
-                "no_capacity_bandwidth"
-            ]
-        );
-        codes.extend(class_lack("gpu", 1, 0, 0).map(|lack| lack.code));
-        assert!(codes.iter().all(|code| FILTERS.iter().any(|filter| filter.code == *code)));
-    }
 }

@@ -1,15 +1,13 @@
-//! Batches: instances that are placed together, and see each other while they are.
+//! Batches: instances that are placed together, each taking those before it into account.
 //!
-//! Greedy in the order given; if that fails, the largest first; if that fails too, a bounded exact
-//! search, so that a batch which fits is not refused merely because greedy missed it. Whatever is
-//! tried is claimed in the fleet and taken back, so one batch leaves no trace but its answer.
+//! Greedy in the given order; if that fails, the largest first; if that fails too, a bounded exact
+//! search, so that a batch that fits is not refused only because the greedy pass missed it. All
+//! attempts are claimed in the fleet and released again, so the fleet is unchanged afterwards.
 
-use serde::{Deserialize, Serialize};
-
-use super::engine::{Engine, Picked, PlaceError, Placement, Reuse};
 use super::search::{self, Budget};
-use crate::explain::{Fix, Refusal};
-use crate::fleet::Slot;
+use crate::engine::{Engine, NodeChoice, PlaceError, Placement, Reuse};
+use crate::explain::{Fix, Refusal, SearchEnd};
+use crate::fleet::NodeIndex;
 use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp, Volume};
 
 /// How many of a batch must be placed.
@@ -31,7 +29,7 @@ pub struct Batch {
     pub requests: Vec<InstanceRequest>,
     /// How many must be placed.
     pub mode: BatchMode,
-    /// How many steps the exact search may take: a choice tried, or 64 nodes looked at.
+    /// How many steps the exact search may take: a choice tried, or 64 nodes scanned.
     pub search_budget: u32,
 }
 
@@ -62,43 +60,26 @@ impl Batch {
     }
 }
 
-/// How far the planner had to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum SearchEnd {
-    /// The order given worked.
-    Greedy,
-    /// Largest first worked.
-    LargestFirst,
-    /// The exact search found it.
-    Search,
-    /// Every possibility was ruled out: it does not fit.
-    DoesNotFit,
-    /// The budget ran out first: not found, which does not mean that it does not fit.
-    NotFoundWithinBudget,
-}
-
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Debug)]
 pub struct BatchOutcome {
     /// Where instances go, in the order of the batch; empty when too few could be placed.
     pub placements: Vec<Placement>,
-    /// Instances without a place, explained beside those that have one: one of each class, and for
-    /// a batch of all or none the first.
+    /// Instances that could not be placed, explained with the others placed: one of each class, and
+    /// only the first for an all-or-nothing batch.
     pub refused: Vec<(InstanceId, Refusal)>,
-    /// How far the planner had to go.
+    /// How the search ended.
     pub end: SearchEnd,
 }
 
 /// One way to place a batch: per request, in the order of the batch.
-pub(super) type Assignment = Vec<Option<Picked>>;
+pub(super) type Assignment = Vec<Option<NodeChoice>>;
 
 impl Engine {
     /// Chooses nodes for a batch. Nothing is claimed.
     ///
     /// # Errors
-    /// When a request means nothing. A batch that does not fit is an outcome, not an error.
+    /// When a request is not valid. A batch that does not fit is an outcome, not an error.
     pub fn place_batch(
         &mut self,
         batch: &Batch,
@@ -111,7 +92,7 @@ impl Engine {
             volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect();
         let (assignment, end) = self.assign(batch, now);
         volumes.iter().for_each(|volume| self.fleet.put_volume(volume.clone()));
-        let outcome = self.outcome(batch, &assignment, end, now);
+        let outcome = self.build_outcome(batch, &assignment, end, now);
         volumes.into_iter().for_each(|volume| self.fleet.put_volume(volume));
         Ok(outcome)
     }
@@ -132,50 +113,50 @@ impl Engine {
         let (quorum, count) = (batch.quorum(), batch.requests.len());
         let given: Vec<usize> = (0..count).collect();
         let greedy = self.try_in_order(batch, &given, now);
-        let by_greedy = placed(&greedy);
+        let by_greedy = count_placed(&greedy);
         if by_greedy == count {
             return (greedy, SearchEnd::Greedy);
         }
         let order = largest_first(&batch.requests);
         let sorted = self.try_in_order(batch, &order, now);
-        let (best, end) = if placed(&sorted) > by_greedy {
+        let (best, end) = if count_placed(&sorted) > by_greedy {
             (sorted, SearchEnd::LargestFirst)
         } else {
             (greedy, SearchEnd::Greedy)
         };
-        if placed(&best) >= quorum {
+        if count_placed(&best) >= quorum {
             return (best, end);
         }
         let mut budget = Budget::new(batch.search_budget);
-        match search::exact(self, &batch.requests, &order, quorum, &mut budget, now) {
-            Some(found) => (self.extend(batch, found, now), SearchEnd::Search),
+        match search::search_exact(self, &batch.requests, &order, quorum, &mut budget, now) {
+            Some(found) => (self.place_remaining(batch, found, now), SearchEnd::Search),
             None if budget.is_spent() => (best, SearchEnd::NotFoundWithinBudget),
             None => (best, SearchEnd::DoesNotFit),
         }
     }
 
-    /// Adds to what the search found whatever else fits, and gives every choice its score.
-    fn extend(&mut self, batch: &Batch, found: Assignment, now: Timestamp) -> Assignment {
+    /// Places whatever else fits in addition to what the search found, and scores every choice.
+    fn place_remaining(&mut self, batch: &Batch, found: Assignment, now: Timestamp) -> Assignment {
         let mut assignment = found;
         for (request, picked) in batch.requests.iter().zip(&mut assignment) {
             if let Some(picked) = picked {
-                picked.total = self.total_at(request, picked.slot, now);
-                self.fleet.claim_at(request, picked.slot);
+                picked.total = self.total_at(request, picked.index, now);
+                self.fleet.claim_at(request, picked.index);
             }
         }
         for (request, picked) in batch.requests.iter().zip(&mut assignment) {
             if picked.is_none() {
                 *picked = self.pick(request, now, Reuse::Mask);
                 if let Some(picked) = picked {
-                    self.fleet.claim_at(request, picked.slot);
+                    self.fleet.claim_at(request, picked.index);
                 }
             }
         }
-        self.take_back(&batch.requests, &assignment);
+        self.release_assigned(&batch.requests, &assignment);
         assignment
     }
 
-    /// Places what can be placed, one after the other, each seeing those before it.
+    /// Places what can be placed, one after the other, each taking those before it into account.
     fn try_in_order(&mut self, batch: &Batch, order: &[usize], now: Timestamp) -> Assignment {
         let any_waits = batch.requests.iter().any(search::waits_for_others);
         let mut assignment = vec![None; batch.requests.len()];
@@ -187,7 +168,7 @@ impl Engine {
                 let request = &batch.requests[place];
                 assignment[place] = self.pick(request, now, Reuse::Ranking);
                 if let Some(picked) = assignment[place] {
-                    self.fleet.claim_at(request, picked.slot);
+                    self.fleet.claim_at(request, picked.index);
                     continue;
                 }
                 missing.push(place);
@@ -195,18 +176,22 @@ impl Engine {
                     break;
                 }
             }
-            // Who waits for another of the batch may find it there now.
+            // An instance that waits for another of the batch may find it placed now.
             let retry = any_waits && !missing.is_empty() && missing.len() < before;
             rest = missing;
             if !retry {
                 break;
             }
         }
-        self.take_back(&batch.requests, &assignment);
+        self.release_assigned(&batch.requests, &assignment);
         assignment
     }
 
-    pub(super) fn take_back(&mut self, requests: &[InstanceRequest], assignment: &Assignment) {
+    pub(super) fn release_assigned(
+        &mut self,
+        requests: &[InstanceRequest],
+        assignment: &Assignment,
+    ) {
         for (request, picked) in requests.iter().zip(assignment).rev() {
             if picked.is_some() {
                 self.fleet.release(request.id);
@@ -214,14 +199,14 @@ impl Engine {
         }
     }
 
-    fn outcome(
+    fn build_outcome(
         &mut self,
         batch: &Batch,
         assignment: &Assignment,
         end: SearchEnd,
         now: Timestamp,
     ) -> BatchOutcome {
-        let enough = placed(assignment) >= batch.quorum();
+        let enough = count_placed(assignment) >= batch.quorum();
         let mut placements = Vec::new();
         for (request, picked) in batch.requests.iter().zip(assignment) {
             if let Some(picked) = picked {
@@ -235,7 +220,7 @@ impl Engine {
         BatchOutcome { placements, refused, end }
     }
 
-    /// Explains the instances without a place, with the others of the batch in theirs.
+    /// Explains the instances that could not be placed, with the others of the batch placed.
     fn explain_missing(
         &mut self,
         batch: &Batch,
@@ -243,17 +228,18 @@ impl Engine {
         end: SearchEnd,
         now: Timestamp,
     ) -> Vec<(InstanceId, Refusal)> {
-        let slots: Vec<Option<Slot>> = assignment.iter().map(|p| p.map(|p| p.slot)).collect();
-        for (request, slot) in batch.requests.iter().zip(&slots) {
-            if let Some(slot) = slot {
-                self.fleet.claim_at(request, *slot);
+        let indexes: Vec<Option<NodeIndex>> =
+            assignment.iter().map(|p| p.map(|p| p.index)).collect();
+        for (request, index) in batch.requests.iter().zip(&indexes) {
+            if let Some(index) = index {
+                self.fleet.claim_at(request, *index);
             }
         }
         let mut refused: Vec<(InstanceId, Refusal)> = Vec::new();
         let mut explained: Vec<&InstanceRequest> = Vec::new();
-        for (request, slot) in batch.requests.iter().zip(&slots) {
-            // One explanation per class: a hundred equal ones help nobody.
-            if slot.is_some() || explained.iter().any(|other| other.same_class(request)) {
+        for (request, index) in batch.requests.iter().zip(&indexes) {
+            // One explanation per class: further equal ones add nothing.
+            if index.is_some() || explained.iter().any(|other| other.same_class(request)) {
                 continue;
             }
             // In a batch that stopped at its first failure, later members were never tried.
@@ -263,7 +249,7 @@ impl Engine {
             explained.push(request);
             let mut refusal = self.refusal(request, now);
             refusal.search = Some(end);
-            // To release a member that was never placed is no advice.
+            // Releasing a member that was never placed is no fix.
             let member = |id: &InstanceId| batch.requests.iter().any(|other| other.id == *id);
             refusal.fixes.retain(|fix| match fix {
                 Fix::Free { instances, .. } => !instances.iter().any(member),
@@ -276,12 +262,12 @@ impl Engine {
                 break;
             }
         }
-        self.take_back(&batch.requests, assignment);
+        self.release_assigned(&batch.requests, assignment);
         refused
     }
 }
 
-fn placed(assignment: &Assignment) -> usize {
+fn count_placed(assignment: &Assignment) -> usize {
     assignment.iter().filter(|picked| picked.is_some()).count()
 }
 

@@ -1,30 +1,29 @@
-//! What could be pushed out to make room: a proposal, never an act.
+//! Preemption: which instances could be released to make room. A proposal only.
 //!
-//! Only instances of lower priority are considered, and only room is bought: a node that other
-//! rules remove stays removed. Of all nodes the one is proposed whose victims matter least.
+//! Only instances of lower priority are considered, and only a lack of room is resolved: a node that
+//! other rules remove stays removed. The node whose victims matter least is proposed.
 
 use serde::Serialize;
 
-use super::Ask;
-use super::engine::{Engine, Reuse};
-use crate::filter::{FilterId, Test, judge};
-use crate::fleet::{InstanceRow, NodeRow, Slot};
+use crate::engine::{Engine, Reuse, smallest_release};
+use crate::fleet::InstanceRow;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
+use crate::prepared_request::PreparedRequest;
 
 /// Instances whose release would let a request in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Preemption {
     /// The node.
     pub node: NodeId,
-    /// Whom to release, the least important first.
+    /// Instances to release, the least important first.
     pub victims: Vec<InstanceId>,
     /// The highest priority among them.
     pub highest_priority: i32,
 }
 
 impl Engine {
-    /// The least harmful set of lower-priority instances whose release lets the request in; nothing
-    /// when it fits as things are, means nothing, or when no such set exists.
+    /// The least harmful set of lower-priority instances whose release makes the request fit; `None`
+    /// when it fits already, is not valid, or when no such set exists.
     pub fn propose_preemption(
         &mut self,
         request: &InstanceRequest,
@@ -33,12 +32,12 @@ impl Engine {
         if self.validate(request).is_err() || self.pick(request, now, Reuse::Mask).is_some() {
             return None;
         }
-        let ask = Ask::new(request, &self.policy, &self.fleet, now);
-        let nodes = self.fleet.slots_in_order();
-        let proposals = nodes.filter_map(|(id, slot)| {
-            let row = self.fleet.row(slot)?;
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        let nodes = self.fleet.nodes_in_order();
+        let proposals = nodes.filter_map(|(id, index)| {
+            let row = self.fleet.row(index)?;
             let lower = |victim: &InstanceRow| victim.priority < request.priority;
-            let victims = smallest_release(&ask, slot, row, lower)?;
+            let victims = smallest_release(&prepared, index, row, lower)?;
             let priorities = victims.iter().map(|victim| victim.priority);
             let highest_priority = priorities.max().unwrap_or(i32::MIN);
             let memory: u64 = victims.iter().map(|v| u64::from(v.resources.memory_mib)).sum();
@@ -49,63 +48,4 @@ impl Engine {
         // Nodes come in order of id, and the first of equals is kept.
         proposals.min_by_key(|(harm, _)| *harm).map(|(_, proposal)| proposal)
     }
-}
-
-/// A small set of instances on one node whose release lets the request in; nothing when the node
-/// needs no release, or none helps.
-pub(crate) fn smallest_release<'a>(
-    ask: &Ask<'a>,
-    slot: Slot,
-    row: &NodeRow,
-    may_go: impl Fn(&InstanceRow) -> bool,
-) -> Option<Vec<&'a InstanceRow>> {
-    let lacks_room = |row: &NodeRow| fails(ask, slot, row, true);
-    if fails(ask, slot, row, false) || !lacks_room(row) {
-        return None;
-    }
-    let here = row.instances.iter().filter_map(|&number| ask.fleet.instance_at(number));
-    // Whom the request must be with stays, or the room would be of no use to it.
-    let may_go = |instance: &&InstanceRow| may_go(instance) && !is_company(ask, instance);
-    let mut victims: Vec<&InstanceRow> = here.filter(may_go).collect();
-    victims.sort_by_key(|v| (v.priority, std::cmp::Reverse(v.resources.memory_mib), v.id));
-    let mut hypothetical = row.clone();
-    let mut released: Vec<&InstanceRow> = Vec::new();
-    for victim in victims {
-        hypothetical.uncharge(victim);
-        released.push(victim);
-        if !lacks_room(&hypothetical) {
-            return Some(without_spares(row, released, &lacks_room));
-        }
-    }
-    None
-}
-
-/// Whether an instance is one that the request must be with.
-fn is_company(ask: &Ask<'_>, instance: &InstanceRow) -> bool {
-    let mut rules = ask.hard.iter().filter(|rule| rule.wants_company());
-    rules.any(|rule| rule.may_count(ask.fleet, ask.owner, instance))
-}
-
-/// Drops every instance whose release turns out not to be needed, the most important first.
-fn without_spares<'a>(
-    row: &NodeRow,
-    mut released: Vec<&'a InstanceRow>,
-    lacks_room: &dyn Fn(&NodeRow) -> bool,
-) -> Vec<&'a InstanceRow> {
-    for spare in (0..released.len()).rev() {
-        let mut hypothetical = row.clone();
-        let others = released.iter().enumerate().filter(|(place, _)| *place != spare);
-        others.for_each(|(_, victim)| hypothetical.uncharge(victim));
-        if !lacks_room(&hypothetical) {
-            released.remove(spare);
-        }
-    }
-    released
-}
-
-/// Whether any filter of room, or any other filter, keeps the request off the node.
-fn fails(ask: &Ask<'_>, slot: Slot, row: &NodeRow, of_room: bool) -> bool {
-    FilterId::all().any(|id| {
-        matches!(id.filter().test, Test::Load(_)) == of_room && judge(id, ask, slot, row).is_err()
-    })
 }

@@ -1,18 +1,19 @@
 //! The exact search behind a batch: depth first over instances and nodes, within a budget.
 //!
-//! It claims and releases in the fleet as it goes, so feasibility is the one function again. Two
-//! kinds of repetition are cut: equal instances are placed in order of node, and of nodes that no
-//! instance of the batch can tell apart only the first is tried. Neither loses a solution.
+//! It claims and releases in the fleet as it goes, so feasibility is checked by the same function as
+//! elsewhere. Two kinds of repetition are pruned: equal instances are placed in order of node, and of
+//! nodes that are equal for every instance of the batch only the first is tried. Neither loses a
+//! solution.
 
 use rustc_hash::FxHashSet;
 
 use super::batch::Assignment;
-use super::engine::{Engine, Picked};
 use crate::affinity::{Operator, Subject};
-use crate::fleet::{Bits, LANES, Slot};
+use crate::engine::{Engine, NodeChoice};
+use crate::fleet::{Bits, LANES, NodeIndex};
 use crate::model::{Hint, InstanceRequest, Timestamp};
 
-/// Steps that may still be taken: a choice tried, or 64 nodes looked at.
+/// Steps that may still be taken: a choice tried, or 64 nodes scanned.
 pub(super) struct Budget {
     left: u32,
     spent: bool,
@@ -23,7 +24,7 @@ impl Budget {
         Self { left: steps, spent: false }
     }
 
-    /// Whether the search ended for want of budget.
+    /// Whether the search ended because the budget ran out.
     pub(super) const fn is_spent(&self) -> bool {
         self.spent
     }
@@ -51,7 +52,7 @@ struct Search<'a> {
 }
 
 /// Looks for a way to place at least `quorum` of the requests.
-pub(super) fn exact(
+pub(super) fn search_exact(
     engine: &mut Engine,
     requests: &[InstanceRequest],
     order: &[usize],
@@ -59,14 +60,14 @@ pub(super) fn exact(
     budget: &mut Budget,
     now: Timestamp,
 ) -> Option<Assignment> {
-    let classes = classes(engine, requests);
-    let possible = without_hopeless(engine, requests, &classes, order, now);
+    let classes = request_classes(engine, requests);
+    let possible = drop_impossible(engine, requests, &classes, order, now);
     if possible.len() < quorum {
         return None;
     }
     let search = Search {
         requests,
-        admitted: admitted(engine, requests, &classes),
+        admitted: admitting_nodes(engine, requests, &classes),
         classes,
         quorum,
         now,
@@ -75,7 +76,7 @@ pub(super) fn exact(
     };
     let mut assignment = vec![None; requests.len()];
     let found = search.descend(engine, &possible, &mut assignment, budget);
-    engine.take_back(requests, &assignment);
+    engine.release_assigned(requests, &assignment);
     found.then_some(assignment)
 }
 
@@ -140,18 +141,18 @@ impl Search<'_> {
         }
         let floor = self.floor(engine, place, assignment);
         let mut kinds: FxHashSet<Vec<i64>> = FxHashSet::default();
-        for slot in candidates {
-            if engine.fleet.columns().rank.get(slot) < floor {
+        for index in candidates {
+            if engine.fleet.columns().rank.get(index) < floor {
                 continue;
             }
-            if !self.has_rules && !kinds.insert(self.kind(engine, slot)) {
+            if !self.has_rules && !kinds.insert(self.node_kind(engine, index)) {
                 continue;
             }
             if !budget.spend(1) {
                 return false;
             }
-            engine.fleet.claim_at(request, slot);
-            assignment[place] = Some(Picked { slot, total: 0 });
+            engine.fleet.claim_at(request, index);
+            assignment[place] = Some(NodeChoice { index, total: 0 });
             if self.descend(engine, others, assignment, budget) {
                 return true;
             }
@@ -169,13 +170,13 @@ impl Search<'_> {
         }
         let equals = assignment.iter().zip(&self.classes);
         let placed = equals.filter(|(_, class)| **class == self.classes[place]);
-        let ranks = placed.filter_map(|(picked, _)| picked.map(|p| p.slot));
-        ranks.map(|slot| engine.fleet.columns().rank.get(slot)).max().unwrap_or(0)
+        let ranks = placed.filter_map(|(picked, _)| picked.map(|p| p.index));
+        ranks.map(|index| engine.fleet.columns().rank.get(index)).max().unwrap_or(0)
     }
 
     /// What the batch can tell a node by: room of every kind, and which requests its facts admit.
-    fn kind(&self, engine: &Engine, slot: Slot) -> Vec<i64> {
-        let Some(row) = engine.fleet.row(slot) else { return Vec::new() };
+    fn node_kind(&self, engine: &Engine, index: NodeIndex) -> Vec<i64> {
+        let Some(row) = engine.fleet.row(index) else { return Vec::new() };
         let mut kind = vec![
             row.limits.cpu - row.used.cpu,
             row.memory_room(),
@@ -190,14 +191,14 @@ impl Search<'_> {
         for class in &row.extra {
             kind.extend([i64::from(class.name.number()), i64::from(class.limit) - class.used]);
         }
-        kind.extend(self.admitted.iter().map(|nodes| i64::from(nodes.get(slot))));
+        kind.extend(self.admitted.iter().map(|nodes| i64::from(nodes.get(index))));
         kind
     }
 }
 
 /// The requests, in order, that have a node at all: what has none in an empty batch has none in a
 /// fuller one, unless it waits for another member.
-fn without_hopeless(
+fn drop_impossible(
     engine: &mut Engine,
     requests: &[InstanceRequest],
     classes: &[usize],
@@ -213,20 +214,20 @@ fn without_hopeless(
 }
 
 /// For each class, the nodes whose facts admit it: they do not change while the search runs.
-fn admitted(engine: &Engine, requests: &[InstanceRequest], classes: &[usize]) -> Vec<Bits> {
+fn admitting_nodes(engine: &Engine, requests: &[InstanceRequest], classes: &[usize]) -> Vec<Bits> {
     let fleet = &engine.fleet;
     let firsts = (0..requests.len()).filter(|place| classes[*place] == *place);
     let of_class = |place: usize| {
         let request = &requests[place];
         let mut nodes = Bits::default();
         nodes.grow(fleet.columns().present.words().len());
-        for slot in fleet.columns().present.slots() {
-            let Some(row) = fleet.row(slot) else { continue };
+        for index in fleet.columns().present.indexes() {
+            let Some(row) = fleet.row(index) else { continue };
             let mut volumes = request.volumes.iter().filter_map(|id| fleet.volume(id));
             let admits = crate::filter::passes_static_tests(row, request, &engine.policy)
                 && !request.excluded_nodes.contains(&row.id)
                 && volumes.all(|volume| volume.home == row.id);
-            nodes.set(slot, admits);
+            nodes.set(index, admits);
         }
         nodes
     };
@@ -234,7 +235,7 @@ fn admitted(engine: &Engine, requests: &[InstanceRequest], classes: &[usize]) ->
 }
 
 /// For each request, the first of its class.
-fn classes(engine: &Engine, requests: &[InstanceRequest]) -> Vec<usize> {
+fn request_classes(engine: &Engine, requests: &[InstanceRequest]) -> Vec<usize> {
     // A rule that names an instance tells equal ones apart.
     if requests.iter().any(names_instances) || engine.fleet.index().has_rules_on_instances() {
         return (0..requests.len()).collect();
@@ -259,8 +260,8 @@ pub(super) fn waits_for_others(request: &InstanceRequest) -> bool {
         || (request.locality.strict && !request.locality.near.is_empty())
 }
 
-/// Whether what fits depends on who comes first: one waits for another, or looks at others who do
-/// not look back, or needs room beside what it is charged.
+/// Whether the order of placement matters: one instance waits for another, has one-sided rules about
+/// others, or needs more room than it is charged.
 fn order_matters(requests: &[InstanceRequest]) -> bool {
     let first_image = requests.first().map_or(0, |request| request.image_mib);
     requests.iter().any(|request| {

@@ -2,25 +2,45 @@
 //!
 //! A policy is read from TOML or JSON, checked key by key, and never changed afterwards.
 
-mod builtin;
-mod document;
-mod example;
-mod reference;
-mod settings;
+#[cfg(feature = "schema")]
+mod schema;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::elastic::ElasticSettings;
-use crate::filter::FilterId;
 use crate::model::{Amounts, CapacityType, PPM};
-use crate::score::{DenseValue, Kind, LoadValue, SCORERS, ScorerId, Sparse};
 
-pub use builtin::BUILTIN_NAMES;
-pub use document::PolicyError;
-pub(crate) use example::{Example, Stage};
-pub use reference::reference;
+/// The filters that a policy may switch off, in the order of the filters.
+pub const OPTIONAL_FILTERS: [&str; 12] = [
+    "heartbeat-fresh",
+    "kvm",
+    "scratch-disk",
+    "overlay-healthy",
+    "not-reserved",
+    "not-headnode",
+    "not-sick",
+    "no-reboot-soon",
+    "not-virtual",
+    "traits",
+    "overprovision-ratios",
+    "cpu-cap-mixing",
+];
+
+/// A filter's position in the order of filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilterId(pub(crate) u8);
+
+impl FilterId {
+    pub(crate) fn bit(self) -> u64 {
+        1 << self.0
+    }
+}
+
+/// A scorer's position in the list of scorers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScorerId(pub(crate) u8);
 
 /// How a node's terms become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -39,10 +59,10 @@ pub enum Combine {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CpuRule {
-    /// It only lowers the score.
+    /// No, it only lowers the score.
     #[default]
     Soft,
-    /// It removes the node.
+    /// Yes.
     Hard,
 }
 
@@ -51,22 +71,22 @@ pub enum CpuRule {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TraitRule {
-    /// The same set of names: special nodes are kept for those who ask for them.
+    /// The same set of names: special nodes are reserved for requests that name their traits.
     #[default]
     Exact,
-    /// The node has at least what is asked for.
+    /// The node has at least the requested traits.
     Subset,
 }
 
-/// What a planned reboot that was missed means.
+/// How a planned reboot that was missed counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissedReboot {
-    /// Nothing.
+    /// It is ignored.
     #[default]
     Ignore,
-    /// That it comes soonest of all.
+    /// It counts as the soonest of all.
     Soonest,
 }
 
@@ -88,7 +108,7 @@ pub struct FilterSettings {
     /// Packet loss on the overlay that is still healthy.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1000000))]
     pub max_overlay_loss_ppm: u32,
-    /// Disk to be left beside what a request asks for.
+    /// Disk that must stay free in addition to what a request asks for.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1073741824))]
     pub disk_headroom_mib: u32,
     /// How long two failed boots in a row keep a node out.
@@ -100,7 +120,7 @@ pub struct FilterSettings {
     /// How traits must agree.
     pub traits: TraitRule,
     /// Optional filters that are switched off, by name.
-    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::filters_off))]
+    #[cfg_attr(feature = "schema", schema(schema_with = schema::filters_off))]
     pub off: Vec<String>,
 }
 
@@ -203,17 +223,6 @@ impl fmt::Display for PolicyHash {
     }
 }
 
-/// The weighted scorers by kind, so that hot paths need not look for theirs.
-#[derive(Clone, Default)]
-struct Compiled {
-    load: Vec<(LoadValue, u32)>,
-    sparse: Vec<(Sparse, u32)>,
-    dense: Vec<(DenseValue, u32)>,
-    spread_racks: u32,
-    counts_owners: bool,
-    is_columnar: bool,
-}
-
 /// Filters, weights and limits.
 #[derive(Clone)]
 pub struct Policy {
@@ -231,9 +240,9 @@ pub struct Policy {
     pub(crate) elastic: ElasticSettings,
     /// The hash of all of this.
     pub(crate) hash: PolicyHash,
-    weights: Vec<(ScorerId, u32)>,
-    compiled: Compiled,
-    off: u64,
+    pub(crate) weights: Vec<(ScorerId, u32)>,
+    /// One bit for each filter that is switched off.
+    pub(crate) off: u64,
 }
 
 impl Policy {
@@ -289,48 +298,10 @@ impl Policy {
         self.weights.iter().copied()
     }
 
-    /// The weight of one scorer in thousandths; zero when it is not used.
-    #[must_use]
-    pub fn weight(&self, scorer: &str) -> u32 {
-        let used = self.weights.iter().find(|(id, _)| id.scorer().name == scorer);
-        used.map_or(0, |(_, weight)| *weight)
-    }
-
-    /// The weight that whole racks are repaired by.
-    pub(crate) const fn weight_of_spread_racks(&self) -> u32 {
-        self.compiled.spread_racks
-    }
-
-    /// Whether an owner's instances count beyond their workload.
-    pub(crate) const fn counts_owners(&self) -> bool {
-        self.compiled.counts_owners
-    }
-
-    /// The scorers of what is used on a node.
-    pub(crate) fn load_scorers(&self) -> &[(LoadValue, u32)] {
-        &self.compiled.load
-    }
-
-    /// The scorers of who else is there.
-    pub(crate) fn sparse_scorers(&self) -> &[(Sparse, u32)] {
-        &self.compiled.sparse
-    }
-
     /// Whether a filter is switched off.
     #[must_use]
     pub fn is_off(&self, id: FilterId) -> bool {
         self.off & id.bit() != 0
-    }
-
-    /// The scorers of a node's usage and the request together.
-    pub(crate) fn dense_scorers(&self) -> &[(DenseValue, u32)] {
-        &self.compiled.dense
-    }
-
-    /// Whether totals can be scanned from columns: a plain sum of terms, none of which compares
-    /// the survivors with each other.
-    pub(crate) const fn is_columnar(&self) -> bool {
-        self.compiled.is_columnar
     }
 
     /// The greatest total a node can have.
@@ -341,36 +312,9 @@ impl Policy {
             Combine::Product => i64::from(PPM),
         }
     }
-
-    /// How many scorers there are to choose from.
-    #[must_use]
-    pub const fn scorer_count() -> usize {
-        SCORERS.len()
-    }
 }
 
-impl Compiled {
-    fn new(weights: &[(ScorerId, u32)], combine: Combine) -> Self {
-        let mut compiled = Self { is_columnar: combine == Combine::Sum, ..Self::default() };
-        for &(id, weight) in weights {
-            match id.scorer().kind {
-                Kind::Load(value) => compiled.load.push((value, weight)),
-                Kind::Sparse(sparse) => compiled.sparse.push((sparse, weight)),
-                Kind::Facts(_) | Kind::Zone(_) => {}
-                Kind::Dense(value) => compiled.dense.push((value, weight)),
-                Kind::Relative(_) => compiled.is_columnar = false,
-            }
-            match id.scorer().name {
-                "spread-racks" => compiled.spread_racks = weight,
-                "fewest-of-owner" => compiled.counts_owners = true,
-                _ => {}
-            }
-        }
-        compiled
-    }
-}
-
-// What is compiled follows from the rest, and functions have no useful form in a message.
+// The hash identifies the content.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("hash", &self.hash).finish()

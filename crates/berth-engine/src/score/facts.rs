@@ -1,10 +1,11 @@
-//! Scores of what a node is: its platform, calendar, hardware, reliability and price.
+//! Scores by a node's facts: its platform, calendar, hardware, reliability and price.
 
 use super::scale::{Scale, between, counted_reboot};
-use super::{Kind, Scorer};
+use super::{Scorer, ScorerKind};
+use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
 use crate::model::{BootOutcome, CapacityType, PPM, Platform, PlatformVersion, Timestamp};
-use crate::policy::{Policy, Stage};
+use crate::policy::Policy;
 
 /// Failures fade in steps of this many seconds, so that a node's score changes at known times.
 const FADE_STEP_S: i64 = 60;
@@ -17,14 +18,14 @@ pub(super) static RECENT_FAILURES: Scorer = Scorer {
     about: "avoids nodes where boots failed lately",
     notes: "fades in steps of 60 seconds and in straight lines between two halvings, forgets a failure after ten half-lives, and sees the eight newest boots",
     settings: &["options.failure_half_life_s"],
-    example: |stage| {
+    example: |setup| {
         for (node, ago) in [("a", 0), ("b", 3600), ("c", 36_000)] {
-            let at = Stage::NOW.plus(-ago);
-            stage.node(node, |facts| facts.boots = vec![BootOutcome { at, failed: true }]);
+            let at = ExampleSetup::NOW.plus(-ago);
+            setup.node(node, |facts| facts.boots = vec![BootOutcome { at, failed: true }]);
         }
     },
     formula: "1 / (1 + failed boots), each fading by half every failure_half_life_s",
-    kind: Kind::Facts(recent_failures),
+    kind: ScorerKind::Facts(recent_failures),
 };
 
 fn recent_failures(row: &NodeRow, _: &Scale, policy: &Policy, now: Timestamp) -> u32 {
@@ -64,15 +65,15 @@ pub(super) static NEWEST_PLATFORM: Scorer = Scorer {
     about: "favours nodes with a newer platform",
     notes: "1 if all nodes are alike, or none has a platform",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         let version = PlatformVersion::new(7, 0);
         for (node, days) in [("a", 100), ("b", 25), ("c", 0)] {
-            let built_at = Stage::NOW.plus(-days * Timestamp::DAY);
-            stage.node(node, |facts| facts.platform = Some(Platform { version, built_at }));
+            let built_at = ExampleSetup::NOW.plus(-days * Timestamp::DAY);
+            setup.node(node, |facts| facts.platform = Some(Platform { version, built_at }));
         }
     },
     formula: "(built - oldest) / (newest - oldest) over the fleet; unknown platform: 0",
-    kind: Kind::Facts(newest_platform),
+    kind: ScorerKind::Facts(newest_platform),
 };
 
 fn newest_platform(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
@@ -88,14 +89,14 @@ pub(super) static NEXT_REBOOT: Scorer = Scorer {
     about: "favours nodes that will not reboot soon",
     notes: "a date before the last boot is ignored: that reboot has happened",
     settings: &["options.missed_reboot"],
-    example: |stage| {
+    example: |setup| {
         for (node, days) in [("b", 20), ("c", 3)] {
-            let at = Stage::NOW.plus(days * Timestamp::DAY);
-            stage.node(node, |facts| facts.next_reboot = Some(at));
+            let at = ExampleSetup::NOW.plus(days * Timestamp::DAY);
+            setup.node(node, |facts| facts.next_reboot = Some(at));
         }
     },
     formula: "linear over 7-day buckets of planned reboots: none or past first, soonest last",
-    kind: Kind::Facts(next_reboot),
+    kind: ScorerKind::Facts(next_reboot),
 };
 
 fn next_reboot(row: &NodeRow, scale: &Scale, policy: &Policy, now: Timestamp) -> u32 {
@@ -107,13 +108,13 @@ pub(super) static HARDWARE_CLASS: Scorer = Scorer {
     about: "favours better hardware",
     notes: "1 if all nodes are alike",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         for (node, class) in [("a", 0), ("b", 1), ("c", 4)] {
-            stage.node(node, |facts| facts.hardware_class = class);
+            setup.node(node, |facts| facts.hardware_class = class);
         }
     },
     formula: "(class - lowest) / (highest - lowest) over the fleet",
-    kind: Kind::Facts(hardware_class),
+    kind: ScorerKind::Facts(hardware_class),
 };
 
 fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32 {
@@ -121,25 +122,24 @@ fn hardware_class(row: &NodeRow, scale: &Scale, _: &Policy, _: Timestamp) -> u32
     between(i64::from(row.hardware_class), i64::from(lowest), i64::from(highest))
 }
 
-pub(super) static CAPACITY_PREFERENCE: Scorer =
-    Scorer {
-        name: "capacity-preference",
-        about: "favours on-demand or spot nodes",
-        notes: "",
-        settings: &["options.prefer_capacity"],
-        example: |stage| stage.node("a", |facts| facts.capacity_type = CapacityType::Spot),
-        formula: "1 on the capacity type that prefer_capacity names, else 0",
-        kind: Kind::Facts(|row, _, policy, _| {
-            if row.capacity_type == policy.options.prefer_capacity { PPM } else { 0 }
-        }),
-    };
+pub(super) static CAPACITY_PREFERENCE: Scorer = Scorer {
+    name: "capacity-preference",
+    about: "favours on-demand or spot nodes",
+    notes: "",
+    settings: &["options.prefer_capacity"],
+    example: |setup| setup.node("a", |facts| facts.capacity_type = CapacityType::Spot),
+    formula: "1 on the capacity type that prefer_capacity names, else 0",
+    kind: ScorerKind::Facts(|row, _, policy, _| {
+        if row.capacity_type == policy.options.prefer_capacity { PPM } else { 0 }
+    }),
+};
 
 pub(super) static RESERVOIR: Scorer = Scorer {
     name: "reservoir",
     about: "keeps some nodes for when nothing else is left",
     notes: "",
     settings: &[],
-    example: |stage| stage.node("a", |facts| facts.reservoir = true),
+    example: |setup| setup.node("a", |facts| facts.reservoir = true),
     formula: "0 on nodes kept for when nothing else is left, else 1",
-    kind: Kind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
+    kind: ScorerKind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
 };

@@ -1,20 +1,20 @@
-//! Scores of what is used on a node, before the instance comes.
+//! Scores by what is used on a node before the instance is placed.
 
 use super::scale::Scale;
-use super::{Kind, Scorer};
+use super::{Scorer, ScorerKind};
 use crate::fleet::NodeRow;
 use crate::model::{Amounts, PPM, share_ppm};
-use crate::plan::Ask;
 use crate::policy::Policy;
+use crate::prepared_request::PreparedRequest;
 
 pub(super) static CPU_PRESSURE: Scorer = Scorer {
     name: "cpu-pressure",
     about: "favours nodes with CPU to spare",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.cpu_milli = 8000),
+    example: |setup| setup.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "1 - min(1, used / allocatable), allocatable with overcommit",
-    kind: Kind::Load(|row, _, _| PPM - cpu_share(row)),
+    kind: ScorerKind::Load(|row, _, _| PPM - cpu_share(row)),
 };
 
 pub(super) static CPU_PACK: Scorer = Scorer {
@@ -22,9 +22,9 @@ pub(super) static CPU_PACK: Scorer = Scorer {
     about: "fills nodes by CPU, so that others stay empty",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.cpu_milli = 8000),
+    example: |setup| setup.place("a", |request| request.resources.cpu_milli = 8000),
     formula: "min(1, used / allocatable), allocatable with overcommit",
-    kind: Kind::Load(|row, _, _| cpu_share(row)),
+    kind: ScorerKind::Load(|row, _, _| cpu_share(row)),
 };
 
 pub(super) static MEMORY_PACK: Scorer = Scorer {
@@ -32,9 +32,9 @@ pub(super) static MEMORY_PACK: Scorer = Scorer {
     about: "fills nodes by memory, so that others stay empty",
     notes: "the hypervisor's overhead counts as used",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 4032),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 4032),
     formula: "used / allocatable memory: fuller nodes first",
-    kind: Kind::Load(|row, _, _| memory_share(row)),
+    kind: ScorerKind::Load(|row, _, _| memory_share(row)),
 };
 
 pub(super) static MEMORY_SPREAD: Scorer = Scorer {
@@ -42,9 +42,9 @@ pub(super) static MEMORY_SPREAD: Scorer = Scorer {
     about: "evens out memory over nodes",
     notes: "the hypervisor's overhead counts as used",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 4032),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 4032),
     formula: "1 - used / allocatable memory: emptier nodes first",
-    kind: Kind::Load(|row, _, _| PPM - memory_share(row)),
+    kind: ScorerKind::Load(|row, _, _| PPM - memory_share(row)),
 };
 
 pub(super) static DISK_PACK: Scorer = Scorer {
@@ -52,9 +52,9 @@ pub(super) static DISK_PACK: Scorer = Scorer {
     about: "fills nodes by disk, so that others stay empty",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.disk_mib = 16_384),
+    example: |setup| setup.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "used / allocatable disk: fuller nodes first",
-    kind: Kind::Load(|row, _, _| disk_share(row)),
+    kind: ScorerKind::Load(|row, _, _| disk_share(row)),
 };
 
 pub(super) static DISK_SPREAD: Scorer = Scorer {
@@ -62,9 +62,9 @@ pub(super) static DISK_SPREAD: Scorer = Scorer {
     about: "evens out disk over nodes",
     notes: "",
     settings: &[],
-    example: |stage| stage.place("a", |request| request.resources.disk_mib = 16_384),
+    example: |setup| setup.place("a", |request| request.resources.disk_mib = 16_384),
     formula: "1 - used / allocatable disk: emptier nodes first",
-    kind: Kind::Load(|row, _, _| PPM - disk_share(row)),
+    kind: ScorerKind::Load(|row, _, _| PPM - disk_share(row)),
 };
 
 fn cpu_share(row: &NodeRow) -> u32 {
@@ -84,17 +84,17 @@ pub(super) static TENT: Scorer = Scorer {
     about: "fills nodes up to a point and not beyond, the larger ones first",
     notes: "",
     settings: &["options.tent.idle_ppm", "options.tent.full_ppm", "options.tent.peak_ppm"],
-    example: |stage| {
-        stage.place("a", |request| {
+    example: |setup| {
+        setup.place("a", |request| {
             request.resources = Amounts::new(25_600, 13_044).with_disk(1);
         });
-        stage.node("c", |facts| {
+        setup.node("c", |facts| {
             facts.capacity = Some(Amounts::new(4000, 8192).with_disk(65_536).with_bandwidth(1000));
         });
     },
     formula: "least of CPU and memory: rises from tent.idle to 1 at tent.peak of use, falls to \
               tent.full; times size / largest node",
-    kind: Kind::Load(tent),
+    kind: ScorerKind::Load(tent),
 };
 
 fn tent(row: &NodeRow, scale: &Scale, policy: &Policy) -> u32 {
@@ -122,20 +122,20 @@ pub(super) static FRAGMENTATION: Scorer = Scorer {
     about: "avoids leaving scraps that no usual instance fits",
     notes: "the request is part of the formula, so a scan adds it node by node",
     settings: &["options.shapes"],
-    example: |stage| stage.place("a", |request| request.resources.memory_mib = 12_000),
+    example: |setup| setup.place("a", |request| request.resources.memory_mib = 12_000),
     formula: "(1 + stranded before - stranded after) / 2, stranded: mean over recurring shapes of \
               the free share of nodes that they do not fit",
-    kind: Kind::Dense(fragmentation),
+    kind: ScorerKind::Dense(fragmentation),
 };
 
-fn fragmentation(ask: &Ask<'_>, row: &NodeRow) -> u32 {
+fn fragmentation(prepared: &PreparedRequest<'_>, row: &NodeRow) -> u32 {
     let cpu = row.limits.cpu - row.used.cpu;
     let memory = row.memory_room();
-    let wanted = ask.request.resources;
+    let wanted = prepared.request.resources;
     let overhead = i64::from(row.vmm_overhead_mib);
     let cpu_after = cpu - i64::from(wanted.cpu_milli);
     let memory_after = memory - i64::from(wanted.memory_mib) - overhead;
-    let shapes = &ask.policy.options.shapes;
+    let shapes = &prepared.policy.options.shapes;
     let before = stranded(row, shapes, cpu, memory);
     let after = stranded(row, shapes, cpu_after, memory_after);
     (PPM + before - after.min(PPM)) / 2

@@ -3,7 +3,7 @@
 //! A scorer returns `0..=1_000_000` for a node; a policy weighs it; the weighted terms add up (or,
 //! by policy, multiply). Integers only, equal inputs give equal scores, and a scorer never removes
 //! a node. Scores that compare nodes compare them with the whole fleet, not with the survivors of
-//! the filters, so that a node's term does not depend on who else was filtered out; the few that
+//! the filters, so that a node's term does not depend on which others were filtered out; the few that
 //! rank survivors, as Triton does, are marked `Relative` and cost a slower path.
 
 mod facts;
@@ -11,35 +11,40 @@ mod load;
 mod neighbours;
 mod relative;
 mod scale;
+mod weighted;
 
-use crate::fleet::{Lanes, NodeRow, Slot};
+use crate::example::Example;
+use crate::fleet::{Lanes, NodeIndex, NodeRow};
 use crate::model::{PPM, Timestamp};
-use crate::plan::Ask;
-use crate::policy::{Combine, Example, Policy};
+use crate::policy::{Combine, Policy};
+use crate::prepared_request::PreparedRequest;
 
 pub(crate) use facts::next_failure_step;
 pub(crate) use neighbours::rack_value;
 pub(crate) use scale::Scale;
+pub(crate) use weighted::WeightedScorers;
 
-/// What a scorer looks at, and so when it must be asked again.
+pub use crate::policy::ScorerId;
+
+/// What a scorer depends on, and so when its value must be recomputed.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ScorerKind {
     /// The node's facts, the fleet's spans and the time.
     Facts(fn(&NodeRow, &Scale, &Policy, Timestamp) -> u32),
     /// What is used on the node.
     Load(LoadValue),
-    /// Where others are: most nodes have the same value, and the exceptions can be listed.
+    /// Where other instances are: most nodes have the default value, and the exceptions are listed.
     Sparse(Sparse),
     /// The node's zone.
-    Zone(fn(&Ask<'_>, u32) -> u32),
+    Zone(fn(&PreparedRequest<'_>, u32) -> u32),
     /// The node's usage together with the request.
     Dense(DenseValue),
     /// All nodes that passed the filters, together.
-    Relative(fn(&Ask<'_>, &[Slot]) -> Vec<u32>),
+    Relative(fn(&PreparedRequest<'_>, &[NodeIndex]) -> Vec<u32>),
 }
 
 /// The value of a node by its usage and the request together.
-pub(crate) type DenseValue = fn(&Ask<'_>, &NodeRow) -> u32;
+pub(crate) type DenseValue = fn(&PreparedRequest<'_>, &NodeRow) -> u32;
 
 /// The value of a node by what is used on it.
 pub(crate) type LoadValue = fn(&NodeRow, &Scale, &Policy) -> u32;
@@ -48,15 +53,15 @@ pub(crate) type LoadValue = fn(&NodeRow, &Scale, &Policy) -> u32;
 #[derive(Clone, Copy)]
 pub(crate) struct Sparse {
     /// The value of one node.
-    pub(crate) value: fn(&Ask<'_>, Slot) -> u32,
-    /// The value of every node that is not listed.
-    pub(crate) rest: fn(&Ask<'_>) -> u32,
-    /// Lists every node whose value differs from the rest.
-    pub(crate) exceptions: fn(&Ask<'_>, &mut Exceptions<'_>),
+    pub(crate) value: fn(&PreparedRequest<'_>, NodeIndex) -> u32,
+    /// The value of every node that is not an exception.
+    pub(crate) default: fn(&PreparedRequest<'_>) -> u32,
+    /// Lists every node whose value differs from the default.
+    pub(crate) exceptions: fn(&PreparedRequest<'_>, &mut Exceptions<'_>),
 }
 
-/// Takes nodes with what is to be added to their totals. A node that is listed twice is changed
-/// from one value to the next: first as one of its rack, say, then on its own.
+/// Collects exceptions and what they add to the totals. A node that is listed twice changes from one
+/// value to the next: first as part of its rack, for example, then on its own.
 pub(crate) struct Exceptions<'a> {
     weight_permille: u32,
     changes: &'a mut Vec<(Lanes, i32)>,
@@ -67,7 +72,7 @@ impl<'a> Exceptions<'a> {
         Self { weight_permille, changes }
     }
 
-    /// Some nodes of one block have another value.
+    /// Lists nodes of one block that have another value.
     pub(crate) fn list(&mut self, nodes: Lanes, from: u32, to: u32) {
         let delta = term(to, self.weight_permille) - term(from, self.weight_permille);
         if delta != 0 {
@@ -76,7 +81,7 @@ impl<'a> Exceptions<'a> {
     }
 }
 
-/// One way of judging a node.
+/// A scorer.
 pub struct Scorer {
     /// Its stable name.
     pub name: &'static str,
@@ -90,12 +95,8 @@ pub struct Scorer {
     pub settings: &'static [&'static str],
     /// A fleet in which it tells nodes apart, for the reference.
     pub(crate) example: Example,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ScorerKind,
 }
-
-/// A scorer's place in the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScorerId(pub(crate) u8);
 
 impl ScorerId {
     /// The scorer itself.
@@ -155,7 +156,7 @@ pub(crate) fn term(value: u32, weight_permille: u32) -> i32 {
 pub(crate) fn fact_points(row: &NodeRow, scale: &Scale, policy: &Policy, now: Timestamp) -> i32 {
     let mut total = 0;
     for (id, weight) in policy.weights() {
-        if let Kind::Facts(value) = id.scorer().kind {
+        if let ScorerKind::Facts(value) = id.scorer().kind {
             total += term(value(row, scale, policy, now), weight);
         }
     }
@@ -163,67 +164,88 @@ pub(crate) fn fact_points(row: &NodeRow, scale: &Scale, policy: &Policy, now: Ti
 }
 
 /// The terms that depend on what is used on the node, added up.
-pub(crate) fn load_points(row: &NodeRow, scale: &Scale, policy: &Policy) -> i32 {
-    let each = policy.load_scorers().iter();
+pub(crate) fn load_points(
+    scorers: &WeightedScorers,
+    row: &NodeRow,
+    scale: &Scale,
+    policy: &Policy,
+) -> i32 {
+    let each = scorers.load.iter();
     each.map(|(value, weight)| term(value(row, scale, policy), *weight)).sum()
 }
 
 /// The sparse terms of one node, added up.
-pub(crate) fn sparse_points(ask: &Ask<'_>, slot: Slot) -> i32 {
-    let each = ask.policy.sparse_scorers().iter();
-    each.map(|(sparse, weight)| term((sparse.value)(ask, slot), *weight)).sum()
+pub(crate) fn sparse_points(
+    scorers: &WeightedScorers,
+    prepared: &PreparedRequest<'_>,
+    index: NodeIndex,
+) -> i32 {
+    let each = scorers.sparse.iter();
+    each.map(|(sparse, weight)| term((sparse.value)(prepared, index), *weight)).sum()
 }
 
 /// The dense terms of one node, added up.
-pub(crate) fn dense_points(ask: &Ask<'_>, row: &NodeRow) -> i32 {
-    let each = ask.policy.dense_scorers().iter();
-    each.map(|(value, weight)| term(value(ask, row), *weight)).sum()
+pub(crate) fn dense_points(
+    scorers: &WeightedScorers,
+    prepared: &PreparedRequest<'_>,
+    row: &NodeRow,
+) -> i32 {
+    let each = scorers.dense.iter();
+    each.map(|(value, weight)| term(value(prepared, row), *weight)).sum()
 }
 
 /// Every term of some nodes, in the policy's order of scorers: the readable, slow way.
-pub(crate) fn all_values(ask: &Ask<'_>, scale: &Scale, nodes: &[Slot]) -> Vec<Vec<u32>> {
+pub(crate) fn all_values(
+    prepared: &PreparedRequest<'_>,
+    scale: &Scale,
+    nodes: &[NodeIndex],
+) -> Vec<Vec<u32>> {
     let mut values = vec![Vec::new(); nodes.len()];
-    for (id, _) in ask.policy.weights() {
-        if let Kind::Relative(compare) = id.scorer().kind {
-            for (of_node, value) in values.iter_mut().zip(compare(ask, nodes)) {
+    for (id, _) in prepared.policy.weights() {
+        if let ScorerKind::Relative(compare) = id.scorer().kind {
+            for (of_node, value) in values.iter_mut().zip(compare(prepared, nodes)) {
                 of_node.push(value);
             }
             continue;
         }
-        for (of_node, &slot) in values.iter_mut().zip(nodes) {
-            of_node.push(one_value(ask, scale, id, slot));
+        for (of_node, &index) in values.iter_mut().zip(nodes) {
+            of_node.push(one_value(prepared, scale, id, index));
         }
     }
     values
 }
 
-fn one_value(ask: &Ask<'_>, scale: &Scale, id: ScorerId, slot: Slot) -> u32 {
-    let Some(row) = ask.fleet.row(slot) else {
+fn one_value(prepared: &PreparedRequest<'_>, scale: &Scale, id: ScorerId, index: NodeIndex) -> u32 {
+    let Some(row) = prepared.fleet.row(index) else {
         return 0;
     };
     match id.scorer().kind {
-        Kind::Facts(value) => value(row, scale, ask.policy, ask.now),
-        Kind::Load(value) => value(row, scale, ask.policy),
-        Kind::Sparse(sparse) => (sparse.value)(ask, slot),
-        Kind::Zone(value) => value(ask, row.zone),
-        Kind::Dense(value) => value(ask, row),
-        Kind::Relative(_) => 0,
+        ScorerKind::Facts(value) => value(row, scale, prepared.policy, prepared.now),
+        ScorerKind::Load(value) => value(row, scale, prepared.policy),
+        ScorerKind::Sparse(sparse) => (sparse.value)(prepared, index),
+        ScorerKind::Zone(value) => value(prepared, row.zone),
+        ScorerKind::Dense(value) => value(prepared, row),
+        ScorerKind::Relative(_) => 0,
     }
 }
 
 /// The totals of some nodes, without keeping their terms.
-pub(crate) fn all_totals(ask: &Ask<'_>, scale: &Scale, nodes: &[Slot]) -> Vec<i32> {
-    let combiner = Combiner::new(ask.policy);
+pub(crate) fn all_totals(
+    prepared: &PreparedRequest<'_>,
+    scale: &Scale,
+    nodes: &[NodeIndex],
+) -> Vec<i32> {
+    let combiner = Combiner::new(prepared.policy);
     let mut totals = vec![combiner.start(); nodes.len()];
-    for (id, weight) in ask.policy.weights() {
-        if let Kind::Relative(compare) = id.scorer().kind {
-            for (total, value) in totals.iter_mut().zip(compare(ask, nodes)) {
+    for (id, weight) in prepared.policy.weights() {
+        if let ScorerKind::Relative(compare) = id.scorer().kind {
+            for (total, value) in totals.iter_mut().zip(compare(prepared, nodes)) {
                 *total = combiner.with(*total, value, weight);
             }
             continue;
         }
-        for (total, &slot) in totals.iter_mut().zip(nodes) {
-            *total = combiner.with(*total, one_value(ask, scale, id, slot), weight);
+        for (total, &index) in totals.iter_mut().zip(nodes) {
+            *total = combiner.with(*total, one_value(prepared, scale, id, index), weight);
         }
     }
     totals

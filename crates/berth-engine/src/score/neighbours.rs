@@ -1,19 +1,19 @@
-//! Scores of who else is there: replicas, soft rules, hints, the owner's other instances, and the
-//! image, which is a neighbour of a kind.
+//! Scores by what else is on a node: replicas, soft rules, hints, the owner's other instances, and
+//! the cached image.
 
 use super::scale::between;
-use super::{Exceptions, Kind, Scorer, Sparse};
+use super::{Exceptions, Scorer, ScorerKind, Sparse};
 use crate::affinity::{Rule, Topology};
-use crate::fleet::{Lanes, NO_DOMAIN, Slot};
+use crate::fleet::{Lanes, NO_DOMAIN, NodeIndex};
 use crate::model::{Hint, InstanceId, InstanceRequest, PPM};
-use crate::plan::Ask;
+use crate::prepared_request::PreparedRequest;
 
 /// One, halved by the first other, a third by the second, and so on.
 fn one_over(others: u32) -> u32 {
     PPM / others.saturating_add(1)
 }
 
-const fn full(_: &Ask<'_>) -> u32 {
+const fn full(_: &PreparedRequest<'_>) -> u32 {
     PPM
 }
 
@@ -22,20 +22,23 @@ pub(super) static SPREAD_NODES: Scorer = Scorer {
     about: "keeps replicas of a workload on nodes of their own",
     notes: "1 without a workload or replicas",
     settings: &[],
-    example: |stage| {
-        stage.request.workload = Some("web".to_owned());
+    example: |setup| {
+        setup.request.workload = Some("web".to_owned());
         for node in ["a", "a", "b"] {
-            stage.place(node, |request| request.workload = Some("web".to_owned()));
+            setup.place(node, |request| request.workload = Some("web".to_owned()));
         }
-        stage.node("c", |_| {});
+        setup.node("c", |_| {});
     },
     formula: "1 / (1 + replicas of this workload on the node)",
-    kind: Kind::Sparse(Sparse {
-        value: |ask, slot| one_over(ask.replicas.map_or(0, |here| here.nodes.count(slot.0))),
-        rest: full,
-        exceptions: |ask, out| {
-            if let Some(replicas) = ask.replicas {
-                let mut list = |slot, count| out.list(Lanes::one(Slot(slot)), PPM, one_over(count));
+    kind: ScorerKind::Sparse(Sparse {
+        value: |prepared, index| {
+            one_over(prepared.replicas.map_or(0, |here| here.nodes.count(index.0)))
+        },
+        default: full,
+        exceptions: |prepared, out| {
+            if let Some(replicas) = prepared.replicas {
+                let mut list =
+                    |index, count| out.list(Lanes::one(NodeIndex(index)), PPM, one_over(count));
                 replicas.nodes.for_each(&mut list);
             }
         },
@@ -47,25 +50,25 @@ pub(super) static SPREAD_RACKS: Scorer = Scorer {
     about: "keeps replicas of a workload in racks of their own",
     notes: "1 without a workload or replicas",
     settings: &[],
-    example: |stage| {
-        stage.request.workload = Some("web".to_owned());
+    example: |setup| {
+        setup.request.workload = Some("web".to_owned());
         for (node, rack) in [("a", "r1"), ("b", "r1"), ("c", "r2")] {
-            stage.node(node, |facts| {
+            setup.node(node, |facts| {
                 facts.zone = Some("z1".to_owned());
                 facts.rack = Some(rack.to_owned());
             });
         }
-        stage.place("a", |request| request.workload = Some("web".to_owned()));
+        setup.place("a", |request| request.workload = Some("web".to_owned()));
     },
     formula: "1 / (1 + replicas of this workload in the rack); no rack: 1",
-    kind: Kind::Sparse(Sparse {
-        value: |ask, slot| rack_value(ask, ask.fleet.domain(slot, Topology::Rack)),
-        rest: full,
-        exceptions: |ask, out| {
-            let Some(replicas) = ask.replicas else { return };
+    kind: ScorerKind::Sparse(Sparse {
+        value: |prepared, index| rack_value(prepared, prepared.fleet.domain(index, Topology::Rack)),
+        default: full,
+        exceptions: |prepared, out| {
+            let Some(replicas) = prepared.replicas else { return };
             replicas.racks.for_each(|rack, _| {
-                let value = rack_value(ask, rack);
-                let nodes = ask.fleet.domains().rack(rack);
+                let value = rack_value(prepared, rack);
+                let nodes = prepared.fleet.domains().rack(rack);
                 nodes.iter().for_each(|&lanes| out.list(lanes, PPM, value));
             });
         },
@@ -73,8 +76,8 @@ pub(super) static SPREAD_RACKS: Scorer = Scorer {
 };
 
 /// The spread-racks value of a whole rack; rankings repair racks by it.
-pub(crate) fn rack_value(ask: &Ask<'_>, rack: u32) -> u32 {
-    match (ask.replicas, rack) {
+pub(crate) fn rack_value(prepared: &PreparedRequest<'_>, rack: u32) -> u32 {
+    match (prepared.replicas, rack) {
         (None, _) | (_, NO_DOMAIN) => PPM,
         (Some(replicas), rack) => one_over(replicas.racks.count(rack)),
     }
@@ -85,21 +88,21 @@ pub(super) static SPREAD_ZONES: Scorer = Scorer {
     about: "evens out replicas of a workload over zones",
     notes: "1 without a workload or replicas",
     settings: &[],
-    example: |stage| {
-        stage.request.workload = Some("web".to_owned());
+    example: |setup| {
+        setup.request.workload = Some("web".to_owned());
         for (node, zone) in [("a", "z1"), ("b", "z2"), ("c", "z3")] {
-            stage.node(node, |facts| facts.zone = Some(zone.to_owned()));
+            setup.node(node, |facts| facts.zone = Some(zone.to_owned()));
         }
         for node in ["a", "a", "b"] {
-            stage.place(node, |request| request.workload = Some("web".to_owned()));
+            setup.place(node, |request| request.workload = Some("web".to_owned()));
         }
     },
     formula: "(most - here) / (most - fewest) replicas of this workload per zone; no zone: 1",
-    kind: Kind::Zone(spread_zones),
+    kind: ScorerKind::Zone(spread_zones),
 };
 
-fn spread_zones(ask: &Ask<'_>, zone: u32) -> u32 {
-    let Some(replicas) = ask.replicas else {
+fn spread_zones(prepared: &PreparedRequest<'_>, zone: u32) -> u32 {
+    let Some(replicas) = prepared.replicas else {
         return PPM;
     };
     if zone == NO_DOMAIN {
@@ -108,7 +111,7 @@ fn spread_zones(ask: &Ask<'_>, zone: u32) -> u32 {
     // Zones are few and large, so they are compared with each other: one replica more decides
     // between zones of a hundred just as it does between zones of one.
     let here = replicas.zones.count(zone);
-    let (fewest, most) = ask.replicas_per_zone;
+    let (fewest, most) = prepared.replicas_per_zone;
     PPM - between(i64::from(here), i64::from(fewest), i64::from(most)) * u32::from(most > fewest)
 }
 
@@ -117,27 +120,31 @@ pub(super) static AFFINITY: Scorer = Scorer {
     about: "follows soft groups and soft affinity rules",
     notes: "1/2 where no neighbour matters, 3/4 with one to be with, 1/4 with one to avoid",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         let tagged = |request: &mut InstanceRequest, role: &str| {
             request.tags.insert("role".to_owned(), role.to_owned());
         };
-        stage.place("a", |request| tagged(request, "db"));
-        stage.place("b", |request| tagged(request, "web"));
-        stage.node("c", |_| {});
+        setup.place("a", |request| tagged(request, "db"));
+        setup.place("b", |request| tagged(request, "web"));
+        setup.node("c", |_| {});
         let rules = ["role==~db", "role!=~web"];
-        stage.request.affinity = rules.iter().filter_map(|rule| Rule::parse(rule).ok()).collect();
+        setup.request.affinity = rules.iter().filter_map(|rule| Rule::parse(rule).ok()).collect();
     },
     formula: "1/2 + sum / (2 + 2 |sum|), sum: +1 per member to be with, -1 per member to avoid, \
               over soft groups and soft rules",
-    kind: Kind::Sparse(Sparse { value: affinity, rest: |_| PPM / 2, exceptions: affine_nodes }),
+    kind: ScorerKind::Sparse(Sparse {
+        value: affinity,
+        default: |_| PPM / 2,
+        exceptions: list_affinity_exceptions,
+    }),
 };
 
-fn affinity(ask: &Ask<'_>, slot: Slot) -> u32 {
-    if ask.soft.is_empty() {
+fn affinity(prepared: &PreparedRequest<'_>, index: NodeIndex) -> u32 {
+    if prepared.soft_rules.is_empty() {
         return PPM / 2;
     }
-    let each = ask.soft.iter();
-    affinity_value(each.map(|r| r.sign() * i64::from(r.members(ask.fleet, slot))).sum())
+    let each = prepared.soft_rules.iter();
+    affinity_value(each.map(|r| r.sign() * i64::from(r.members(prepared.fleet, index))).sum())
 }
 
 fn affinity_value(sum: i64) -> u32 {
@@ -147,12 +154,12 @@ fn affinity_value(sum: i64) -> u32 {
 
 /// Lists zones first, then racks as they differ from their zone, then nodes as they differ from
 /// their rack: a rule about racks costs a step per rack and not one per node.
-fn affine_nodes(ask: &Ask<'_>, out: &mut Exceptions<'_>) {
+fn list_affinity_exceptions(prepared: &PreparedRequest<'_>, out: &mut Exceptions<'_>) {
     for level in [Topology::Zone, Topology::Rack, Topology::Node] {
-        let mut rules = ask.soft.iter().filter(|rule| rule.topology == level);
+        let mut rules = prepared.soft_rules.iter().filter(|rule| rule.topology == level);
         let Some(first) = rules.next() else { continue };
         let Some(second) = rules.next() else {
-            first.counts.for_each(|domain, _| list_domain(ask, level, domain, out));
+            first.counts.for_each(|domain, _| list_domain(prepared, level, domain, out));
             continue;
         };
         // With several rules a domain may come up several times, but is listed once.
@@ -162,24 +169,29 @@ fn affine_nodes(ask: &Ask<'_>, out: &mut Exceptions<'_>) {
         }
         domains.sort_unstable();
         domains.dedup();
-        domains.into_iter().for_each(|domain| list_domain(ask, level, domain, out));
+        domains.into_iter().for_each(|domain| list_domain(prepared, level, domain, out));
     }
 }
 
-fn list_domain(ask: &Ask<'_>, level: Topology, domain: u32, out: &mut Exceptions<'_>) {
-    let one = [Lanes::one(Slot(domain))];
+fn list_domain(
+    prepared: &PreparedRequest<'_>,
+    level: Topology,
+    domain: u32,
+    out: &mut Exceptions<'_>,
+) {
+    let one = [Lanes::one(NodeIndex(domain))];
     let nodes = match (level, domain) {
         (Topology::Node, _) => &one[..],
         (Topology::Rack | Topology::Zone, NO_DOMAIN) => return,
-        (Topology::Rack, _) => ask.fleet.domains().rack(domain),
-        (Topology::Zone, _) => ask.fleet.domains().zone(domain),
+        (Topology::Rack, _) => prepared.fleet.domains().rack(domain),
+        (Topology::Zone, _) => prepared.fleet.domains().zone(domain),
     };
-    // All nodes of a rack are in one zone, so any of them speaks for it.
+    // All nodes of a rack are in one zone, so any of them can stand for the rack.
     let Some(first) = nodes.first() else { return };
-    let slot = Slot::at(first.block as usize, first.mask.trailing_zeros() as usize);
+    let index = NodeIndex::at(first.block as usize, first.mask.trailing_zeros() as usize);
     let (mut wider, mut here) = (0, 0);
-    for rule in ask.soft.iter().filter(|rule| rule.topology >= level) {
-        let sum = rule.sign() * i64::from(rule.members(ask.fleet, slot));
+    for rule in prepared.soft_rules.iter().filter(|rule| rule.topology >= level) {
+        let sum = rule.sign() * i64::from(rule.members(prepared.fleet, index));
         here += sum;
         wider += if rule.topology > level { sum } else { 0 };
     }
@@ -193,29 +205,33 @@ pub(super) static LOCALITY: Scorer = Scorer {
     about: "follows locality hints that are not strict",
     notes: "1 without hints, unless `owner_spread` makes the owner's instances count as `far` hints",
     settings: &["options.owner_spread"],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.place("b", |_| {});
-        stage.node("c", |_| {});
-        stage.request.locality.near = vec![Hint::Instance(InstanceId::from_u128(2))];
-        stage.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(3))];
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.place("b", |_| {});
+        setup.node("c", |_| {});
+        setup.request.locality.near = vec![Hint::Instance(InstanceId::from_u128(2))];
+        setup.request.locality.far = vec![Hint::Instance(InstanceId::from_u128(3))];
     },
     formula: "2/3 for being far from all `far` hints plus 1/3 for being near any `near` hint",
-    kind: Kind::Sparse(Sparse { value: locality, rest: locality_of_others, exceptions: hinted }),
+    kind: ScorerKind::Sparse(Sparse {
+        value: locality,
+        default: default_locality,
+        exceptions: list_locality_exceptions,
+    }),
 };
 
-fn locality(ask: &Ask<'_>, slot: Slot) -> u32 {
-    let hints = &ask.hints;
+fn locality(prepared: &PreparedRequest<'_>, index: NodeIndex) -> u32 {
+    let hints = &prepared.hints;
     if hints.is_empty() {
         return PPM;
     }
-    let is_far = hints.far.iter().all(|nodes| nodes.count(slot.0) == 0);
-    let is_near = hints.near.is_empty() || hints.near.iter().any(|n| n.count(slot.0) > 0);
+    let is_far = hints.far.iter().all(|nodes| nodes.count(index.0) == 0);
+    let is_near = hints.near.is_empty() || hints.near.iter().any(|n| n.count(index.0) > 0);
     locality_value(is_far, is_near)
 }
 
-fn locality_of_others(ask: &Ask<'_>) -> u32 {
-    locality_value(true, ask.hints.near.is_empty())
+fn default_locality(prepared: &PreparedRequest<'_>) -> u32 {
+    locality_value(true, prepared.hints.near.is_empty())
 }
 
 fn locality_value(is_far: bool, is_near: bool) -> u32 {
@@ -223,13 +239,13 @@ fn locality_value(is_far: bool, is_near: bool) -> u32 {
     (PPM * 2 * u32::from(is_far) + PPM * u32::from(is_near)) / 3
 }
 
-fn hinted(ask: &Ask<'_>, out: &mut Exceptions<'_>) {
-    let all: Vec<_> = ask.hints.far.iter().chain(&ask.hints.near).collect();
-    let rest = locality_of_others(ask);
+fn list_locality_exceptions(prepared: &PreparedRequest<'_>, out: &mut Exceptions<'_>) {
+    let all: Vec<_> = prepared.hints.far.iter().chain(&prepared.hints.near).collect();
+    let rest = default_locality(prepared);
     for (place, nodes) in all.iter().enumerate() {
-        nodes.for_each(|slot, _| {
-            if all[..place].iter().all(|earlier| earlier.count(slot) == 0) {
-                out.list(Lanes::one(Slot(slot)), rest, locality(ask, Slot(slot)));
+        nodes.for_each(|index, _| {
+            if all[..place].iter().all(|earlier| earlier.count(index) == 0) {
+                out.list(Lanes::one(NodeIndex(index)), rest, locality(prepared, NodeIndex(index)));
             }
         });
     }
@@ -240,26 +256,27 @@ pub(super) static FEWEST_OF_OWNER: Scorer = Scorer {
     about: "spreads all instances of an owner, whatever their workload",
     notes: "",
     settings: &[],
-    example: |stage| {
-        stage.place("a", |_| {});
-        stage.place("a", |_| {});
-        stage.place("b", |request| request.owner = "other".to_owned());
+    example: |setup| {
+        setup.place("a", |_| {});
+        setup.place("a", |_| {});
+        setup.place("b", |request| request.owner = "other".to_owned());
     },
     formula: "1 / (1 + instances of this owner on the node)",
-    kind: Kind::Sparse(Sparse {
-        value: |ask, slot| one_over(owned(ask).map_or(0, |nodes| nodes.count(slot.0))),
-        rest: full,
-        exceptions: |ask, out| {
-            if let Some(nodes) = owned(ask) {
-                let mut list = |slot, count| out.list(Lanes::one(Slot(slot)), PPM, one_over(count));
+    kind: ScorerKind::Sparse(Sparse {
+        value: |prepared, index| one_over(owned(prepared).map_or(0, |nodes| nodes.count(index.0))),
+        default: full,
+        exceptions: |prepared, out| {
+            if let Some(nodes) = owned(prepared) {
+                let mut list =
+                    |index, count| out.list(Lanes::one(NodeIndex(index)), PPM, one_over(count));
                 nodes.for_each(&mut list);
             }
         },
     }),
 };
 
-fn owned<'a>(ask: &Ask<'a>) -> Option<&'a crate::fleet::Posting> {
-    ask.owner.and_then(|owner| ask.fleet.index().owner(owner))
+fn owned<'a>(prepared: &PreparedRequest<'a>) -> Option<&'a crate::fleet::Posting> {
+    prepared.owner.and_then(|owner| prepared.fleet.index().owner(owner))
 }
 
 pub(super) static IMAGE_CACHED: Scorer = Scorer {
@@ -267,25 +284,27 @@ pub(super) static IMAGE_CACHED: Scorer = Scorer {
     about: "starts where the image is already",
     notes: "",
     settings: &[],
-    example: |stage| {
-        stage.node("a", |facts| facts.cached_images = vec!["alpine".to_owned()]);
-        stage.request.image = Some("alpine".to_owned());
+    example: |setup| {
+        setup.node("a", |facts| facts.cached_images = vec!["alpine".to_owned()]);
+        setup.request.image = Some("alpine".to_owned());
     },
     formula: "1 on nodes that already have the image, else 0; no image asked for: 1",
-    kind: Kind::Sparse(Sparse {
-        value: |ask, slot| {
-            let here = ask.cached.is_some_and(|nodes| nodes.count(slot.0) > 0);
-            if here { PPM } else { no_image(ask) }
+    kind: ScorerKind::Sparse(Sparse {
+        value: |prepared, index| {
+            let here = prepared.cached_nodes.is_some_and(|nodes| nodes.count(index.0) > 0);
+            if here { PPM } else { no_image(prepared) }
         },
-        rest: no_image,
-        exceptions: |ask, out| {
-            if let Some(nodes) = ask.cached {
-                nodes.for_each(|slot, _| out.list(Lanes::one(Slot(slot)), no_image(ask), PPM));
+        default: no_image,
+        exceptions: |prepared, out| {
+            if let Some(nodes) = prepared.cached_nodes {
+                nodes.for_each(|index, _| {
+                    out.list(Lanes::one(NodeIndex(index)), no_image(prepared), PPM)
+                });
             }
         },
     }),
 };
 
-fn no_image(ask: &Ask<'_>) -> u32 {
-    if ask.request.image.is_none() { PPM } else { 0 }
+fn no_image(prepared: &PreparedRequest<'_>) -> u32 {
+    if prepared.request.image.is_none() { PPM } else { 0 }
 }

@@ -3,24 +3,24 @@
 //! Equal values get equal scores. These need all survivors at once and so take the slower path.
 
 use super::scale::linear;
-use super::{Kind, Scorer};
-use crate::fleet::{NodeRow, Slot};
+use super::{Scorer, ScorerKind};
+use crate::fleet::{NodeIndex, NodeRow};
 use crate::model::PPM;
-use crate::plan::Ask;
+use crate::prepared_request::PreparedRequest;
 
 pub(super) static MEMORY_PACK_RANK: Scorer = Scorer {
     name: "memory-pack-rank",
     about: "fills nodes by memory, by their order and not by how much",
     notes: "compares the survivors with each other, which takes the slower path",
     settings: &[],
-    example: |stage| {
-        stage.node("c", |_| {});
-        stage.place("a", |request| request.resources.memory_mib = 4096);
-        stage.place("b", |request| request.resources.memory_mib = 1024);
+    example: |setup| {
+        setup.node("c", |_| {});
+        setup.place("a", |request| request.resources.memory_mib = 4096);
+        setup.place("b", |request| request.resources.memory_mib = 1024);
     },
     formula: "rank by free memory among the nodes left: least free 1, most free 0",
-    kind: Kind::Relative(|ask, nodes| {
-        ranks(&free(ask, nodes, |row| row.limits.memory - row.memory_used()))
+    kind: ScorerKind::Relative(|prepared, nodes| {
+        ranks(&free(prepared, nodes, |row| row.limits.memory - row.memory_used()))
     }),
 };
 
@@ -29,19 +29,19 @@ pub(super) static DISK_PACK_RANK: Scorer = Scorer {
     about: "fills nodes by disk, by their order and not by how much",
     notes: "compares the survivors with each other, which takes the slower path",
     settings: &[],
-    example: |stage| {
-        stage.node("c", |_| {});
-        stage.place("a", |request| request.resources.disk_mib = 4096);
-        stage.place("b", |request| request.resources.disk_mib = 1024);
+    example: |setup| {
+        setup.node("c", |_| {});
+        setup.place("a", |request| request.resources.disk_mib = 4096);
+        setup.place("b", |request| request.resources.disk_mib = 1024);
     },
     formula: "rank by free disk among the nodes left: least free 1, most free 0",
-    kind: Kind::Relative(|ask, nodes| {
-        ranks(&free(ask, nodes, |row| row.limits.disk - row.used.disk))
+    kind: ScorerKind::Relative(|prepared, nodes| {
+        ranks(&free(prepared, nodes, |row| row.limits.disk - row.used.disk))
     }),
 };
 
-fn free(ask: &Ask<'_>, nodes: &[Slot], of: fn(&NodeRow) -> i64) -> Vec<i64> {
-    nodes.iter().map(|&slot| ask.fleet.row(slot).map_or(0, of)).collect()
+fn free(prepared: &PreparedRequest<'_>, nodes: &[NodeIndex], of: fn(&NodeRow) -> i64) -> Vec<i64> {
+    nodes.iter().map(|&index| prepared.fleet.row(index).map_or(0, of)).collect()
 }
 
 /// The value of each number's place among the distinct numbers: the least gets all.
@@ -58,24 +58,24 @@ pub(super) static SPARE_LARGEST: Scorer = Scorer {
     about: "keeps the emptiest nodes for large instances",
     notes: "compares the survivors with each other, which takes the slower path",
     settings: &[],
-    example: |stage| {
+    example: |setup| {
         for node in ["a", "b", "c", "d", "e", "f", "g"] {
-            stage.node(node, |_| {});
+            setup.node(node, |_| {});
         }
         for node in ["a", "b", "c", "e", "f", "g"] {
-            stage.place(node, |request| request.resources.memory_mib = 1024);
+            setup.place(node, |request| request.resources.memory_mib = 1024);
         }
     },
     formula: "0 on the 15 % of the nodes left with most free memory, from 7 nodes on, else 1",
-    kind: Kind::Relative(spare_largest),
+    kind: ScorerKind::Relative(spare_largest),
 };
 
-fn spare_largest(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
+fn spare_largest(prepared: &PreparedRequest<'_>, nodes: &[NodeIndex]) -> Vec<u32> {
     let spared = nodes.len() * 15 / 100;
-    let memory = free(ask, nodes, |row| row.limits.memory - row.memory_used());
+    let memory = free(prepared, nodes, |row| row.limits.memory - row.memory_used());
     let mut order: Vec<usize> = (0..nodes.len()).collect();
     // Of equals, the one with the larger id is spared, so that the smaller wins as elsewhere.
-    let rank = |place: usize| ask.fleet.columns().rank.get(nodes[place]);
+    let rank = |place: usize| prepared.fleet.columns().rank.get(nodes[place]);
     order.sort_by_key(|&place| (memory[place], rank(place)));
     let mut values = vec![PPM; nodes.len()];
     order.iter().rev().take(spared).for_each(|&place| values[place] = 0);
@@ -89,14 +89,14 @@ pub(super) static RANDOM: Scorer = Scorer {
     settings: &[],
     example: |_| {},
     formula: "a number drawn from the request id and the node id",
-    kind: Kind::Relative(random),
+    kind: ScorerKind::Relative(random),
 };
 
-fn random(ask: &Ask<'_>, nodes: &[Slot]) -> Vec<u32> {
-    let draw = |slot: &Slot| {
-        let node = ask.fleet.row(*slot).map_or("", |row| row.id.as_str());
+fn random(prepared: &PreparedRequest<'_>, nodes: &[NodeIndex]) -> Vec<u32> {
+    let draw = |index: &NodeIndex| {
+        let node = prepared.fleet.row(*index).map_or("", |row| row.id.as_str());
         let mut hasher = blake3::Hasher::new();
-        hasher.update(ask.request.id.0.as_bytes()).update(node.as_bytes());
+        hasher.update(prepared.request.id.0.as_bytes()).update(node.as_bytes());
         let bytes = hasher.finalize();
         let head = bytes.as_bytes().first_chunk().map_or(0, |head| u64::from_le_bytes(*head));
         u32::try_from(head % (u64::from(PPM) + 1)).unwrap_or(PPM)

@@ -1,12 +1,12 @@
-//! What should run, and the next steps towards it: seats, classes, roll-outs.
+//! Workloads: what should run, and the next steps towards it (slots, capacity classes, roll-outs).
 //!
-//! Pure rules over a workload's members. `reconcile` says what to create and what to let go; it
-//! never chooses a node: each creation goes through the one claim path like any other request.
+//! Pure rules over a workload's members. `reconcile` returns what to create and what to release; it
+//! never chooses a node: each creation goes through the claim path like any other request.
 
 mod planner;
 mod reconcile;
 mod rule;
-mod seats;
+mod slots;
 mod takeover;
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,8 @@ mod view;
 mod volume;
 
 pub use reconcile::{
-    Blocked, Blocker, Cause, Desired, HostState, Member, MemberState, Outlook, Step, reconcile,
+    BlockedMember, Blocker, Cause, DesiredState, HostState, Member, MemberState, Step,
+    WorkloadPlan, reconcile,
 };
 pub use rule::{CapacityMode, CapacityRule, InvalidRule, OnChange, Rolling, Share, Strategy};
-pub use seats::{deletion_cost, lowest_free, on_demand_seats, seat_class};
+pub use slots::{deletion_cost, lowest_free_slot, on_demand_slots, slot_class};

@@ -1,44 +1,44 @@
-//! The steps for a workload whose members may stand beside each other.
+//! The steps for a workload that may have several members at once.
 //!
-//! Each seat is decided in one place only, so nobody is released twice and no seat is filled twice.
-//! Nothing here looks at nodes: what matters of them is in `Member::host`.
+//! Each slot is decided in one place only, so no member is released twice and no slot is filled
+//! twice. Nodes are known only through `Member::host`.
 
 use std::cmp::Reverse;
 
 use super::reconcile::{
-    Blocked, Blocker, Cause, Desired, HostState, Member, MemberState, Outlook, Step, is_misplaced,
-    rule_in_force, seat_kind,
+    BlockedMember, Blocker, Cause, DesiredState, HostState, Member, MemberState, Step,
+    WorkloadPlan, is_misplaced, rule_in_force, slot_kind,
 };
 use super::rule::{OnChange, Strategy};
-use super::seats::{deletion_cost, on_demand_seats};
-use super::view::{Seat, count};
+use super::slots::{deletion_cost, on_demand_slots};
+use super::view::{OccupiedSlot, count};
 
-/// Gathers the steps.
+/// Collects the steps.
 pub(super) struct Planner<'a> {
-    pub(super) desired: &'a Desired<'a>,
+    pub(super) desired: &'a DesiredState<'a>,
     /// By revision and slot.
-    pub(super) seats: &'a [Seat<'a>],
-    /// Seats in which someone still runs once the steps so far are done.
+    pub(super) slots: &'a [OccupiedSlot<'a>],
+    /// Slots with a running member once the steps so far are done.
     pub(super) available: u32,
     /// Whether there are members of other revisions.
     has_old: bool,
-    outlook: Outlook,
+    plan: WorkloadPlan,
 }
 
 impl<'a> Planner<'a> {
-    pub(super) fn new(desired: &'a Desired<'a>, seats: &'a [Seat<'a>]) -> Self {
-        let available = count(seats.iter().filter(|seat| seat.is_available()));
-        let has_old = seats.iter().any(|seat| seat.holder.revision != desired.revision);
-        Self { desired, seats, available, has_old, outlook: Outlook::default() }
+    pub(super) fn new(desired: &'a DesiredState<'a>, slots: &'a [OccupiedSlot<'a>]) -> Self {
+        let available = count(slots.iter().filter(|occupied| occupied.is_available()));
+        let has_old = slots.iter().any(|occupied| occupied.holder.revision != desired.revision);
+        Self { desired, slots, available, has_old, plan: WorkloadPlan::default() }
     }
 
-    pub(super) fn plan(mut self) -> Outlook {
+    pub(super) fn plan(mut self) -> WorkloadPlan {
         self.release_what_goes_anyway();
         if self.desired.replicas == 0 {
-            for seat in self.seats {
-                self.release_seat(*seat, Cause::ScaleDown);
+            for occupied in self.slots {
+                self.release_slot(*occupied, Cause::ScaleDown);
             }
-            return self.outlook;
+            return self.plan;
         }
         if self.is_frozen() {
             self.fill_frozen();
@@ -49,10 +49,10 @@ impl<'a> Planner<'a> {
         let victims = self.release_surplus();
         let handing_over = self.hand_over(&victims);
         self.rebuild(&victims, handing_over);
-        self.outlook
+        self.plan
     }
 
-    /// Whether a roll-out has begun and stands still: then every revision keeps what it has.
+    /// Whether a roll-out is paused halfway: then every revision keeps its members.
     fn is_frozen(&self) -> bool {
         self.desired.paused && self.has_old
     }
@@ -65,78 +65,88 @@ impl<'a> Planner<'a> {
         rule_in_force(self.desired).is_some()
     }
 
-    pub(super) fn seats_of_current(&self) -> impl Iterator<Item = Seat<'a>> + Clone + use<'a> {
+    pub(super) fn slots_of_current(
+        &self,
+    ) -> impl Iterator<Item = OccupiedSlot<'a>> + Clone + use<'a> {
         let revision = self.desired.revision;
-        self.seats.iter().copied().filter(move |seat| seat.holder.revision == revision)
+        self.slots.iter().copied().filter(move |occupied| occupied.holder.revision == revision)
     }
 
-    /// Seats that should have a member: all of them while roll-outs stand still, else those of the
+    /// Slots that should have a member: all of them while roll-outs are paused, else those of the
     /// current revision.
-    fn seats_to_keep(&self) -> impl Iterator<Item = Seat<'a>> + Clone + use<'a> {
+    fn slots_to_keep(&self) -> impl Iterator<Item = OccupiedSlot<'a>> + Clone + use<'a> {
         let (frozen, revision) = (self.is_frozen(), self.desired.revision);
-        let keep = move |seat: &Seat<'_>| frozen || seat.holder.revision == revision;
-        self.seats.iter().copied().filter(keep)
+        let keep =
+            move |occupied: &OccupiedSlot<'_>| frozen || occupied.holder.revision == revision;
+        self.slots.iter().copied().filter(keep)
     }
 
     fn live(&self) -> u32 {
-        count(self.seats_to_keep().filter(|seat| seat.is_live()))
+        count(self.slots_to_keep().filter(|occupied| occupied.is_live()))
     }
 
     fn release_what_goes_anyway(&mut self) {
-        for seat in self.seats {
-            for member in seat.members().filter(|it| it.state != MemberState::Leaving) {
-                if let Some(cause) = seat.goes_anyway(member) {
+        for occupied in self.slots {
+            for member in occupied.members().filter(|it| it.state != MemberState::Leaving) {
+                if let Some(cause) = occupied.goes_anyway(member) {
                     self.release(member, cause);
                 }
             }
         }
     }
 
-    /// Fills the lowest seats of the current revision, at most so many.
+    /// Fills the lowest slots of the current revision, at most `room` of them.
     fn fill(&mut self, room: u32) {
         let missing = self.desired.replicas.saturating_sub(self.live()).min(room);
         let otherwise = if self.has_old { Cause::RollOut } else { Cause::Missing };
         self.fill_lowest(self.desired.revision, missing, otherwise, |_| true);
     }
 
-    /// While roll-outs stand still, a lost member comes back as what it was. Others that are missing
-    /// are of the newest revision that has someone.
+    /// While roll-outs are paused, a lost member is replaced by one of its own revision. Other missing
+    /// members are of the newest revision that has one.
     fn fill_frozen(&mut self) {
         let mut missing = self.desired.replicas.saturating_sub(self.live());
-        let lost = |seat: &Seat<'_>| seat.holder.host == HostState::Lost;
-        for seat in self.seats.iter().filter(|seat| lost(seat)) {
+        let lost = |occupied: &OccupiedSlot<'_>| occupied.holder.host == HostState::Lost;
+        for occupied in self.slots.iter().filter(|occupied| lost(occupied)) {
             if missing == 0 {
                 return;
             }
-            let cause = if self.is_current(seat.holder) { Cause::NodeLost } else { Cause::Missing };
-            self.create(seat.holder.revision, seat.holder.slot, Some(seat.holder), cause);
+            let cause =
+                if self.is_current(occupied.holder) { Cause::NodeLost } else { Cause::Missing };
+            self.create(
+                occupied.holder.revision,
+                occupied.holder.slot,
+                Some(occupied.holder),
+                cause,
+            );
             missing -= 1;
         }
         let newest = self
-            .seats
+            .slots
             .iter()
-            .map(|seat| seat.holder)
+            .map(|occupied| occupied.holder)
             .max_by_key(|holder| (holder.is_live(), self.is_current(holder), holder.revision));
         let revision = newest.map_or(self.desired.revision, |holder| holder.revision);
-        // Seats of lost members have been filled above.
-        self.fill_lowest(revision, missing, Cause::Missing, |seat| !lost(seat));
+        // Slots of lost members have been filled above.
+        self.fill_lowest(revision, missing, Cause::Missing, |occupied| !lost(occupied));
     }
 
-    /// Creates in the lowest seats that nobody live has, and that are free or may be taken.
+    /// Creates members in the lowest slots without a live holder that are free or may be taken.
     fn fill_lowest(
         &mut self,
         revision: i64,
         mut missing: u32,
         otherwise: Cause,
-        may_take: impl Fn(&Seat<'_>) -> bool,
+        may_take: impl Fn(&OccupiedSlot<'_>) -> bool,
     ) {
-        let seats = self.seats;
-        let mut taken = seats.iter().filter(|seat| seat.holder.revision == revision).peekable();
+        let slots = self.slots;
+        let mut taken =
+            slots.iter().filter(|occupied| occupied.holder.revision == revision).peekable();
         let mut slot = 0;
         while missing > 0 {
-            let seat = taken.next_if(|seat| seat.holder.slot == slot);
-            if seat.is_none_or(|seat| !seat.is_live() && may_take(seat)) {
-                let holder = seat.map(|seat| seat.holder);
+            let occupied = taken.next_if(|occupied| occupied.holder.slot == slot);
+            if occupied.is_none_or(|occupied| !occupied.is_live() && may_take(occupied)) {
+                let holder = occupied.map(|occupied| occupied.holder);
                 let lost = holder.is_some_and(|it| it.host == HostState::Lost);
                 let cause = if lost { Cause::NodeLost } else { otherwise };
                 self.create(revision, slot, holder, cause);
@@ -146,66 +156,66 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Lets go of what is too many, and names those seats, also the ones that must wait: a member
-    /// that does not run yet is no reason to let one go that does.
+    /// Releases the surplus and returns its slots, including those that must wait: a member that does
+    /// not run yet is no reason to release one that does.
     fn release_surplus(&mut self) -> Vec<(i64, u32)> {
         let victims = self.surplus();
         self.scale_down(&victims);
-        victims.iter().map(|seat| (seat.holder.revision, seat.holder.slot)).collect()
+        victims.iter().map(|occupied| (occupied.holder.revision, occupied.holder.slot)).collect()
     }
 
-    /// Lets these go as long as enough others run.
-    pub(super) fn scale_down(&mut self, victims: &[Seat<'_>]) {
-        for seat in victims {
-            if !seat.is_available() || self.available > self.desired.replicas {
-                self.release_seat(*seat, Cause::ScaleDown);
+    /// Releases these as long as enough others run.
+    pub(super) fn scale_down(&mut self, victims: &[OccupiedSlot<'_>]) {
+        for occupied in victims {
+            if !occupied.is_available() || self.available > self.desired.replicas {
+                self.release_slot(*occupied, Cause::ScaleDown);
             } else {
-                self.block_seat(*seat, Cause::ScaleDown, Blocker::Replacement);
+                self.block_slot(*occupied, Cause::ScaleDown, Blocker::Replacement);
             }
         }
     }
 
-    /// What is too many. A roll-out that stands still keeps what it may have too many meanwhile:
-    /// to let old ones go for new ones would be to go on with it.
-    fn surplus(&self) -> Vec<Seat<'a>> {
+    /// The surplus. A paused roll-out keeps its surge: releasing old members in favour of new ones
+    /// would continue it.
+    fn surplus(&self) -> Vec<OccupiedSlot<'a>> {
         let (replicas, rolling) = (self.desired.replicas, self.desired.rolling);
         if !self.is_frozen() {
-            return self.first_to_go(self.seats_of_current(), replicas);
+            return self.first_to_go(self.slots_of_current(), replicas);
         }
         let keep = match rolling.strategy {
             Strategy::Recreate => replicas,
             Strategy::Rolling => replicas.saturating_add(rolling.surge_and_unavailable(replicas).0),
             Strategy::BlueGreen => {
-                let old = self.seats_to_keep().filter(|seat| !self.is_current(seat.holder));
+                let old = self.slots_to_keep().filter(|occupied| !self.is_current(occupied.holder));
                 let mut surplus = self.first_to_go(old, replicas);
-                surplus.extend(self.first_to_go(self.seats_of_current(), replicas));
+                surplus.extend(self.first_to_go(self.slots_of_current(), replicas));
                 return surplus;
             }
         };
-        self.first_to_go(self.seats_to_keep(), keep)
+        self.first_to_go(self.slots_to_keep(), keep)
     }
 
-    /// The live ones of these seats that are more than so many, the first to go first.
+    /// The live ones of these slots beyond `keep`, in the order of release.
     pub(super) fn first_to_go(
         &self,
-        seats: impl Iterator<Item = Seat<'a>> + Clone,
+        slots: impl Iterator<Item = OccupiedSlot<'a>> + Clone,
         keep: u32,
-    ) -> Vec<Seat<'a>> {
-        let live = seats.filter(|seat| seat.is_live());
+    ) -> Vec<OccupiedSlot<'a>> {
+        let live = slots.filter(|occupied| occupied.is_live());
         let surplus = count(live.clone()).saturating_sub(keep);
         if surplus == 0 {
             return Vec::new();
         }
         let mut victims: Vec<_> = live.collect();
-        victims.sort_by_key(|seat| self.deletion_order(seat));
+        victims.sort_by_key(|occupied| self.deletion_order(occupied));
         victims.truncate(usize::try_from(surplus).unwrap_or(usize::MAX));
         victims
     }
 
-    /// The first goes first when fewer are wanted: old ones, misplaced ones that are not rebuilt,
-    /// spot ones, then the highest seat.
-    fn deletion_order(&self, seat: &Seat<'_>) -> impl Ord + use<> {
-        let holder = seat.holder;
+    /// The order of release when fewer are wanted: old revisions, misplaced members that are not
+    /// rebuilt, spot members, then the highest slot.
+    fn deletion_order(&self, occupied: &OccupiedSlot<'_>) -> impl Ord + use<> {
+        let holder = occupied.holder;
         let rule = rule_in_force(self.desired);
         let lazy = rule.is_some_and(|rule| rule.on_change == OnChange::Lazy);
         let first = lazy && is_misplaced(self.desired, holder);
@@ -213,20 +223,20 @@ impl<'a> Planner<'a> {
         (self.is_current(holder), !first, cost, Reverse(holder.slot), holder.revision)
     }
 
-    /// Replaces members whose node wants them gone; the replacement comes first. Says whether any
-    /// seat is being handed over, now or already.
+    /// Replaces members whose node is being drained or reclaimed; the replacement comes first. Returns
+    /// whether any slot is being handed over, now or already.
     fn hand_over(&mut self, victims: &[(i64, u32)]) -> bool {
         let (mut handing_over, mut draining) = (false, 0);
-        for seat in self.seats_to_keep().filter(|seat| seat.is_handing_over()) {
+        for occupied in self.slots_to_keep().filter(|occupied| occupied.is_handing_over()) {
             handing_over = true;
-            draining += count(seat.staying().filter(|member| {
-                member.id != seat.holder.id && member.host == HostState::Draining
+            draining += count(occupied.staying().filter(|member| {
+                member.id != occupied.holder.id && member.host == HostState::Draining
             }));
         }
         let limit = self.desired.rolling.max_surge.up(self.desired.replicas).max(1);
-        for seat in self.seats_to_keep().filter(|seat| !is_among(victims, seat)) {
-            let holder = seat.holder;
-            for member in seat.staying().filter(|it| it.id != holder.id) {
+        for occupied in self.slots_to_keep().filter(|occupied| !is_among(victims, occupied)) {
+            let holder = occupied.holder;
+            for member in occupied.staying().filter(|it| it.id != holder.id) {
                 self.block(member, Cause::Rebuild, Blocker::Replacement);
             }
             if !holder.is_live() || holder.host == HostState::Fine {
@@ -246,15 +256,15 @@ impl<'a> Planner<'a> {
         handing_over
     }
 
-    /// Brings members to the kind of capacity that their seats are of, one at a time, and only while
+    /// Moves members to the kind of capacity that their slots require, one at a time, and only while
     /// nothing else is being replaced.
     fn rebuild(&mut self, victims: &[(i64, u32)], handing_over: bool) {
         let rule = rule_in_force(self.desired);
         let Some(rule) = rule.filter(|rule| rule.on_change == OnChange::Rebuild) else { return };
         let rolling_out = self.has_old && !self.is_frozen();
         let mut busy = handing_over || rolling_out || !victims.is_empty();
-        for seat in self.seats_of_current().filter(|seat| !is_among(victims, seat)) {
-            let holder = seat.holder;
+        for occupied in self.slots_of_current().filter(|occupied| !is_among(victims, occupied)) {
+            let holder = occupied.holder;
             let stays = holder.is_live() && holder.host == HostState::Fine;
             if !stays || !is_misplaced(self.desired, holder) {
                 continue;
@@ -267,51 +277,56 @@ impl<'a> Planner<'a> {
             self.create(holder.revision, holder.slot, Some(holder), Cause::Rebuild);
         }
         if !busy && !self.has_old && self.live() == self.desired.replicas {
-            self.fill_on_demand_seat(on_demand_seats(rule, Some(self.desired.replicas)));
+            self.fill_on_demand_slot(on_demand_slots(rule, Some(self.desired.replicas)));
         }
     }
 
-    /// An on-demand seat can be empty while all members are there, in higher seats. Then one more
-    /// comes, and a spot one goes as surplus once it runs.
-    fn fill_on_demand_seat(&mut self, on_demand_seats: u32) {
-        let live = self.seats_of_current().filter(|seat| seat.is_live());
-        let on_demand = count(live.filter(|seat| seat.holder.slot < on_demand_seats));
-        if on_demand < on_demand_seats.min(self.desired.replicas) {
+    /// An on-demand slot can be empty while all members exist, in higher slots. Then one more is
+    /// created, and a spot member is released as surplus once it runs.
+    fn fill_on_demand_slot(&mut self, on_demand_slots: u32) {
+        let live = self.slots_of_current().filter(|occupied| occupied.is_live());
+        let on_demand = count(live.filter(|occupied| occupied.holder.slot < on_demand_slots));
+        if on_demand < on_demand_slots.min(self.desired.replicas) {
             let cause = Cause::Rebuild;
             self.fill_lowest(self.desired.revision, 1, cause, |_| true);
         }
     }
 
     fn create(&mut self, revision: i64, slot: u32, holder: Option<&Member>, cause: Cause) {
-        let class = seat_kind(self.desired, slot);
+        let class = slot_kind(self.desired, slot);
         let in_place_of = holder.map(|it| it.id);
-        self.outlook.steps.push(Step::Create { revision, slot, class, in_place_of, cause });
+        self.plan.steps.push(Step::Create { revision, slot, class, in_place_of, cause });
     }
 
     pub(super) fn release(&mut self, member: &Member, cause: Cause) {
-        self.outlook.steps.push(Step::Release { instance: member.id, cause });
+        self.plan.steps.push(Step::Release { instance: member.id, cause });
     }
 
-    /// A seat goes with everyone in it.
-    pub(super) fn release_seat(&mut self, seat: Seat<'_>, cause: Cause) {
-        for member in seat.staying() {
+    /// Releases a slot with all its members.
+    pub(super) fn release_slot(&mut self, occupied: OccupiedSlot<'_>, cause: Cause) {
+        for member in occupied.staying() {
             self.release(member, cause);
         }
-        self.available -= u32::from(seat.is_available());
+        self.available -= u32::from(occupied.is_available());
     }
 
     pub(super) fn block(&mut self, member: &Member, otherwise: Cause, blocker: Blocker) {
         let cause = member.cause_or(otherwise);
-        self.outlook.blocked.push(Blocked { instance: member.id, cause, blocker });
+        self.plan.blocked.push(BlockedMember { instance: member.id, cause, blocker });
     }
 
-    pub(super) fn block_seat(&mut self, seat: Seat<'_>, otherwise: Cause, blocker: Blocker) {
-        for member in seat.staying() {
+    pub(super) fn block_slot(
+        &mut self,
+        occupied: OccupiedSlot<'_>,
+        otherwise: Cause,
+        blocker: Blocker,
+    ) {
+        for member in occupied.staying() {
             self.block(member, otherwise, blocker);
         }
     }
 }
 
-fn is_among(seats: &[(i64, u32)], seat: &Seat<'_>) -> bool {
-    seats.contains(&(seat.holder.revision, seat.holder.slot))
+fn is_among(slots: &[(i64, u32)], occupied: &OccupiedSlot<'_>) -> bool {
+    slots.contains(&(occupied.holder.revision, occupied.holder.slot))
 }

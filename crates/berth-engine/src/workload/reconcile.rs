@@ -1,18 +1,18 @@
-//! From what is to what should be: the next steps for one workload.
+//! Reconciliation of one workload: the next steps from the actual to the desired state.
 //!
-//! Pure: members in, steps out, the same bytes for the same members in whatever order. It never
-//! chooses a node, and never takes for granted that a step was done.
+//! Pure: the same members, in any order, give the same steps. It never chooses a node, and never
+//! assumes that an earlier step was done.
 
 use super::planner::Planner;
 use super::rule::{CapacityRule, OnChange, Rolling};
-use super::seats::{on_demand_seats, seat_class};
-use super::view::{seats, sorted};
+use super::slots::{on_demand_slots, slot_class};
+use super::view::{group_by_slot, sorted};
 use super::volume::one_at_a_time;
 use crate::model::{CapacityType, InstanceId};
 
 /// What should run.
 #[derive(Clone, Copy, Debug)]
-pub struct Desired<'a> {
+pub struct DesiredState<'a> {
     /// How many.
     pub replicas: u32,
     /// The revision that should run.
@@ -23,35 +23,36 @@ pub struct Desired<'a> {
     pub pinned: Option<CapacityType>,
     /// How changes are made.
     pub rolling: &'a Rolling,
-    /// Whether roll-outs stand still.
+    /// Whether roll-outs are paused.
     pub paused: bool,
     /// Whether it has a volume, which one instance at a time may use.
     pub single_writer: bool,
 }
 
-/// Where a member stands.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemberState {
     /// Placed, not running yet.
     Starting,
     /// Runs.
     Ready,
-    /// Told to stop; still holds its place.
+    /// Stopping; still holds its place.
     Leaving,
 }
 
-/// What can be said of a member's node.
+/// The state of a member's node, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostState {
-    /// It stays.
+    /// It is fine.
     Fine,
     /// It is being emptied.
     Draining,
-    /// It is being emptied and the time for it is over: members go whether or not others run.
+    /// It is being emptied and its deadline has passed: members are released whether or not others
+    /// run.
     Overdue,
     /// It will be taken away: replacements are wanted at once.
     Reclaimed,
-    /// It has not been heard for so long that its members count as gone.
+    /// It has been silent for so long that its members count as gone.
     Lost,
 }
 
@@ -62,14 +63,14 @@ pub struct Member {
     pub id: InstanceId,
     /// The revision it runs.
     pub revision: i64,
-    /// Its seat. Of two members in one seat, the one with the higher fence has it, and the other is
-    /// on its way out.
+    /// Its slot. Of two members in one slot, the one with the higher fence holds it, and the other is
+    /// being replaced.
     pub slot: u32,
     /// Rises with every new holder.
     pub fence: i64,
     /// The kind of node it is on.
     pub class: CapacityType,
-    /// Where it stands.
+    /// Its state.
     pub state: MemberState,
     /// Its node.
     pub host: HostState,
@@ -84,7 +85,7 @@ pub enum Cause {
     ScaleDown,
     /// A new revision takes over.
     RollOut,
-    /// The seat is of the other kind now.
+    /// The slot is of the other kind now.
     Rebuild,
     /// The node is being emptied.
     Drain,
@@ -99,20 +100,20 @@ pub enum Cause {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Place a member in a seat.
+    /// Place a member in a slot.
     Create {
         /// Of this revision.
         revision: i64,
-        /// In this seat.
+        /// In this slot.
         slot: u32,
         /// On this kind of capacity; absent: any.
         class: Option<CapacityType>,
-        /// The member that has the seat now and hands it over; absent: the seat is free.
+        /// The member that has the slot now and hands it over; absent: the slot is free.
         in_place_of: Option<InstanceId>,
         /// Why.
         cause: Cause,
     },
-    /// Let a member go.
+    /// Release a member.
     Release {
         /// Which.
         instance: InstanceId,
@@ -121,42 +122,42 @@ pub enum Step {
     },
 }
 
-/// Why a member that should go stays for now.
+/// Why a member that should be released stays for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Blocker {
     /// Its replacement is not running yet.
     Replacement,
     /// Too many others are not running.
     MaxUnavailable,
-    /// As many as may be are there already.
+    /// The surge limit is reached.
     MaxSurge,
-    /// One is replaced at a time, and another one is.
+    /// Members are replaced one at a time, and another one is being replaced.
     OneAtATime,
     /// It has a volume, which must be moved first.
     Volume,
 }
 
-/// A member that should go and cannot yet.
+/// A member that should be released and cannot yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockedMember {
     /// Which.
     pub instance: InstanceId,
-    /// Why it should go.
+    /// Why it should be released.
     pub cause: Cause,
     /// Why it stays.
     pub blocker: Blocker,
 }
 
-/// What comes next for a workload.
+/// The next steps for a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Outlook {
-    /// What to do now, in this order; steps of one outlook do not depend on each other.
+pub struct WorkloadPlan {
+    /// What to do now, in this order; the steps do not depend on each other.
     pub steps: Vec<Step>,
-    /// Members that should go and cannot yet.
-    pub blocked: Vec<Blocked>,
+    /// Members that should be released and cannot yet.
+    pub blocked: Vec<BlockedMember>,
 }
 
-impl Outlook {
+impl WorkloadPlan {
     /// Whether everything is as it should be.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -166,39 +167,39 @@ impl Outlook {
 
 /// The next steps towards what is desired.
 ///
-/// Steps may be done in any order, some of them or none: asking again from what then is gives what
-/// is left to do. A creation whose cause is [`Cause::Rebuild`] must wait for its class even when the
-/// rule lets members take the other kind, or it would be rebuilt for ever.
+/// Steps may be done in any order, some of them or none: a new call with the resulting members returns
+/// what is left to do. A creation whose cause is [`Cause::Rebuild`] must wait for its class even when
+/// the rule lets members take the other kind, or it would be rebuilt forever.
 ///
 /// `Member::host` is `Lost` only once the time to wait for the node is over.
 #[must_use]
-pub fn reconcile(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+pub fn reconcile(desired: &DesiredState<'_>, members: &[Member]) -> WorkloadPlan {
     if is_as_desired(desired, members) {
-        return Outlook::default();
+        return WorkloadPlan::default();
     }
     reconcile_in_full(desired, members)
 }
 
-/// The same without the short way.
-pub(super) fn reconcile_in_full(desired: &Desired<'_>, members: &[Member]) -> Outlook {
+/// The same without the shortcut.
+pub(super) fn reconcile_in_full(desired: &DesiredState<'_>, members: &[Member]) -> WorkloadPlan {
     if desired.single_writer {
         return one_at_a_time(desired, members);
     }
     let sorted = sorted(members);
-    let seats = seats(&sorted);
-    Planner::new(desired, &seats).plan()
+    let slots = group_by_slot(&sorted);
+    Planner::new(desired, &slots).plan()
 }
 
-/// Whether nothing is to do. Most workloads are like this most of the time, so it takes nothing from
-/// the heap; when in doubt it says no.
-pub(super) fn is_as_desired(desired: &Desired<'_>, members: &[Member]) -> bool {
+/// Whether there is nothing to do. That is the usual case, so it does not allocate; when in doubt it
+/// returns false.
+pub(super) fn is_as_desired(desired: &DesiredState<'_>, members: &[Member]) -> bool {
     if u32::try_from(members.len()) != Ok(desired.replicas)
         || desired.single_writer && desired.replicas > 1
     {
         return false;
     }
     let rule = rule_in_force(desired).filter(|rule| rule.on_change == OnChange::Rebuild);
-    let on_demand_seats = rule.map_or(0, |rule| on_demand_seats(rule, Some(desired.replicas)));
+    let on_demand_slots = rule.map_or(0, |rule| on_demand_slots(rule, Some(desired.replicas)));
     let (mut on_demand, mut taken, mut next, mut ascending) = (0, 0_u128, 0_u32, true);
     let mut distinct = true;
     for member in members {
@@ -208,30 +209,30 @@ pub(super) fn is_as_desired(desired: &Desired<'_>, members: &[Member]) -> bool {
         if !quiet || rule.is_some() && is_misplaced(desired, member) {
             return false;
         }
-        on_demand += u32::from(member.slot < on_demand_seats);
-        // Seats differ when they rise, or when they are few and none comes twice.
+        on_demand += u32::from(member.slot < on_demand_slots);
+        // Slots are distinct when they ascend, or when all are below 128 and none repeats.
         ascending &= member.slot >= next;
         next = member.slot.saturating_add(1);
         let bit = 1_u128.checked_shl(member.slot).unwrap_or(0);
         distinct &= bit != 0 && taken & bit == 0;
         taken |= bit;
     }
-    (ascending || distinct) && on_demand >= on_demand_seats.min(desired.replicas)
+    (ascending || distinct) && on_demand >= on_demand_slots.min(desired.replicas)
 }
 
-/// The rule by which seats have a kind; none when the template chooses itself.
-pub(super) fn rule_in_force<'a>(desired: &Desired<'a>) -> Option<&'a CapacityRule> {
+/// The rule that assigns capacity kinds to slots; none when the template names the kind itself.
+pub(super) fn rule_in_force<'a>(desired: &DesiredState<'a>) -> Option<&'a CapacityRule> {
     desired.capacity.filter(|rule| rule.enabled && desired.pinned.is_none())
 }
 
-/// The kind of capacity that a seat asks for.
-pub(super) fn seat_kind(desired: &Desired<'_>, slot: u32) -> Option<CapacityType> {
-    seat_class(rule_in_force(desired)?, Some(desired.replicas), slot)
+/// The kind of capacity that a slot requires.
+pub(super) fn slot_kind(desired: &DesiredState<'_>, slot: u32) -> Option<CapacityType> {
+    slot_class(rule_in_force(desired)?, Some(desired.replicas), slot)
 }
 
-/// Whether a member is on the kind of capacity that its seat is not. Members of another revision
-/// never are: they go anyway.
-pub(super) fn is_misplaced(desired: &Desired<'_>, member: &Member) -> bool {
+/// Whether a member is on another kind of capacity than its slot requires. Members of another
+/// revision never are: they are released anyway.
+pub(super) fn is_misplaced(desired: &DesiredState<'_>, member: &Member) -> bool {
     member.revision == desired.revision
-        && seat_kind(desired, member.slot).is_some_and(|class| class != member.class)
+        && slot_kind(desired, member.slot).is_some_and(|class| class != member.class)
 }

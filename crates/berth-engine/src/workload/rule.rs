@@ -1,4 +1,4 @@
-//! What a workload says about capacity and about changes: read once, checked once.
+//! The rules of a workload for capacity and roll-outs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ pub enum CapacityMode {
     Strict,
     /// It takes the other kind at once, and returns when there is room.
     Prefer,
-    /// It takes the other kind after so many seconds, and returns when there is room.
+    /// It takes the other kind after this many seconds, and returns when there is room.
     FallbackAfter(#[serde(deserialize_with = "seconds")] u32),
 }
 
@@ -48,7 +48,7 @@ fn read_seconds(text: &str) -> Option<u32> {
         };
         total = total.checked_add(number.take()?.checked_mul(unit)?)?;
     }
-    // A number without a unit stands alone or not at all.
+    // A number without a unit is accepted only alone.
     match number {
         Some(seconds) => (total == 0).then_some(seconds),
         None => (!text.trim().is_empty()).then_some(total),
@@ -64,7 +64,7 @@ enum NumberOrText<'a> {
     Text(Cow<'a, str>),
 }
 
-/// What becomes of members whose seat changed its kind.
+/// What happens to members whose slot changed its kind of capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -83,7 +83,7 @@ pub enum OnChange {
 pub struct CapacityRule {
     /// Whether the rule is in force. Without it members go anywhere, and keep what they have.
     pub enabled: bool,
-    /// Members in seats below this number are on-demand, the others spot; absent: all on-demand.
+    /// Members in slots below this number are on-demand, the others spot; absent: all on-demand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_on_demand: Option<u32>,
     /// What a member does when its kind is short.
@@ -130,7 +130,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// How many of so many, rounded up.
+    /// The share of `of` members, rounded up.
     #[must_use]
     pub fn up(self, of: u32) -> u32 {
         match self {
@@ -140,7 +140,7 @@ impl Share {
         .min(of.max(1))
     }
 
-    /// How many of so many, rounded down.
+    /// The share of `of` members, rounded down.
     #[must_use]
     pub fn down(self, of: u32) -> u32 {
         match self {
@@ -220,7 +220,7 @@ impl utoipa::ToSchema for Share {
     }
 }
 
-/// How many members may come and go at once.
+/// How a new revision is rolled out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -258,8 +258,8 @@ pub enum InvalidRule {
 }
 
 impl Rolling {
-    /// How many more than so many there may be, and how many fewer may run. Shares of few members
-    /// can round to nothing on both sides; then one may be missing, or nothing could ever change.
+    /// How many more members than `replicas` may exist, and how many fewer may run. Shares of few
+    /// members can round to zero on both sides; then one may be missing, or nothing could ever change.
     #[must_use]
     pub fn surge_and_unavailable(&self, replicas: u32) -> (u32, u32) {
         match (self.max_surge.up(replicas), self.max_unavailable.down(replicas)) {
@@ -279,7 +279,7 @@ impl Rolling {
 }
 
 impl CapacityRule {
-    /// Refuses what means nothing.
+    /// Checks the rule.
     ///
     /// # Errors
     /// Names the field and what would be accepted.

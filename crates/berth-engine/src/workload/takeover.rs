@@ -1,25 +1,25 @@
-//! How a new revision takes over: which old members go now, and how many new ones may come.
+//! Roll-outs: which old members are released now, and how many new ones may be created.
 //!
-//! It never creates a member of an old revision, and is not asked while roll-outs stand still.
+//! It never creates a member of an old revision, and is not used while roll-outs are paused.
 
 use std::cmp::Reverse;
 
 use super::planner::Planner;
 use super::reconcile::{Blocker, Cause, HostState, Member, MemberState};
 use super::rule::Strategy;
-use super::seats::deletion_cost;
-use super::view::{Seat, count};
+use super::slots::deletion_cost;
+use super::view::{OccupiedSlot, count};
 use crate::model::CapacityType;
 
 impl<'a> Planner<'a> {
-    /// Lets go of old members as far as the strategy allows now, and says how many new ones may come.
-    /// Both are counted from what is there now, because steps are done in any order.
+    /// Releases old members as far as the strategy allows now, and returns how many new ones may be
+    /// created. Both are counted from the actual members, because steps are done in any order.
     pub(super) fn take_over(&mut self) -> u32 {
         let room = self.room();
         match self.desired.rolling.strategy {
             Strategy::Recreate => self.release_old(),
             Strategy::BlueGreen => {
-                let current = self.seats_of_current().filter(|seat| seat.is_available());
+                let current = self.slots_of_current().filter(|occupied| occupied.is_available());
                 if count(current) >= self.desired.replicas {
                     self.release_old();
                 } else {
@@ -37,53 +37,56 @@ impl<'a> Planner<'a> {
             Strategy::BlueGreen => u32::MAX,
             Strategy::Rolling => {
                 let (surge, _) = self.desired.rolling.surge_and_unavailable(self.desired.replicas);
-                // An old member that will be taken away makes room at once: waiting for its end would
-                // only make the gap longer.
+                // An old member on a reclaimed node makes room at once: waiting for its end would only
+                // make the gap longer.
                 let counts = |it: &&Member| {
                     it.is_live() && (self.is_current(it) || it.host != HostState::Reclaimed)
                 };
-                let there = count(self.seats.iter().flat_map(|seat| seat.members()).filter(counts));
+                let there =
+                    count(self.slots.iter().flat_map(|occupied| occupied.members()).filter(counts));
                 self.desired.replicas.saturating_add(surge).saturating_sub(there)
             }
         }
     }
 
-    fn old_seats(&self) -> Vec<Seat<'a>> {
-        let old = self.seats.iter().filter(|seat| !self.is_current(seat.holder));
-        old.copied().filter(|seat| seat.staying().next().is_some()).collect()
+    fn old_slots(&self) -> Vec<OccupiedSlot<'a>> {
+        let old = self.slots.iter().filter(|occupied| !self.is_current(occupied.holder));
+        old.copied().filter(|occupied| occupied.staying().next().is_some()).collect()
     }
 
     fn release_old(&mut self) {
-        for seat in self.old_seats() {
-            self.release_seat(seat, Cause::RollOut);
+        for occupied in self.old_slots() {
+            self.release_slot(occupied, Cause::RollOut);
         }
     }
 
-    /// Old ones wait for the new ones, but no more of them than are wanted at all.
+    /// Old members wait for the new ones, but no more of them than the desired replicas.
     fn trim_old(&mut self) {
-        let old = self.old_seats();
+        let old = self.old_slots();
         let surplus = self.first_to_go(old.iter().copied(), self.desired.replicas);
-        let is_surplus = |seat: &Seat<'_>| surplus.iter().any(|it| it.holder.id == seat.holder.id);
+        let is_surplus = |occupied: &OccupiedSlot<'_>| {
+            surplus.iter().any(|it| it.holder.id == occupied.holder.id)
+        };
         self.scale_down(&surplus);
-        for seat in old.into_iter().filter(|seat| !is_surplus(seat)) {
-            self.block_seat(seat, Cause::RollOut, Blocker::Replacement);
+        for occupied in old.into_iter().filter(|occupied| !is_surplus(occupied)) {
+            self.block_slot(occupied, Cause::RollOut, Blocker::Replacement);
         }
     }
 
-    /// What does not run goes at once; what runs, while enough others do.
+    /// Members that do not run are released at once; running ones while enough others run.
     fn roll(&mut self) {
         let (_, unavailable) = self.desired.rolling.surge_and_unavailable(self.desired.replicas);
         let floor = self.desired.replicas.saturating_sub(unavailable);
-        let mut running = self.old_seats();
-        for seat in &running {
-            for member in seat.staying().filter(|it| it.state != MemberState::Ready) {
+        let mut running = self.old_slots();
+        for occupied in &running {
+            for member in occupied.staying().filter(|it| it.state != MemberState::Ready) {
                 self.release(member, Cause::RollOut);
             }
         }
-        running.retain(|seat| seat.is_available());
-        running.sort_by_key(|seat| self.roll_order(seat));
-        for seat in running {
-            let ready = seat.staying().filter(|it| it.state == MemberState::Ready);
+        running.retain(|occupied| occupied.is_available());
+        running.sort_by_key(|occupied| self.roll_order(occupied));
+        for occupied in running {
+            let ready = occupied.staying().filter(|it| it.state == MemberState::Ready);
             let goes = self.available > floor;
             for member in ready {
                 if goes {
@@ -96,10 +99,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The first goes first: whose node wants it gone, then on-demand ones, because the new revision
-    /// starts with its own on-demand seats and both together should be few.
-    fn roll_order(&self, seat: &Seat<'_>) -> (bool, u32, Reverse<u32>, i64) {
-        let first = seat.staying().find(|it| it.is_available()).unwrap_or(seat.holder);
+    /// The order of release: members whose node is drained or reclaimed, then on-demand ones, because
+    /// the new revision starts with its own on-demand slots and both together should be few.
+    fn roll_order(&self, occupied: &OccupiedSlot<'_>) -> (bool, u32, Reverse<u32>, i64) {
+        let first = occupied.staying().find(|it| it.is_available()).unwrap_or(occupied.holder);
         let dearest = deletion_cost(CapacityType::OnDemand);
         let cost = if self.has_classes() { dearest - deletion_cost(first.class) } else { 0 };
         (first.host == HostState::Fine, cost, Reverse(first.slot), first.revision)

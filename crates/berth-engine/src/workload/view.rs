@@ -1,23 +1,23 @@
-//! Members by seat: who has it, who is on the way out, and what of it can be counted on.
+//! Members by slot: the holder, those being replaced, and whether the slot is available.
 //!
-//! Only reads. It never decides who comes or goes.
+//! Only reads; it never decides which members are created or released.
 
 use super::reconcile::{Cause, HostState, Member, MemberState};
 
 impl Member {
-    /// Whether it is there and meant to stay so. One that is not still holds its seat.
+    /// Whether it exists and is meant to stay. A member that is not still holds its slot.
     pub(super) fn is_live(&self) -> bool {
         self.state != MemberState::Leaving && self.host != HostState::Lost
     }
 
-    /// Whether it runs and may go on running: an overdue node's members are let go at once, so
-    /// nothing that counts on them would come true.
+    /// Whether it runs and may keep running: members of an overdue node are released at once, so they
+    /// do not count.
     pub(super) fn is_available(&self) -> bool {
         self.state == MemberState::Ready
             && !matches!(self.host, HostState::Lost | HostState::Overdue)
     }
 
-    /// Why its node wants it gone, or else the given cause.
+    /// Why its node requires its release, or else the given cause.
     pub(super) fn cause_or(&self, otherwise: Cause) -> Cause {
         match self.host {
             HostState::Fine => otherwise,
@@ -28,16 +28,16 @@ impl Member {
     }
 }
 
-/// One seat and everyone in it.
+/// One slot and all its members.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seat<'a> {
-    /// Who has it: the highest fence.
+pub(super) struct OccupiedSlot<'a> {
+    /// The holder: the member with the highest fence.
     pub(super) holder: &'a Member,
-    /// Who handed it over and is not gone yet; highest fence first.
+    /// Members that handed it over and are not released yet; highest fence first.
     pub(super) outgoing: &'a [Member],
 }
 
-impl<'a> Seat<'a> {
+impl<'a> OccupiedSlot<'a> {
     pub(super) fn members(self) -> impl Iterator<Item = &'a Member> {
         std::iter::once(self.holder).chain(self.outgoing)
     }
@@ -46,8 +46,8 @@ impl<'a> Seat<'a> {
         self.holder.is_live()
     }
 
-    /// Whether someone in it runs. A seat counts once, however many run in it: all but one of them
-    /// are about to go.
+    /// Whether a member in it runs. A slot counts once, however many run in it: all but one of them
+    /// are about to be released.
     pub(super) fn is_available(self) -> bool {
         self.members().any(Member::is_available)
     }
@@ -57,7 +57,7 @@ impl<'a> Seat<'a> {
         !self.holder.is_available() && self.outgoing.iter().any(Member::is_live)
     }
 
-    /// Why a member goes now, whatever else happens to the workload.
+    /// Why a member is released now, whatever else happens to the workload.
     pub(super) fn goes_anyway(self, member: &Member) -> Option<Cause> {
         match member.host {
             HostState::Lost => Some(Cause::NodeLost),
@@ -69,7 +69,7 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Members about which there is still something to decide.
+    /// Members whose release is still to be decided.
     pub(super) fn staying(self) -> impl Iterator<Item = &'a Member> {
         self.members().filter(move |member| {
             member.state != MemberState::Leaving && self.goes_anyway(member).is_none()
@@ -77,18 +77,18 @@ impl<'a> Seat<'a> {
     }
 }
 
-/// Puts members in the order that `seats` needs: by revision and slot, the holder first.
+/// Sorts members as `group_by_slot` needs them: by revision and slot, the holder first.
 pub(super) fn sorted(members: &[Member]) -> Vec<Member> {
     let mut sorted = members.to_vec();
     sorted.sort_unstable_by_key(|it| (it.revision, it.slot, std::cmp::Reverse(it.fence), it.id));
     sorted
 }
 
-/// The seats of members that are `sorted`.
-pub(super) fn seats(sorted: &[Member]) -> Vec<Seat<'_>> {
-    let same_seat = |a: &Member, b: &Member| (a.revision, a.slot) == (b.revision, b.slot);
-    let chunks = sorted.chunk_by(same_seat).filter_map(<[Member]>::split_first);
-    chunks.map(|(holder, outgoing)| Seat { holder, outgoing }).collect()
+/// The slots of members that are `sorted`.
+pub(super) fn group_by_slot(sorted: &[Member]) -> Vec<OccupiedSlot<'_>> {
+    let same_slot = |a: &Member, b: &Member| (a.revision, a.slot) == (b.revision, b.slot);
+    let chunks = sorted.chunk_by(same_slot).filter_map(<[Member]>::split_first);
+    chunks.map(|(holder, outgoing)| OccupiedSlot { holder, outgoing }).collect()
 }
 
 /// How many there are.

@@ -1,58 +1,59 @@
 //! Workloads with a volume, which one instance at a time may use.
 //!
-//! Nothing here ever creates a member while another one may still be writing, not even one whose
-//! node is lost: that it is silent does not mean that it stopped.
+//! A member is never created while another one may still be writing, not even one on a lost node:
+//! silence does not mean that it stopped.
 
 use super::reconcile::{
-    Blocked, Blocker, Cause, Desired, HostState, Member, MemberState, Outlook, Step, is_misplaced,
-    seat_kind,
+    BlockedMember, Blocker, Cause, DesiredState, HostState, Member, MemberState, Step,
+    WorkloadPlan, is_misplaced, slot_kind,
 };
 use super::rule::OnChange;
 use super::view::sorted;
 
 /// The next steps for a workload that may have one member at most.
-pub(super) fn one_at_a_time(desired: &Desired<'_>, members: &[Member]) -> Outlook {
-    let mut outlook = Outlook::default();
+pub(super) fn one_at_a_time(desired: &DesiredState<'_>, members: &[Member]) -> WorkloadPlan {
+    let mut plan = WorkloadPlan::default();
     if members.is_empty() {
         if desired.replicas > 0 {
-            outlook.steps.push(Step::Create {
+            plan.steps.push(Step::Create {
                 revision: desired.revision,
                 slot: 0,
-                class: seat_kind(desired, 0),
+                class: slot_kind(desired, 0),
                 in_place_of: None,
                 cause: Cause::Missing,
             });
         }
-        return outlook;
+        return plan;
     }
     let members = sorted(members);
     let keeps = kept(desired, &members);
-    // One that was told to stop and cannot be asked any more still may write.
+    // A member that was stopped on a node that is lost may still write.
     let silent = |it: &&Member| it.state == MemberState::Leaving && it.host == HostState::Lost;
     for member in members.iter().filter(silent) {
         let (instance, cause) = (member.id, Cause::NodeLost);
-        outlook.blocked.push(Blocked { instance, cause, blocker: Blocker::Volume });
+        plan.blocked.push(BlockedMember { instance, cause, blocker: Blocker::Volume });
     }
     for member in members.iter().filter(|it| it.state != MemberState::Leaving) {
         let stays = keeps.is_some_and(|it| it.id == member.id);
-        let blocked = |cause| Blocked { instance: member.id, cause, blocker: Blocker::Volume };
+        let blocked =
+            |cause| BlockedMember { instance: member.id, cause, blocker: Blocker::Volume };
         if member.host == HostState::Lost {
-            outlook.blocked.push(blocked(Cause::NodeLost));
+            plan.blocked.push(blocked(Cause::NodeLost));
         } else if !stays {
             let replaced = desired.replicas > 0 && member.revision != desired.revision;
             let cause = if replaced { Cause::RollOut } else { Cause::ScaleDown };
-            outlook.steps.push(Step::Release { instance: member.id, cause });
+            plan.steps.push(Step::Release { instance: member.id, cause });
         } else if member.host != HostState::Fine {
-            outlook.blocked.push(blocked(member.cause_or(Cause::Drain)));
+            plan.blocked.push(blocked(member.cause_or(Cause::Drain)));
         } else if wants_rebuild(desired, member) {
-            outlook.blocked.push(blocked(Cause::Rebuild));
+            plan.blocked.push(blocked(Cause::Rebuild));
         }
     }
-    outlook
+    plan
 }
 
-/// The member that stays. One of another revision does only while roll-outs stand still.
-fn kept<'a>(desired: &Desired<'_>, members: &'a [Member]) -> Option<&'a Member> {
+/// The member that stays. One of another revision does so only while roll-outs are paused.
+fn kept<'a>(desired: &DesiredState<'_>, members: &'a [Member]) -> Option<&'a Member> {
     if desired.replicas == 0 {
         return None;
     }
@@ -60,14 +61,14 @@ fn kept<'a>(desired: &Desired<'_>, members: &'a [Member]) -> Option<&'a Member> 
         it.state != MemberState::Leaving && (desired.paused || it.revision == desired.revision)
     };
     // Of several, which only a change of the template can have left: one that runs, then the
-    // newest, then the lowest seat.
+    // newest, then the lowest slot.
     members.iter().filter(may_stay).min_by_key(|it| {
         let newest = std::cmp::Reverse((it.revision == desired.revision, it.revision));
         (!it.is_live(), newest, it.slot, std::cmp::Reverse(it.fence))
     })
 }
 
-fn wants_rebuild(desired: &Desired<'_>, member: &Member) -> bool {
+fn wants_rebuild(desired: &DesiredState<'_>, member: &Member) -> bool {
     let rebuilds = desired.capacity.is_some_and(|rule| rule.on_change == OnChange::Rebuild);
     rebuilds && is_misplaced(desired, member)
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use berth_engine::filter::FILTERS;
-use berth_engine::policy::{BUILTIN_NAMES, Policy};
 use berth_engine::score::SCORERS;
+use berth_engine::{BUILTIN_POLICIES, Policy};
 
 use super::random::Rng;
 
@@ -12,7 +12,7 @@ use super::random::Rng;
 pub fn policy(seed: u64) -> Policy {
     let mut rng = Rng::new(seed);
     if rng.chance(40) {
-        return Policy::builtin(rng.pick(&BUILTIN_NAMES)).expect("a built-in policy");
+        return Policy::builtin(rng.pick(&BUILTIN_POLICIES)).expect("a built-in policy");
     }
     let text = text(&mut rng);
     Policy::from_toml(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -55,7 +55,7 @@ fn filters(rng: &mut Rng, text: &mut String) {
     for setting in settings.iter().filter(|_| rng.chance(35)) {
         let _ = writeln!(text, "{setting}");
     }
-    let optional = FILTERS.iter().filter(|filter| filter.optional);
+    let optional = FILTERS.iter().filter(|filter| filter.is_optional());
     let off: Vec<String> =
         optional.filter(|_| rng.chance(10)).map(|filter| format!("{:?}", filter.name)).collect();
     let _ = writeln!(text, "off = [{}]", off.join(", "));

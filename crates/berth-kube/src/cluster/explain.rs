@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_engine::{NotHere, Timestamp};
+use berth_engine::{CheckError, Timestamp};
 use rustc_hash::FxHashMap;
 
 use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal, RuleCount};
@@ -145,10 +145,10 @@ impl Cluster {
         let request = facts::of_pod(asking.entry);
         match self.engine.check(&request, &facts::node_id(name), now) {
             // It asks for none; the engine knows no instance without.
-            Err(NotHere::Removed { filter: "memory", .. }) if asking.entry.asked.memory == 0 => {
+            Err(CheckError::Removed { filter: "memory", .. }) if asking.entry.asked.memory == 0 => {
                 None
             }
-            Err(NotHere::Removed { filter, code, evidence }) => {
+            Err(CheckError::Removed { filter, code, evidence }) => {
                 let (rule, text) = (filter.into(), evidence.to_string());
                 Some(Failure { rule, code, text, short: None })
             }

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use berth_engine::elastic::{
-    Decided, Free, InvalidWish, Overcommit, Permit, Size, Terms, Wish, decide,
+    Free, InvalidPermitRequest, Overcommit, Permit, PermitContext, PermitDecision, PermitRequest,
+    Size, decide_permit,
 };
 use thiserror::Error;
 
@@ -26,7 +27,7 @@ pub enum NoPermit {
     NotElastic(Key),
     /// What is asked for means nothing.
     #[error(transparent)]
-    Invalid(#[from] InvalidWish),
+    Invalid(#[from] InvalidPermitRequest),
 }
 
 impl Cluster {
@@ -50,10 +51,10 @@ impl Cluster {
     pub fn ask_permit(
         &mut self,
         pod: &Key,
-        wish: &Wish,
+        wish: &PermitRequest,
         unit: Option<Size>,
         now: i64,
-    ) -> Result<Decided, NoPermit> {
+    ) -> Result<PermitDecision, NoPermit> {
         let entry = self.pods.named(pod).filter(|it| it.pod.node.is_some() && !it.pod.ended);
         let entry = entry.ok_or_else(|| NoPermit::Unknown(pod.clone()))?;
         let node = entry.at.and_then(|place| self.nodes.get(place));
@@ -66,7 +67,7 @@ impl Cluster {
             memory: has.memory.saturating_sub(used.memory).div_euclid(1 << 20),
         };
         let settings = self.settings.policy.elastic();
-        let terms = Terms {
+        let terms = PermitContext {
             unit: unit.unwrap_or(settings.compute_unit),
             grants: settings.grants,
             min: vm.min,
@@ -79,7 +80,7 @@ impl Cluster {
             now,
         };
         let uid = Arc::clone(&entry.pod.uid);
-        let decided = decide(&permit, wish, &terms)?;
+        let decided = decide_permit(&permit, wish, &terms)?;
         self.set_permit(&uid, Some(decided.permit));
         Ok(decided)
     }

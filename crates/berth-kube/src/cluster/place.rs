@@ -137,7 +137,7 @@ impl Cluster {
                 best = Some(found);
             }
         };
-        self.engine.each_candidate(&facts::of_pod(entry), now, open.words, see).ok()?;
+        self.engine.for_each_candidate(&facts::of_pod(entry), now, open.words, see).ok()?;
         best.map(|best| best.place).filter(|place| first_failure(self, asking, *place).is_none())
     }
 
@@ -213,7 +213,7 @@ impl Cluster {
             found.push(Found { place, total: i64::from(total), rank });
         };
         // A request that means nothing to the engine has no candidates.
-        let _ = self.engine.each_candidate(&request, now, open.words, see);
+        let _ = self.engine.for_each_candidate(&request, now, open.words, see);
         self.keep_by_neighbours(asking, found);
         if !asking.volumes.is_empty() {
             let fits = |it: &Found| {

@@ -38,7 +38,7 @@ impl Cluster {
         if self.engine.fleet_mut().add_node(&facts::of_node(&node)).is_err() {
             tracing::warn!(node = &*name, "the node's facts cannot be kept");
         }
-        let Some(place) = self.engine.fleet().place_of(&facts::node_id(&name)) else { return };
+        let Some(place) = self.engine.fleet().position_of(&facts::node_id(&name)) else { return };
         // Where a node is in the columns depends on its zone, which may have changed.
         if let Some(old) = old.filter(|old| *old != place) {
             self.topologies.place(old, None);

@@ -1,6 +1,6 @@
 //! Scenarios of the whole core, through `Cluster` alone: what its parts do together.
 
-use berth_engine::elastic::{Size, Wish};
+use berth_engine::elastic::{PermitRequest, Size};
 use berth_engine::{Policy, Timestamp};
 use serde_json::{Value, json};
 
@@ -229,12 +229,14 @@ fn a_machine_that_was_found_counts_in_full_until_its_agent_speaks() -> Tested {
     );
     let key = Key::new("shop", "runner");
     let unit = Some(Size::new(1000, 1024));
-    let wish =
-        Wish { last_permit: Some(Size::new(1000, 1024)), ..Wish::new(Size::new(2000, 2048)) };
+    let wish = PermitRequest {
+        last_permit: Some(Size::new(1000, 1024)),
+        ..PermitRequest::new(Size::new(2000, 2048))
+    };
     let decided = world.0.ask_permit(&key, &wish, unit, 0)?;
     assert_eq!(decided.permit.granted, Size::new(2000, 2048));
     world.reserved(&pod("p", "2", "1Gi"))?;
-    let more = world.0.ask_permit(&key, &Wish::new(Size::new(3000, 3072)), unit, 0)?;
+    let more = world.0.ask_permit(&key, &PermitRequest::new(Size::new(3000, 3072)), unit, 0)?;
     assert_eq!(more.permit.granted, Size::new(2000, 2048), "the node is full");
     Ok(())
 }

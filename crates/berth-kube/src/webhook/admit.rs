@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::CapacityType;
-use berth_engine::workload::{CapacityRule, seat_class};
+use berth_engine::workload::{CapacityRule, slot_class};
 use berth_ledger::ClaimState;
 use kube::api::ObjectMeta;
 use serde_json::Value;
@@ -286,7 +286,7 @@ impl Clerk {
         };
         let slot = number.saturating_sub(start).max(0);
         let narrow = u32::try_from(slot).unwrap_or(u32::MAX);
-        let class = pinned.or_else(|| seat_class(&rule, None, narrow)).unwrap_or_default();
+        let class = pinned.or_else(|| slot_class(&rule, None, narrow)).unwrap_or_default();
         let seated = coming.seated(owner, slot, class);
         if coming.dry_run {
             return Ok(seated);

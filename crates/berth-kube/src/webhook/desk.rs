@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_control::catalog::Catalog;
-use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{
     MaintenanceConfig, MaintenanceWorker, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
     PlacerOptions, WantedSeat,
 };
-use berth_engine::policy::PolicyError;
-use berth_engine::workload::{CapacityRule, lowest_free, on_demand_seats, seat_class};
+use berth_engine::PolicyError;
+use berth_engine::workload::{CapacityRule, lowest_free_slot, on_demand_slots, slot_class};
 use berth_engine::{
     Amounts, BatchMode, CapacityType, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
 };
@@ -275,12 +275,12 @@ impl Desk {
             others.filter_map(|member| u32::try_from(member.slot).ok()).collect();
         taken.sort_unstable();
         let first = match pinned {
-            Some(CapacityType::Spot) => on_demand_seats(rule, None),
+            Some(CapacityType::Spot) => on_demand_slots(rule, None),
             Some(CapacityType::OnDemand) | None => 0,
         };
-        let free = lowest_free(taken.into_iter().filter_map(|slot| slot.checked_sub(first)));
+        let free = lowest_free_slot(taken.into_iter().filter_map(|slot| slot.checked_sub(first)));
         let slot = first.saturating_add(free);
-        let class = pinned.or_else(|| seat_class(rule, None, slot));
+        let class = pinned.or_else(|| slot_class(rule, None, slot));
         (i64::from(slot), class.unwrap_or_default())
     }
 

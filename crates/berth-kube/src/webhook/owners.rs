@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use berth_control::workloads::WorkloadKey;
+use berth_control::workload::WorkloadKey;
 use berth_ledger::Text;
 use hashbrown::HashMap;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};

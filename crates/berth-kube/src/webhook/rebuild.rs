@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use berth_control::workloads::WorkloadKey;
+use berth_control::workload::WorkloadKey;
 use berth_engine::workload::{
-    CapacityRule, Cause, Desired, HostState, Member, MemberState, OnChange, Outlook, Rolling, Step,
-    deletion_cost, reconcile, seat_class,
+    CapacityRule, Cause, DesiredState, HostState, Member, MemberState, OnChange, Rolling, Step,
+    WorkloadPlan, deletion_cost, reconcile, slot_class,
 };
 use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::ClaimState;
@@ -95,11 +95,11 @@ impl Whole {
     }
 
     fn class(&self, slot: i64) -> Option<CapacityType> {
-        seat_class(&self.rule, None, u32::try_from(slot).unwrap_or(u32::MAX))
+        slot_class(&self.rule, None, u32::try_from(slot).unwrap_or(u32::MAX))
     }
 
     /// What comes next, by the rules for workloads.
-    fn outlook(&self) -> Outlook {
+    fn outlook(&self) -> WorkloadPlan {
         let member = |(seated, pod): &(Seated, Arc<LivePod>)| {
             let misplaced = self.is_misplaced(seated, pod);
             let own = || self.class(seated.slot).unwrap_or(seated.class);
@@ -114,7 +114,7 @@ impl Whole {
             }
         };
         let members: Vec<Member> = self.members.iter().map(member).collect();
-        let desired = Desired {
+        let desired = DesiredState {
             replicas: self.replicas,
             revision: 1,
             capacity: Some(&self.rule),

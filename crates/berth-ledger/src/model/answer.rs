@@ -1,6 +1,6 @@
 //! What the ledger answers: granted, conflict or refused. That it does not know is an error.
 
-use berth_engine::elastic::InvalidWish;
+use berth_engine::elastic::InvalidPermitRequest;
 use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
 use serde::{Deserialize, Serialize};
 
@@ -293,7 +293,7 @@ pub enum Rejected {
     /// It is being moved, and must not change its size meanwhile.
     Moving(ClaimKey),
     /// It asked for a size that means nothing.
-    Wish(InvalidWish),
+    Wish(InvalidPermitRequest),
     /// A guard failed.
     Guard(Box<Guard>),
     /// A limit that planning again would not help with.

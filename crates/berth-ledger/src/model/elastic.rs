@@ -1,6 +1,8 @@
 //! What is asked of elastic instances, and what is answered: permits, bounds, and moves while they run.
 
-use berth_engine::elastic::{Grants, InvalidWish, Permit, Size, WatermarkRule, Wish};
+use berth_engine::elastic::{
+    Grants, InvalidPermitRequest, Permit, PermitRequest, Size, WatermarkRule,
+};
 use berth_engine::{Amounts, InstanceId, NodeId};
 
 use super::claim::Text;
@@ -20,7 +22,7 @@ pub struct PermitAsk {
     /// The fence of its claim; absent: whatever it is.
     pub fence: Option<i64>,
     /// What it wants.
-    pub wish: Wish,
+    pub wish: PermitRequest,
     /// What grants are multiples of.
     pub unit: Size,
     /// How wishes that do not fit are granted.
@@ -107,8 +109,8 @@ pub struct With {
     pub documents: Vec<DocumentWrite>,
 }
 
-impl From<InvalidWish> for super::answer::Rejected {
-    fn from(invalid: InvalidWish) -> Self {
+impl From<InvalidPermitRequest> for super::answer::Rejected {
+    fn from(invalid: InvalidPermitRequest) -> Self {
         Self::Wish(invalid)
     }
 }

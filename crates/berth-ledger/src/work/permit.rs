@@ -3,7 +3,9 @@
 //! A growth is a claim like any other: it is charged to node and tenant in the transaction that
 //! records it, and the node's guard is checked once more in the database.
 
-use berth_engine::elastic::{Decided, Free, Permit, Size, Terms, WatermarkRule, decide};
+use berth_engine::elastic::{
+    Free, Permit, PermitContext, PermitDecision, Size, WatermarkRule, decide_permit,
+};
 use berth_engine::{Amounts, Room};
 
 use super::Work;
@@ -44,7 +46,7 @@ impl Work {
         };
         let target = self.rows.claims.get(&ClaimKey::target(ask.instance));
         let moving_to = target.filter(|it| is_on_its_way(it)).map(|it| it.node.clone());
-        let terms = Terms {
+        let terms = PermitContext {
             unit: ask.unit,
             grants: ask.grants,
             min,
@@ -59,7 +61,7 @@ impl Work {
         if ask.rigid_while_moving && terms.frozen && ask.wish.size != permit.granted {
             return Err(Rejected::Moving(key));
         }
-        let decided = decide(permit, &ask.wish, &terms)?;
+        let decided = decide_permit(permit, &ask.wish, &terms)?;
         Ok(self.record_permit(&claim, permit, decided, moving_to))
     }
 
@@ -68,10 +70,10 @@ impl Work {
         &mut self,
         claim: &Claim,
         before: &Permit,
-        decided: Decided,
+        decided: PermitDecision,
         moving_to: Option<berth_engine::NodeId>,
     ) -> PermitAnswer {
-        let Decided { permit, repeated, found_larger } = decided;
+        let PermitDecision { permit, repeated, found_larger } = decided;
         let charged = permit.charge().within(claim.amounts);
         if !repeated {
             self.recharge(claim, charged);

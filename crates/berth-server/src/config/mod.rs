@@ -27,7 +27,7 @@ use berth_control::Settings;
 pub use keys::{KEYS, Key, SECTIONS};
 pub use read::{FileText, Layers};
 pub use reference::{EXAMPLE, reference};
-pub use value::{Given, Kind, Value};
+pub use value::{GivenValue, Kind, Value};
 
 /// The configuration of a server.
 #[derive(Clone, Debug, Default)]
@@ -241,7 +241,7 @@ impl fmt::Display for BadSetting {
 
 /// A configuration that was read, with where each value comes from.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Every setting's value and where it comes from, in the order of [`KEYS`].
@@ -250,7 +250,7 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Settings whose value differs from another reading: live ones, and those that need a restart.
     #[must_use]
     pub fn changed(&self, before: &Self) -> (Vec<&'static Key>, Vec<&'static Key>) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn load(text: &str) -> Result<Loaded, Vec<BadSetting>> {
+fn load(text: &str) -> Result<LoadedConfig, Vec<BadSetting>> {
     let file = FileText { name: "berth.toml", text };
     Layers { file: Some(file), ..Layers::default() }.load()
 }
@@ -19,7 +19,7 @@ fn wrong(text: &str) -> String {
 #[test]
 fn every_default_can_be_read_and_is_what_the_code_has() {
     for key in KEYS {
-        let given = Given::Text(key.default.to_owned());
+        let given = GivenValue::Text(key.default.to_owned());
         assert!(key.kind.read(&given).is_some(), "{}", key.name);
         assert!(SECTIONS.iter().any(|(section, _)| *section == key.section()), "{}", key.name);
     }
@@ -56,7 +56,7 @@ fn flags_are_over_variables_over_the_file() {
         ("BERTH_QUEUE_LIMIT".to_owned(), "6".to_owned()),
         ("BERTH_LISTEN".to_owned(), "127.0.0.1:1,[::1]:2".to_owned()),
     ];
-    let flags = [("queue.limit", "--queue-limit", Given::Text("7".to_owned()))];
+    let flags = [("queue.limit", "--queue-limit", GivenValue::Text("7".to_owned()))];
     let layers = Layers { file: Some(file), variables: &variables, flags: &flags };
     let loaded = layers.load().unwrap();
     assert_eq!(loaded.config.http.limits.body_bytes, 3 << 20);

@@ -40,7 +40,7 @@ struct Field {
 }
 
 #[derive(Clone, Debug)]
-struct Outcome {
+struct ResponseRow {
     status: String,
     about: Prose,
     kind: Kind,
@@ -56,7 +56,7 @@ struct Operation {
     roles: String,
     parameters: Vec<Field>,
     body: Option<Kind>,
-    answers: Vec<Outcome>,
+    answers: Vec<ResponseRow>,
     example: String,
 }
 
@@ -232,7 +232,7 @@ fn operation(method: &str, path: &str, found: &Value, schemas: &Map<String, Valu
     let parameters: Vec<Field> = list(found, "parameters").iter().map(field).collect();
     let body = found.get("requestBody").and_then(content);
     let answers = found.get("responses").and_then(Value::as_object);
-    let answers = answers.into_iter().flatten().map(|(status, answer)| Outcome {
+    let answers = answers.into_iter().flatten().map(|(status, answer)| ResponseRow {
         status: if status == "default" { "else".to_owned() } else { status.clone() },
         about: prose(answer, "description"),
         kind: content(answer).map(kind).unwrap_or_default(),

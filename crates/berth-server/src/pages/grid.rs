@@ -6,7 +6,7 @@ use askama::Template;
 use berth_engine::NodeState;
 
 use super::{count, percent, plural};
-use berth_control::catalog::{Books, NodeEntry};
+use berth_control::catalog::{CatalogState, NodeEntry};
 
 /// One node.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ fn rack(name: &str, nodes: &[&NodeEntry]) -> Rack {
 
 impl Grid {
     /// The grid of everything in the catalogue.
-    pub(super) fn of(books: &Books) -> Self {
+    pub(super) fn of(books: &CatalogState) -> Self {
         let mut zones: BTreeMap<&str, BTreeMap<&str, Vec<&NodeEntry>>> = BTreeMap::new();
         for node in books.nodes.values() {
             let (zone, rack) = (node.facts.zone.as_deref(), node.facts.rack.as_deref());

@@ -273,7 +273,7 @@ const CODES: &[(&str, &str, &str)] = &[
 
 /// What a code means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Meaning {
+struct CodeMeaning {
     meaning: String,
     remedy: String,
     /// The filter that gives it, if one does.
@@ -287,7 +287,7 @@ fn capital(text: &str) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-fn meaning(code: &str) -> Option<Meaning> {
+fn meaning(code: &str) -> Option<CodeMeaning> {
     if let Some(filter) = FILTERS.iter().find(|filter| filter.code == code) {
         let meaning = format!(
             "No node can take the instance: the last nodes that were left were removed by the \
@@ -296,7 +296,7 @@ fn meaning(code: &str) -> Option<Meaning> {
             filter.name
         );
         let remedy = format!("{}.", capital(filter.remedy));
-        return Some(Meaning {
+        return Some(CodeMeaning {
             meaning,
             remedy,
             filter: Some(filter.name),
@@ -305,7 +305,7 @@ fn meaning(code: &str) -> Option<Meaning> {
     }
     let (_, meaning, remedy) = CODES.iter().find(|(known, _, _)| *known == code)?;
     let (meaning, remedy) = ((*meaning).to_owned(), (*remedy).to_owned());
-    Some(Meaning { meaning, remedy, filter: None, waiting: None })
+    Some(CodeMeaning { meaning, remedy, filter: None, waiting: None })
 }
 
 /// The page of one code.
@@ -314,7 +314,7 @@ fn meaning(code: &str) -> Option<Meaning> {
 pub(crate) struct ProblemPage {
     frame: Frame,
     code: String,
-    told: Meaning,
+    told: CodeMeaning,
     others: Vec<&'static str>,
 }
 

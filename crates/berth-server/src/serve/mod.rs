@@ -141,7 +141,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &Task
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => take(stream, peer, shared, connections),
+            Ok((stream, peer)) => start_connection(stream, peer, shared, connections),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of file descriptors, most likely: others will end.
@@ -152,7 +152,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &Task
     }
     // Whoever is connected already, as far as they know, is served too.
     while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
-        take(stream, peer, shared, connections);
+        start_connection(stream, peer, shared, connections);
     }
 }
 
@@ -162,29 +162,34 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// One of the places for connections; free again when dropped.
-struct Place(Arc<Shared>);
+struct ConnectionSlot(Arc<Shared>);
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn take(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared>, connections: &TaskTracker) {
+fn start_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    connections: &TaskTracker,
+) {
     let limits = **shared.limits.load();
-    let place = Place(Arc::clone(shared));
+    let slot = ConnectionSlot(Arc::clone(shared));
     let before = shared.open.fetch_add(1, Ordering::Relaxed);
     if before >= limits.max_connections {
-        drop(place);
+        drop(slot);
         // An encrypted client could not read it, and is only cut off.
         if shared.tls.is_none() {
-            connections.spawn(connection::turn_away(stream));
+            connections.spawn(connection::refuse(stream));
         }
         return;
     }
     let shared = Arc::clone(shared);
     connections.spawn(async move {
         connection::serve(stream, peer, &shared, limits).await;
-        drop(place);
+        drop(slot);
     });
 }

@@ -7,4 +7,4 @@
 mod pod;
 mod serve;
 
-pub use serve::{PermitsByWire, WireSettings, router};
+pub use serve::{WirePermits, WireSettings, router};

@@ -13,7 +13,7 @@ use berth_ledger::Text;
 use http::{HeaderValue, Method, StatusCode, header};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::pod::{self, Meant};
+use super::pod::{self, PodTarget};
 use crate::access::Access;
 use crate::http::{caller, caller_from};
 use crate::metrics::HttpMetrics;
@@ -49,7 +49,7 @@ impl Default for WireSettings {
 
 /// What answers need.
 #[derive(Clone)]
-pub struct PermitsByWire {
+pub struct WirePermits {
     state: AppState,
     settings: WireSettings,
 }
@@ -60,7 +60,7 @@ type Refused = (StatusCode, String);
 /// The whole protocol, for a listener of its own.
 pub fn router(state: AppState, settings: WireSettings) -> Router {
     let metrics = Arc::clone(&state.metrics);
-    let state = PermitsByWire { state, settings };
+    let state = WirePermits { state, settings };
     guarded(Router::new().fallback(answer).with_state(state), metrics)
 }
 
@@ -89,7 +89,7 @@ fn panicked(panic: Box<dyn std::any::Any + Send + 'static>) -> Response {
     refusal((StatusCode::INTERNAL_SERVER_ERROR, why))
 }
 
-async fn answer(State(wire): State<PermitsByWire>, request: HttpRequest) -> Response {
+async fn answer(State(wire): State<WirePermits>, request: HttpRequest) -> Response {
     match tokio::time::timeout(PATIENCE, permit(&wire, request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(refused)) => refusal(refused),
@@ -116,7 +116,7 @@ fn bad(why: impl Into<String>) -> Refused {
     (StatusCode::BAD_REQUEST, why.into())
 }
 
-async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, Refused> {
+async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Refused> {
     if request.uri().path() != "/" {
         let path = request.uri().path();
         return Err((StatusCode::NOT_FOUND, format!("there is nothing at {path}; use /")));
@@ -131,12 +131,12 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
     let request = Request::read(&body, wire.settings.slot_mib).map_err(bad)?;
     let control = &wire.state.control;
     let instance = match pod::find(control, &caller, &request.pod).await {
-        Meant::One(instance) => instance,
-        Meant::Several(several) => {
+        PodTarget::Instance(instance) => instance,
+        PodTarget::Ambiguous(several) => {
             let pod = &request.pod;
             return Err(bad(format!("{several} instances run as {pod}; name one by its id")));
         }
-        Meant::Nobody => return Err((StatusCode::NOT_FOUND, unknown(&request))),
+        PodTarget::NotFound => return Err((StatusCode::NOT_FOUND, unknown(&request))),
     };
     let unit =
         request.unit.unwrap_or_else(|| request.in_slots(elastic::unit_of(control, instance)));
@@ -181,7 +181,7 @@ fn refused(error: &ControlError, request: &Request) -> Refused {
 }
 
 /// Who asks: those who may ask natively.
-fn who(wire: &PermitsByWire, request: &HttpRequest) -> Result<Caller, Refused> {
+fn who(wire: &WirePermits, request: &HttpRequest) -> Result<Caller, Refused> {
     let access = &wire.state.access;
     let known = caller(access, request);
     // That this machine is trusted elsewhere does not make it so here.

@@ -1,28 +1,28 @@
-//! One simulated host: what it would say, and what it makes of the answer. It does no I/O.
+//! One simulated host: its heartbeats, and how it applies the answers. It does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::{
-    AskPermit, Assignment, ClaimState, Heard, Heartbeat, MigrationReport, Permit, RunState,
-    RunningInstance,
+    AskPermit, Assignment, ClaimState, Heartbeat, HeartbeatResponse, MigrationReport, Permit,
+    RunState, RunningInstance,
 };
 use berth_engine::{InstanceId, NodeFacts};
 use tokio::time::Instant;
 
-use super::moves::Moves;
+use super::elastic_load::ElasticLoad;
+use super::migrations::Migrations;
 use super::pace::Pace;
-use super::stretch::Stretch;
-use crate::fleet::Numbers;
+use crate::fleet::SeededRng;
 
 /// Of how many boots one fails.
 const BOOTS_PER_FAILURE: u64 = 40;
-/// Permits that a host asks for at most each time it speaks: a fleet of them is one server's work.
-const ASKS: usize = 2;
-/// How long a day of elastic instances takes.
+/// Permits that a host requests with one heartbeat at most, to limit the load on the server.
+const MAX_PERMIT_REQUESTS: usize = 2;
+/// How long a simulated day of elastic instances takes.
 const DAY_MS: u64 = 600_000;
 
-/// Where an instance stands on a host.
+/// The phase of an instance on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Booting { until: Instant, fails: bool },
@@ -33,23 +33,23 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Guest {
+struct HostedInstance {
     fence: i64,
     phase: Phase,
-    stretch: Option<Stretch>,
+    elastic_load: Option<ElasticLoad>,
 }
 
 /// A host with its agent.
 pub(super) struct Host {
     pub(super) facts: NodeFacts,
     facts_changed: bool,
-    guests: BTreeMap<InstanceId, Guest>,
-    guests_changed: bool,
-    moves: Moves,
-    /// When its play began: the hours of its instances are counted from it.
-    born: Option<Instant>,
+    instances: BTreeMap<InstanceId, HostedInstance>,
+    instances_changed: bool,
+    migrations: Migrations,
+    /// When the first permit was due; the simulated days of its instances start here.
+    started_at: Option<Instant>,
     silent_until: Option<Instant>,
-    numbers: Numbers,
+    rng: SeededRng,
     pace: Pace,
     /// Requests that failed one after the other.
     pub(super) failures: u32,
@@ -60,12 +60,12 @@ impl Host {
         Self {
             facts,
             facts_changed: false,
-            guests: BTreeMap::new(),
-            guests_changed: false,
-            moves: Moves::default(),
-            born: None,
+            instances: BTreeMap::new(),
+            instances_changed: false,
+            migrations: Migrations::default(),
+            started_at: None,
             silent_until: None,
-            numbers: Numbers::new(seed),
+            rng: SeededRng::new(seed),
             pace,
             failures: 0,
         }
@@ -77,38 +77,38 @@ impl Host {
         self.facts_changed = true;
     }
 
-    /// Falls silent. After a crash, nothing runs any more; after a mere outage, everything does.
+    /// Goes silent. After a crash no instance runs; after an outage all of them do.
     pub(super) fn fall_silent(&mut self, until: Instant, crash: bool) {
         self.silent_until = Some(until);
         if crash {
-            for guest in self.guests.values_mut() {
-                guest.phase = Phase::Failed;
+            for instance in self.instances.values_mut() {
+                instance.phase = Phase::Failed;
             }
-            self.guests_changed = true;
+            self.instances_changed = true;
         }
     }
 
-    /// Until when it says nothing.
+    /// Until when it is silent.
     pub(super) fn silent_until(&self, now: Instant) -> Option<Instant> {
         self.silent_until.filter(|until| *until > now)
     }
 
-    /// What is said at this moment.
-    pub(super) fn beat(&mut self, now: Instant) -> Heartbeat {
-        for guest in self.guests.values_mut() {
-            let next = match guest.phase {
+    /// What the agent reports at this moment.
+    pub(super) fn heartbeat(&mut self, now: Instant) -> Heartbeat {
+        for instance in self.instances.values_mut() {
+            let next = match instance.phase {
                 Phase::Booting { until, fails: true } if until <= now => Phase::Failed,
                 Phase::Booting { until, .. } if until <= now => Phase::Running,
                 Phase::Stopping { until } if until <= now => Phase::Stopped,
                 other => other,
             };
-            self.guests_changed |= next != guest.phase;
-            guest.phase = next;
+            self.instances_changed |= next != instance.phase;
+            instance.phase = next;
         }
-        let running = |(instance, guest): (&InstanceId, &Guest)| RunningInstance {
-            instance: *instance,
-            fence: Some(guest.fence),
-            state: match guest.phase {
+        let running = |(id, instance): (&InstanceId, &HostedInstance)| RunningInstance {
+            instance: *id,
+            fence: Some(instance.fence),
+            state: match instance.phase {
                 Phase::Booting { .. } => RunState::Starting,
                 Phase::Running => RunState::Running,
                 Phase::Stopping { .. } => RunState::Stopping,
@@ -120,105 +120,105 @@ impl Host {
         };
         Heartbeat {
             facts: self.facts_changed.then(|| Box::new(self.facts.clone())),
-            running: self.guests_changed.then(|| self.guests.iter().map(running).collect()),
+            running: self.instances_changed.then(|| self.instances.iter().map(running).collect()),
             reclaim: None,
         }
     }
 
-    /// What is to be said of migrations, before anything else.
+    /// Reports on migrations, which are sent before the heartbeat.
     pub(super) fn reports(&self, now: Instant) -> Vec<MigrationReport> {
-        self.moves.reports(now)
+        self.migrations.reports(now)
     }
 
-    /// Permits that are to be asked for: of instances that would like another size by now.
-    pub(super) fn asks(&mut self, now: Instant) -> Vec<(InstanceId, AskPermit)> {
-        let born = *self.born.get_or_insert(now);
-        let at_ms = u64::try_from(now.duration_since(born).as_millis()).unwrap_or(u64::MAX);
+    /// Permit requests of instances that want another size now.
+    pub(super) fn permit_requests(&mut self, now: Instant) -> Vec<(InstanceId, AskPermit)> {
+        let started_at = *self.started_at.get_or_insert(now);
+        let at_ms = u64::try_from(now.duration_since(started_at).as_millis()).unwrap_or(u64::MAX);
         let day = u64::try_from(self.pace.time(DAY_MS).as_millis()).unwrap_or(DAY_MS);
-        let elastic = self.guests.iter().filter_map(|(instance, guest)| {
-            let stretch = guest.stretch.filter(|_| guest.phase == Phase::Running)?;
-            let resources = stretch.wants(*instance, at_ms, day);
-            let asks = resources != stretch.has && !self.moves.sends(*instance);
-            asks.then(|| (*instance, ask(guest.fence, resources)))
+        let elastic = self.instances.iter().filter_map(|(id, instance)| {
+            let elastic_load =
+                instance.elastic_load.filter(|_| instance.phase == Phase::Running)?;
+            let resources = elastic_load.wanted_size(*id, at_ms, day);
+            let wants_change = resources != elastic_load.has && !self.migrations.is_sending(*id);
+            wants_change.then(|| (*id, permit_request(instance.fence, resources)))
         });
-        let mut asks: Vec<(InstanceId, AskPermit)> = elastic.collect();
+        let mut permit_requests: Vec<(InstanceId, AskPermit)> = elastic.collect();
         // Not always the same ones first, since some are never granted.
-        if !asks.is_empty() {
-            let turn = self.numbers.below(asks.len() as u64);
-            asks.rotate_left(usize::try_from(turn).unwrap_or(0));
+        if !permit_requests.is_empty() {
+            let turn = self.rng.below(permit_requests.len() as u64);
+            permit_requests.rotate_left(usize::try_from(turn).unwrap_or(0));
         }
-        asks.truncate(ASKS);
-        asks
+        permit_requests.truncate(MAX_PERMIT_REQUESTS);
+        permit_requests
     }
 
-    /// Takes in how large an instance may be.
-    pub(super) fn permitted(&mut self, permit: &Permit) {
-        let guest = self.guests.get_mut(&permit.instance);
-        if let Some(stretch) = guest.and_then(|guest| guest.stretch.as_mut()) {
-            stretch.has = permit.permit;
+    /// Records how large an instance may be.
+    pub(super) fn apply_permit(&mut self, permit: &Permit) {
+        let instance = self.instances.get_mut(&permit.instance);
+        if let Some(elastic_load) = instance.and_then(|instance| instance.elastic_load.as_mut()) {
+            elastic_load.has = permit.permit;
         }
     }
 
-    /// Takes in the answer.
-    pub(super) fn heard(&mut self, heard: &Heard, now: Instant) {
+    /// Applies the server's answer.
+    pub(super) fn apply_response(&mut self, response: &HeartbeatResponse, now: Instant) {
         self.facts_changed = false;
-        self.guests_changed = false;
-        self.moves.take(&heard.migrations, self.pace, &mut self.numbers, now);
+        self.instances_changed = false;
+        self.migrations.update(&response.migrations, self.pace, &mut self.rng, now);
         let wanted: BTreeMap<InstanceId, &Assignment> =
-            heard.assignments.iter().map(|one| (one.instance, one)).collect();
-        // What is no longer listed is gone at once: nobody waits for a simulated process.
-        self.guests.retain(|instance, guest| {
-            wanted.get(instance).is_some_and(|one| one.fence <= guest.fence)
-        });
+            response.assignments.iter().map(|one| (one.instance, one)).collect();
+        // What is no longer listed is gone at once: a simulated process has nothing to shut down.
+        self.instances
+            .retain(|id, instance| wanted.get(id).is_some_and(|one| one.fence <= instance.fence));
         for assignment in wanted.values() {
-            self.follow(assignment, now);
-            if let Some(guest) = self.guests.get_mut(&assignment.instance) {
-                guest.stretch = assignment.elastic.as_ref().and_then(Stretch::of);
+            self.apply_assignment(assignment, now);
+            if let Some(instance) = self.instances.get_mut(&assignment.instance) {
+                instance.elastic_load = assignment.elastic.as_ref().and_then(ElasticLoad::of);
             }
         }
     }
 
-    fn follow(&mut self, assignment: &Assignment, now: Instant) {
-        let known = self.guests.get(&assignment.instance).map(|guest| guest.phase);
+    fn apply_assignment(&mut self, assignment: &Assignment, now: Instant) {
+        let known = self.instances.get(&assignment.instance).map(|instance| instance.phase);
         let phase = match (assignment.state, known) {
             (ClaimState::Held | ClaimState::Binding, None) => {
-                let fails = self.numbers.one_in(BOOTS_PER_FAILURE);
-                let until = now + self.pace.between(&mut self.numbers, 800, 4000);
+                let fails = self.rng.one_in(BOOTS_PER_FAILURE);
+                let until = now + self.pace.between(&mut self.rng, 800, 4000);
                 Phase::Booting { until, fails }
             }
-            // It was booted before this play began.
+            // It was booted before the demo began.
             (ClaimState::Active, None) => Phase::Running,
             (ClaimState::Releasing, None | Some(Phase::Booting { .. } | Phase::Running)) => {
-                Phase::Stopping { until: now + self.pace.between(&mut self.numbers, 500, 2500) }
+                Phase::Stopping { until: now + self.pace.between(&mut self.rng, 500, 2500) }
             }
             (_, Some(_)) => return,
         };
-        let guest = Guest { fence: assignment.fence, phase, stretch: None };
-        self.guests_changed |= phase != Phase::Running;
-        self.guests.insert(assignment.instance, guest);
+        let instance = HostedInstance { fence: assignment.fence, phase, elastic_load: None };
+        self.instances_changed |= phase != Phase::Running;
+        self.instances.insert(assignment.instance, instance);
     }
 
-    /// When it should speak next.
-    pub(super) fn next(&mut self, now: Instant, every: Duration) -> Instant {
+    /// When the next heartbeat is due.
+    pub(super) fn next_heartbeat(&mut self, now: Instant, every: Duration) -> Instant {
         if let Some(until) = self.silent_until(now) {
             return until;
         }
-        if self.guests_changed {
+        if self.instances_changed {
             return now + Duration::from_millis(50);
         }
-        let ends = self.guests.values().filter_map(|guest| match guest.phase {
+        let ends = self.instances.values().filter_map(|instance| match instance.phase {
             Phase::Booting { until, .. } | Phase::Stopping { until } => Some(until),
             Phase::Running | Phase::Stopped | Phase::Failed => None,
         });
         // Never all at the same moment: each is a little early, by its own numbers.
-        let jitter = self.numbers.below(u64::try_from(every.as_millis()).unwrap_or(0) / 8 + 1);
+        let jitter = self.rng.below(u64::try_from(every.as_millis()).unwrap_or(0) / 8 + 1);
         let regular = now + every.saturating_sub(Duration::from_millis(jitter));
-        let ends = ends.chain(self.moves.next());
+        let ends = ends.chain(self.migrations.next_end());
         ends.min().map_or(regular, |end| end.min(regular))
     }
 }
 
-fn ask(fence: i64, resources: berth_engine::elastic::Size) -> AskPermit {
+fn permit_request(fence: i64, resources: berth_engine::elastic::Size) -> AskPermit {
     let fence = Some(fence);
     AskPermit {
         resources,
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use berth_engine::{Amounts, NodeState};
 
-    fn heard(assignments: &[(ClaimState, i64)]) -> Heard {
+    fn response(assignments: &[(ClaimState, i64)]) -> HeartbeatResponse {
         let assignments = assignments.iter().map(|(state, fence)| Assignment {
             instance: InstanceId::from_u128(1),
             state: *state,
@@ -251,7 +251,7 @@ mod tests {
             values: Vec::new(),
             elastic: None,
         });
-        Heard {
+        HeartbeatResponse {
             at: jiff::Timestamp::UNIX_EPOCH,
             state: NodeState::Active,
             generation: 1,
@@ -263,8 +263,8 @@ mod tests {
         }
     }
 
-    fn said(host: &mut Host, now: Instant) -> Option<RunState> {
-        Some(host.beat(now).running?.first()?.state)
+    fn reported_state(host: &mut Host, now: Instant) -> Option<RunState> {
+        Some(host.heartbeat(now).running?.first()?.state)
     }
 
     #[test]
@@ -272,19 +272,19 @@ mod tests {
         let facts = NodeFacts::new("n", Amounts::new(8000, 8192));
         let mut host = Host::new(facts, 1, Pace::new(100));
         let mut now = Instant::now();
-        host.heard(&heard(&[(ClaimState::Held, 3)]), now);
-        assert_eq!(said(&mut host, now), Some(RunState::Starting));
-        host.heard(&heard(&[(ClaimState::Binding, 3)]), now);
-        assert_eq!(said(&mut host, now), None);
+        host.apply_response(&response(&[(ClaimState::Held, 3)]), now);
+        assert_eq!(reported_state(&mut host, now), Some(RunState::Starting));
+        host.apply_response(&response(&[(ClaimState::Binding, 3)]), now);
+        assert_eq!(reported_state(&mut host, now), None);
         now += Duration::from_secs(5);
-        assert_eq!(said(&mut host, now), Some(RunState::Running));
-        host.heard(&heard(&[(ClaimState::Active, 3)]), now);
-        host.heard(&heard(&[(ClaimState::Releasing, 3)]), now);
-        assert_eq!(said(&mut host, now), Some(RunState::Stopping));
+        assert_eq!(reported_state(&mut host, now), Some(RunState::Running));
+        host.apply_response(&response(&[(ClaimState::Active, 3)]), now);
+        host.apply_response(&response(&[(ClaimState::Releasing, 3)]), now);
+        assert_eq!(reported_state(&mut host, now), Some(RunState::Stopping));
         now += Duration::from_secs(5);
-        assert_eq!(said(&mut host, now), Some(RunState::Stopped));
-        host.heard(&heard(&[]), now);
-        assert_eq!(said(&mut host, now), None);
+        assert_eq!(reported_state(&mut host, now), Some(RunState::Stopped));
+        host.apply_response(&response(&[]), now);
+        assert_eq!(reported_state(&mut host, now), None);
     }
 
     #[test]
@@ -293,11 +293,13 @@ mod tests {
         for (crash, after) in [(true, Some(RunState::Failed)), (false, None)] {
             let facts = NodeFacts::new("n", Amounts::new(8000, 8192));
             let mut host = Host::new(facts, 1, Pace::new(100));
-            host.heard(&heard(&[(ClaimState::Active, 3)]), now);
+            host.apply_response(&response(&[(ClaimState::Active, 3)]), now);
             host.fall_silent(now + Duration::from_secs(60), crash);
-            assert!(host.next(now, Duration::from_secs(15)) > now + Duration::from_secs(59));
+            assert!(
+                host.next_heartbeat(now, Duration::from_secs(15)) > now + Duration::from_secs(59)
+            );
             now += Duration::from_secs(61);
-            assert_eq!(said(&mut host, now), after);
+            assert_eq!(reported_state(&mut host, now), after);
         }
     }
 }

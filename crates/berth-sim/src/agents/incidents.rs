@@ -1,4 +1,4 @@
-//! What happens to a fleet beside its daily work: refusals, waits, outages, repairs.
+//! Incidents: refusals, waits, outages and repairs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::crew::Order;
+use super::host_scheduler::HostCommand;
 use super::pace::Pace;
-use super::shapes::{impossible, patient};
-use super::tenants::is_answer;
-use crate::fleet::Numbers;
+use super::tenant_kinds::{impossible_request, waiting_request};
+use super::tenants::is_refusal;
+use crate::fleet::SeededRng;
 
 /// A kind of incident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ enum Incident {
     Move,
 }
 
-/// One round of incidents; the order is drawn anew each time.
-const DECK: [Incident; 14] = [
+/// One round of incidents, shuffled each time.
+const ROUND: [Incident; 14] = [
     Incident::Impossible,
     Incident::Patient,
     Incident::RebootPlanned,
@@ -48,119 +48,119 @@ const DECK: [Incident; 14] = [
     Incident::Move,
 ];
 
-struct Stage {
+struct IncidentRunner {
     client: Client,
     nodes: Arc<[NodeId]>,
-    orders: mpsc::Sender<Order>,
-    numbers: Numbers,
+    commands: mpsc::Sender<HostCommand>,
+    rng: SeededRng,
     pace: Pace,
-    /// What is still to be undone.
-    sequels: JoinSet<()>,
+    /// Tasks that undo an incident later.
+    follow_ups: JoinSet<()>,
 }
 
-/// Lets things happen until told to stop.
+/// Triggers incidents until stopped.
 pub(super) async fn run(
     client: Client,
     nodes: Arc<[NodeId]>,
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<HostCommand>,
     seed: u64,
     pace: Pace,
 ) {
-    let (numbers, sequels) = (Numbers::new(seed), JoinSet::new());
-    let mut stage = Stage { client, nodes, orders, numbers, pace, sequels };
+    let (rng, follow_ups) = (SeededRng::new(seed), JoinSet::new());
+    let mut runner = IncidentRunner { client, nodes, commands, rng, pace, follow_ups };
     loop {
-        let mut deck = DECK;
-        for last in (1..deck.len()).rev() {
-            let other = usize::try_from(stage.numbers.below(last as u64 + 1)).unwrap_or(0);
-            deck.swap(last, other);
+        let mut round = ROUND;
+        for last in (1..round.len()).rev() {
+            let other = usize::try_from(runner.rng.below(last as u64 + 1)).unwrap_or(0);
+            round.swap(last, other);
         }
-        for incident in deck {
-            let pause = pace.between(&mut stage.numbers, 8000, 20_000);
+        for incident in round {
+            let pause = pace.between(&mut runner.rng, 8000, 20_000);
             sleep(pause).await;
-            while stage.sequels.try_join_next().is_some() {}
-            if let Err(error) = stage.happen(incident).await {
-                tracing::debug!(%error, ?incident, "an incident did not happen");
+            while runner.follow_ups.try_join_next().is_some() {}
+            if let Err(error) = runner.trigger(incident).await {
+                tracing::debug!(%error, ?incident, "incident failed");
             }
         }
     }
 }
 
-impl Stage {
-    fn node(&mut self) -> NodeId {
-        let number = self.numbers.below(self.nodes.len() as u64);
+impl IncidentRunner {
+    fn pick_node(&mut self) -> NodeId {
+        let number = self.rng.below(self.nodes.len() as u64);
         let number = usize::try_from(number).unwrap_or(0);
         self.nodes.get(number).cloned().unwrap_or_else(|| NodeId::new("none"))
     }
 
-    async fn happen(&mut self, incident: Incident) -> Result<(), ClientError> {
-        let node = self.node();
+    async fn trigger(&mut self, incident: Incident) -> Result<(), ClientError> {
+        let node = self.pick_node();
         let now = Timestamp(jiff::Timestamp::now().as_second());
         match incident {
             Incident::Impossible => {
-                let wish = impossible(&mut self.numbers, now);
-                expected(self.client.place(&wish).await.map(drop))
+                let request = impossible_request(&mut self.rng, now);
+                accept_refusal(self.client.place(&request).await.map(drop))
             }
             Incident::Patient => {
-                let wish = patient(&mut self.numbers);
-                expected(self.client.place(&wish).await.map(drop))
+                let request = waiting_request(&mut self.rng);
+                accept_refusal(self.client.place(&request).await.map(drop))
             }
             Incident::Outage => {
-                let how_long = self.pace.between(&mut self.numbers, 110_000, 180_000);
-                self.order(Order::Silence { node, how_long, crash: false }).await
+                let how_long = self.pace.between(&mut self.rng, 110_000, 180_000);
+                self.send(HostCommand::Silence { node, how_long, crash: false }).await
             }
             Incident::Crash => {
-                let how_long = self.pace.between(&mut self.numbers, 110_000, 180_000);
-                self.order(Order::Silence { node, how_long, crash: true }).await
+                let how_long = self.pace.between(&mut self.rng, 110_000, 180_000);
+                self.send(HostCommand::Silence { node, how_long, crash: true }).await
             }
             Incident::Cordon => {
                 self.client.set_node_state(&node, "cordon", Some("a fan is loud")).await?;
-                let how_long = self.pace.between(&mut self.numbers, 40_000, 90_000);
-                self.sequels.spawn(uncordon(self.client.clone(), node, how_long));
+                let how_long = self.pace.between(&mut self.rng, 40_000, 90_000);
+                self.follow_ups.spawn(uncordon(self.client.clone(), node, how_long));
                 Ok(())
             }
             Incident::Drain => self.drain(node).await,
             Incident::Move => self.relocate(&node).await,
             Incident::Upgrade => {
                 let change = move |facts: &mut NodeFacts| upgrade(facts, now);
-                self.order(Order::Change { node, change: Box::new(change) }).await
+                self.send(HostCommand::Change { node, change: Box::new(change) }).await
             }
             Incident::RebootPlanned => {
-                let days = i64::from(self.numbers.below_u32(14)) + 1;
+                let days = i64::from(self.rng.below_u32(14)) + 1;
                 let at = now.plus(days * Timestamp::DAY);
                 let change = move |facts: &mut NodeFacts| facts.next_reboot = Some(at);
-                self.order(Order::Change { node, change: Box::new(change) }).await
+                self.send(HostCommand::Change { node, change: Box::new(change) }).await
             }
         }
     }
 
-    /// Moves something that runs on a host elsewhere while it runs.
+    /// Live-migrates an instance off a host.
     async fn relocate(&mut self, node: &NodeId) -> Result<(), ClientError> {
         let query = [("node", node.as_str()), ("state", "active"), ("limit", "1")];
         let found: Page<Claim> = self.client.get("/v1/claims", &query).await?;
         let Some(claim) = found.items.first() else { return Ok(()) };
         let moved = self.client.migrate(claim.instance, &StartMigration::default()).await;
-        expected(moved.map(drop))
+        accept_refusal(moved.map(drop))
     }
 
-    async fn order(&self, order: Order) -> Result<(), ClientError> {
-        // A crew that is gone means that the play is over.
-        let _ = self.orders.send(order).await;
+    async fn send(&self, command: HostCommand) -> Result<(), ClientError> {
+        // A closed channel means that the demo is over.
+        let _ = self.commands.send(command).await;
         Ok(())
     }
 
-    /// Empties a host for a while; the server moves what is there.
+    /// Drains a host for a while; the server moves its instances.
     async fn drain(&mut self, node: NodeId) -> Result<(), ClientError> {
         let reason = Some("memory is to be replaced".to_owned());
         self.client.drain(&node, &DrainNode { reason, ..DrainNode::default() }).await?;
-        self.sequels.spawn(uncordon(self.client.clone(), node, self.pace.time(60_000)));
+        self.follow_ups.spawn(uncordon(self.client.clone(), node, self.pace.time(60_000)));
         Ok(())
     }
 }
 
-/// A refusal is what was to be seen; anything else is not.
-fn expected(outcome: Result<(), ClientError>) -> Result<(), ClientError> {
+/// Refusals are expected; other errors are not.
+fn accept_refusal(outcome: Result<(), ClientError>) -> Result<(), ClientError> {
     match outcome {
-        Err(error) if is_answer(&error) => Ok(()),
+        Err(error) if is_refusal(&error) => Ok(()),
         other => other,
     }
 }
@@ -175,7 +175,7 @@ fn upgrade(facts: &mut NodeFacts, now: Timestamp) {
     facts.boots = vec![BootOutcome { at: now, failed: false }];
 }
 
-/// Takes instances again after a while, however often that has to be asked for.
+/// Uncordons a node after a while, with retries.
 async fn uncordon(client: Client, node: NodeId, how_long: Duration) {
     sleep(how_long).await;
     for _ in 0..10 {

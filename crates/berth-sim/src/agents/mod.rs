@@ -1,19 +1,19 @@
-//! A fleet that plays itself: simulated hosts with their agents, tenants that come and go, and
-//! now and then an incident.
+//! A demo fleet: simulated hosts with their agents, tenants that place and release instances, and an
+//! occasional incident.
 //!
-//! Everything goes through the public API, as it would with real hosts, so a server sees no
-//! difference. Nothing here ends because a server does: it is tried again until told to stop. With
-//! the same seed, the same things are wanted in the same order; when they happen depends on answers.
+//! Everything goes through the public API, as with real hosts, so a server sees no difference. Failed
+//! requests are retried until the demo is stopped. With the same seed the same requests are made in the
+//! same order; their timing depends on the server.
 
-mod crew;
+mod elastic_load;
 mod host;
+mod host_scheduler;
 mod incidents;
-mod moves;
+mod migrations;
 mod pace;
-mod shapes;
-mod stretch;
+mod tenant_kinds;
 mod tenants;
-mod wanted;
+mod workloads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,16 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::nodes_at;
-use crew::{Crew, Order};
+use host_scheduler::{HostCommand, HostScheduler};
 use pace::Pace;
-use tenants::{Board, Tenant};
+use tenants::{FleetFill, Tenant};
 
-/// What is played.
+/// Options of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DemoOptions {
     /// How many hosts.
     pub hosts: u64,
-    /// What is wanted, and of whom, follows from it.
+    /// The seed of all requests and incidents.
     pub seed: u64,
     /// How fast, in percent of what a person can follow.
     pub pace: u32,
@@ -51,7 +51,7 @@ impl Default for DemoOptions {
 /// Nodes that are registered with one request.
 const CHUNK: usize = 250;
 
-/// Plays until told to stop. The client's token must be an operator's.
+/// Runs the demo until it is stopped. The client's token must be an operator's.
 pub async fn run(client: Client, options: DemoOptions, stop: CancellationToken) {
     let pace = Pace::new(options.pace);
     let now = Timestamp(jiff::Timestamp::now().as_second());
@@ -62,29 +62,29 @@ pub async fn run(client: Client, options: DemoOptions, stop: CancellationToken) 
     }
     tokio::select! {
         () = stop.cancelled() => return,
-        () = register(&client, &facts) => {}
+        () = register_hosts(&client, &facts) => {}
     }
-    let board = Arc::new(Board::new(&facts));
+    let fill = Arc::new(FleetFill::new(&facts));
     let nodes: Arc<[NodeId]> = facts.iter().map(|facts| facts.id.clone()).collect();
-    let (send, orders) = mpsc::channel(1024);
-    let mut players = JoinSet::new();
-    let crew = Crew::new(client.clone(), facts, options.seed, pace);
-    players.spawn(crew.run(orders));
-    players.spawn(listen(client.clone(), send.clone()));
-    for (number, kind) in shapes::KINDS.iter().enumerate() {
+    let (send, commands) = mpsc::channel(1024);
+    let mut tasks = JoinSet::new();
+    let scheduler = HostScheduler::new(client.clone(), facts, options.seed, pace);
+    tasks.spawn(scheduler.run(commands));
+    tasks.spawn(wake_hosts(client.clone(), send.clone()));
+    for (number, kind) in tenant_kinds::KINDS.iter().enumerate() {
         let seed = options.seed ^ (0x7e4a_0000 + number as u64);
-        let tenant = Tenant::new(client.clone(), kind, Arc::clone(&board), seed, pace);
-        players.spawn(tenant.run());
+        let tenant = Tenant::new(client.clone(), kind, Arc::clone(&fill), seed, pace);
+        tasks.spawn(tenant.run());
     }
-    players.spawn(wanted::store(client.clone()));
+    tasks.spawn(workloads::store_workloads(client.clone()));
     let seed = options.seed ^ 0x1c1d;
-    players.spawn(incidents::run(client, nodes, send, seed, pace));
+    tasks.spawn(incidents::run(client, nodes, send, seed, pace));
     stop.cancelled().await;
-    players.shutdown().await;
+    tasks.shutdown().await;
 }
 
-/// Makes the hosts known, however long the server takes to come up.
-async fn register(client: &Client, facts: &[NodeFacts]) {
+/// Registers the hosts, retrying until the server is up.
+async fn register_hosts(client: &Client, facts: &[NodeFacts]) {
     for chunk in facts.chunks(CHUNK) {
         let mut tries = 0;
         loop {
@@ -93,7 +93,7 @@ async fn register(client: &Client, facts: &[NodeFacts]) {
             match report {
                 Ok(_) => break,
                 Err(error) => {
-                    tracing::debug!(%error, "simulated hosts could not be registered yet");
+                    tracing::debug!(%error, "failed to register simulated hosts; retrying");
                     tries = (tries + 1).min(5);
                     sleep(Duration::from_millis(200 << tries)).await;
                 }
@@ -102,8 +102,8 @@ async fn register(client: &Client, facts: &[NodeFacts]) {
     }
 }
 
-/// Wakes hosts that were given something or are to stop something, instead of a stream for each.
-async fn listen(client: Client, orders: mpsc::Sender<Order>) {
+/// Follows the event stream and wakes hosts with new assignments, instead of a stream for each.
+async fn wake_hosts(client: Client, commands: mpsc::Sender<HostCommand>) {
     let kinds = [("kinds", "instance.allocated,instance.state")];
     loop {
         if let Ok(mut events) = client.events("/v1/events/stream", &kinds, None).await {
@@ -114,7 +114,7 @@ async fn listen(client: Client, orders: mpsc::Sender<Order>) {
                 let word = |key: &str| event.body.get(key).and_then(|value| value.as_str());
                 let news = event.kind == "instance.allocated" || word("state") == Some("releasing");
                 if let (true, Some(node)) = (news, word("node_id"))
-                    && orders.send(Order::Wake(NodeId::new(node))).await.is_err()
+                    && commands.send(HostCommand::Wake(NodeId::new(node))).await.is_err()
                 {
                     return;
                 }

@@ -1,8 +1,8 @@
-//! How fast a play goes.
+//! The speed of the demo.
 
 use std::time::Duration;
 
-use crate::fleet::Numbers;
+use crate::fleet::SeededRng;
 
 /// A factor on all times that a person would wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Pace {
     }
 
     /// A time between two, in milliseconds at the usual speed.
-    pub(super) fn between(self, numbers: &mut Numbers, least: u64, most: u64) -> Duration {
-        self.time(least + numbers.below(most.saturating_sub(least) + 1))
+    pub(super) fn between(self, rng: &mut SeededRng, least: u64, most: u64) -> Duration {
+        self.time(least + rng.below(most.saturating_sub(least) + 1))
     }
 }

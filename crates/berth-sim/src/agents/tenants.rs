@@ -1,4 +1,4 @@
-//! Tenants: each places small batches, keeps them a while and releases them, so that the fleet is
+//! Tenants: each places small batches, keeps them for a while and releases them, so that the fleet is
 //! neither empty nor full.
 
 use std::collections::BTreeMap;
@@ -12,26 +12,26 @@ use berth_engine::{InstanceId, NodeFacts};
 use tokio::time::{Instant, sleep};
 
 use super::pace::Pace;
-use super::shapes::{KINDS, Kind};
-use crate::fleet::Numbers;
+use super::tenant_kinds::{KINDS, TenantKind};
+use crate::fleet::SeededRng;
 
-/// Below this share of memory, in thousandths, tenants are in a hurry.
+/// Below this share of memory in use, in thousandths, tenants place large batches.
 const HURRY_BELOW: u64 = 580;
-/// Below it they rather place, above the other they rather release.
+/// Below the first share tenants place, above the second they release.
 const CALM: (u64, u64) = (630, 680);
-/// How often a tenant looks at what it really has.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How often a tenant refreshes its list of claims.
+const REFRESH_EVERY: Duration = Duration::from_secs(60);
 
 /// How full the fleet is, as far as its tenants know.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct FleetFill {
     hosts: u64,
     total_mib: u64,
     used_mib: [AtomicU64; KINDS.len()],
 }
 
-impl Board {
-    /// A board of these hosts.
+impl FleetFill {
+    /// The fill of a fleet of these hosts.
     pub(super) fn new(facts: &[NodeFacts]) -> Self {
         let of = |facts: &NodeFacts| u64::from(facts.capacity.unwrap_or_default().memory_mib);
         let total_mib = facts.iter().map(of).sum();
@@ -44,9 +44,9 @@ impl Board {
     }
 }
 
-/// An instance that a tenant has.
+/// An instance of a tenant.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldInstance {
     memory_mib: u32,
     fence: i64,
     until: Instant,
@@ -55,61 +55,61 @@ struct Held {
 /// One tenant.
 pub(super) struct Tenant {
     client: Client,
-    kind: &'static Kind,
-    board: Arc<Board>,
-    numbers: Numbers,
+    kind: &'static TenantKind,
+    fill: Arc<FleetFill>,
+    rng: SeededRng,
     pace: Pace,
-    held: BTreeMap<InstanceId, Held>,
+    held: BTreeMap<InstanceId, HeldInstance>,
 }
 
 impl Tenant {
-    /// A tenant that has not looked yet what it has.
+    /// A tenant that has not listed its claims yet.
     pub(super) const fn new(
         client: Client,
-        kind: &'static Kind,
-        board: Arc<Board>,
+        kind: &'static TenantKind,
+        fill: Arc<FleetFill>,
         seed: u64,
         pace: Pace,
     ) -> Self {
-        Self { client, kind, board, numbers: Numbers::new(seed), pace, held: BTreeMap::new() }
+        Self { client, kind, fill, rng: SeededRng::new(seed), pace, held: BTreeMap::new() }
     }
 
-    /// Comes and goes until told to stop.
+    /// Places and releases until stopped.
     pub(super) async fn run(mut self) {
-        let mut looked: Option<Instant> = None;
+        let mut refreshed_at: Option<Instant> = None;
         loop {
             let mut outcome = Ok(());
-            if looked.is_none_or(|at| at.elapsed() > LOOK_EVERY) {
-                outcome = self.look().await;
-                looked = outcome.is_ok().then(Instant::now);
+            if refreshed_at.is_none_or(|at| at.elapsed() > REFRESH_EVERY) {
+                outcome = self.refresh_claims().await;
+                refreshed_at = outcome.is_ok().then(Instant::now);
             }
             if outcome.is_ok() {
-                outcome = self.act().await;
+                outcome = self.place_or_release().await;
             }
-            self.write_down();
-            let hurry = self.board.permille() < HURRY_BELOW;
+            self.publish_usage();
+            let hurry = self.fill.permille() < HURRY_BELOW;
             let pause = match (&outcome, hurry) {
                 (Err(error), _) => {
-                    tracing::debug!(%error, tenant = self.kind.owner, "a tenant got no answer");
+                    tracing::debug!(%error, tenant = self.kind.owner, "tenant request failed");
                     Duration::from_secs(3)
                 }
-                (Ok(()), true) => self.pace.between(&mut self.numbers, 700, 1300),
-                (Ok(()), false) => self.pace.between(&mut self.numbers, 3000, 9000),
+                (Ok(()), true) => self.pace.between(&mut self.rng, 700, 1300),
+                (Ok(()), false) => self.pace.between(&mut self.rng, 3000, 9000),
             };
             sleep(pause).await;
         }
     }
 
-    /// Does one thing: places, or releases.
-    async fn act(&mut self) -> Result<(), ClientError> {
-        let full = self.board.permille();
+    /// Places a batch or releases one.
+    async fn place_or_release(&mut self) -> Result<(), ClientError> {
+        let full = self.fill.permille();
         let now = Instant::now();
         let over = self.held.values().any(|held| held.until <= now);
         if full < HURRY_BELOW {
-            let batch = (self.board.hosts / 60).max(self.kind.batch);
+            let batch = (self.fill.hosts / 60).max(self.kind.batch);
             self.place(batch).await
         } else if full < CALM.0 || (full <= CALM.1 && !over) {
-            let batch = self.numbers.below(self.kind.batch) + 1;
+            let batch = self.rng.below(self.kind.batch) + 1;
             self.place(batch).await
         } else {
             self.release().await
@@ -117,21 +117,21 @@ impl Tenant {
     }
 
     async fn place(&mut self, count: u64) -> Result<(), ClientError> {
-        let request = self.kind.batch(count, &mut self.numbers);
+        let request = self.kind.batch(count, &mut self.rng);
         let memory_mib = request.instances.first().map_or(0, |spec| spec.resources.memory_mib);
         let placed = match self.client.place(&request).await {
             Ok(PlaceOutcome::Placed(placed)) => placed,
             Ok(PlaceOutcome::Waiting(_)) => return Ok(()),
-            Err(error) if is_answer(&error) => {
-                tracing::debug!(%error, tenant = self.kind.owner, "a batch was refused");
+            Err(error) if is_refusal(&error) => {
+                tracing::debug!(%error, tenant = self.kind.owner, "batch refused");
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        let until = self.keeps_until();
+        let until = self.draw_end();
         for one in placed.instances {
             if let Some(fence) = one.fence {
-                self.held.insert(one.instance, Held { memory_mib, fence, until });
+                self.held.insert(one.instance, HeldInstance { memory_mib, fence, until });
             }
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Tenant {
         let mut oldest: Vec<(Instant, InstanceId, i64)> =
             self.held.iter().map(|(id, held)| (held.until, *id, held.fence)).collect();
         oldest.sort_unstable();
-        let count = self.numbers.below(self.kind.batch) + 1;
+        let count = self.rng.below(self.kind.batch) + 1;
         oldest.truncate(usize::try_from(count).unwrap_or(1));
         for (_, instance, fence) in oldest {
             let release = ReleaseClaim {
@@ -152,7 +152,7 @@ impl Tenant {
             };
             match self.client.release(instance, &release).await {
                 Ok(_) => {}
-                Err(error) if is_answer(&error) => {}
+                Err(error) if is_refusal(&error) => {}
                 Err(error) => return Err(error),
             }
             self.held.remove(&instance);
@@ -160,37 +160,37 @@ impl Tenant {
         Ok(())
     }
 
-    /// Finds out what it has: boots fail, hosts crash, and others may release.
-    async fn look(&mut self) -> Result<(), ClientError> {
+    /// Lists its claims: boots fail, hosts crash, and operators may release instances.
+    async fn refresh_claims(&mut self) -> Result<(), ClientError> {
         let query = [("owner", self.kind.owner), ("limit", "1000")];
         let claims: Vec<Claim> = self.client.all("/v1/claims", &query).await?;
         let mut held = BTreeMap::new();
         for claim in claims.iter().filter(|claim| claim.state != ClaimState::Releasing) {
             let until = self.held.get(&claim.instance).map(|held| held.until);
-            let until = until.unwrap_or_else(|| self.keeps_until());
+            let until = until.unwrap_or_else(|| self.draw_end());
             let memory_mib = claim.resources.memory_mib;
-            held.insert(claim.instance, Held { memory_mib, fence: claim.fence, until });
+            held.insert(claim.instance, HeldInstance { memory_mib, fence: claim.fence, until });
         }
         self.held = held;
         Ok(())
     }
 
-    fn keeps_until(&mut self) -> Instant {
+    fn draw_end(&mut self) -> Instant {
         let (least, most) = self.kind.keeps_s;
-        Instant::now() + self.pace.between(&mut self.numbers, least * 1000, most * 1000)
+        Instant::now() + self.pace.between(&mut self.rng, least * 1000, most * 1000)
     }
 
-    fn write_down(&self) {
+    fn publish_usage(&self) {
         let used = self.held.values().map(|held| u64::from(held.memory_mib)).sum();
         let number = KINDS.iter().position(|kind| kind.owner == self.kind.owner);
-        if let Some(place) = number.and_then(|number| self.board.used_mib.get(number)) {
+        if let Some(place) = number.and_then(|number| self.fill.used_mib.get(number)) {
             place.store(used, Ordering::Relaxed);
         }
     }
 }
 
-/// Whether the server understood and said no.
-pub(super) fn is_answer(error: &ClientError) -> bool {
+/// Whether the server refused the request, as opposed to a failure.
+pub(super) fn is_refusal(error: &ClientError) -> bool {
     matches!(error, ClientError::Problem { problem, .. }
         if (400..500).contains(&problem.status) && !matches!(problem.status, 401 | 403 | 429))
 }

@@ -1,12 +1,12 @@
-//! What a day looks like: how large instances want to be, and the nodes that are sized for it.
+//! The load of a day: how large instances want to be, and nodes that are sized for it.
 //!
-//! A load follows from the seed, the instance and the minute, and from nothing that any rule does.
+//! A load depends on the seed, the instance and the minute, and not on the rule.
 
 use berth_engine::elastic::Size;
 use berth_engine::{Amounts, NodeFacts, Ratios};
 
 use super::Options;
-use crate::{NOW, Numbers, node_id};
+use crate::{NOW, SeededRng, node_id};
 
 /// The hours of a tenant that is busiest at two in the afternoon, in thousandths of its most.
 const HOURS: [u32; 24] = [
@@ -24,7 +24,7 @@ const RIPPLE_MIN: u32 = 8;
 /// One instance in this many bursts at any time.
 const BURSTS: u64 = 40;
 
-/// What an instance is like all day.
+/// The fixed properties of an instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) tenant: u32,
@@ -33,7 +33,7 @@ pub(super) struct Shape {
     pub(super) max_units: u32,
     /// How far its tenant's day is shifted.
     shift_min: u32,
-    /// What tells its bursts from those of others.
+    /// Seeds its bursts.
     key: u64,
 }
 
@@ -46,7 +46,7 @@ impl Shape {
         let daily = (from * (60 - into) + to * into) / 60;
         let chance = |kind: u64, length: u32| {
             let time = u64::from((minute + self.shift_min) / length);
-            Numbers::new(self.key ^ (kind << 56) ^ time.wrapping_mul(0x9e37_79b9)).draw()
+            SeededRng::new(self.key ^ (kind << 56) ^ time.wrapping_mul(0x9e37_79b9)).draw()
         };
         let burst = chance(1, BURST_MIN).is_multiple_of(BURSTS);
         let ripple = u32::try_from(chance(2, RIPPLE_MIN) % 60).unwrap_or(0);
@@ -74,20 +74,20 @@ impl Shape {
 
 /// The instances of a day.
 pub(super) fn shapes(options: &Options) -> Vec<Shape> {
-    let mut numbers = Numbers::new(options.seed);
+    let mut rng = SeededRng::new(options.seed);
     // Some tenants keep office hours, the others live all around the world.
     let shifts: Vec<u32> = (0..TENANTS)
-        .map(|_| match numbers.below(10) {
-            0..4 => numbers.below_u32(120),
-            _ => numbers.below_u32(DAY_MIN),
+        .map(|_| match rng.below(10) {
+            0..4 => rng.below_u32(120),
+            _ => rng.below_u32(DAY_MIN),
         })
         .collect();
     let units = [Size::new(250, 1024), Size::new(250, 2048), Size::new(500, 1024)];
     let shape = |number: u32| {
-        let tenant = numbers.below(TENANTS);
-        let flavour = [0, 0, 0, 1, 2][usize::try_from(numbers.below(5)).unwrap_or(0)];
-        let min_units = 1 << numbers.below(3);
-        let growth = 2 + numbers.below_u32(6);
+        let tenant = rng.below(TENANTS);
+        let flavour = [0, 0, 0, 1, 2][usize::try_from(rng.below(5)).unwrap_or(0)];
+        let min_units = 1 << rng.below(3);
+        let growth = 2 + rng.below_u32(6);
         Shape {
             tenant: u32::try_from(tenant).unwrap_or(0),
             unit: units[flavour],
@@ -102,8 +102,8 @@ pub(super) fn shapes(options: &Options) -> Vec<Shape> {
 
 /// Nodes of three sizes, together as large as these instances need on the average of a day.
 pub(super) fn nodes(options: &Options, shapes: &[Shape]) -> Vec<NodeFacts> {
-    let mut numbers = Numbers::new(options.seed ^ 0x0d0d_e5ee);
-    let mut weight = || [2, 2, 3, 4][usize::try_from(numbers.below(4)).unwrap_or(0)];
+    let mut rng = SeededRng::new(options.seed ^ 0x0d0d_e5ee);
+    let mut weight = || [2, 2, 3, 4][usize::try_from(rng.below(4)).unwrap_or(0)];
     let weights: Vec<u64> = (0..options.nodes).map(|_| weight()).collect();
     let all: u64 = weights.iter().sum();
     let overhead = 64;

@@ -1,27 +1,27 @@
 //! A day of elastic instances: permits, pressure and migrations, minute by minute.
 //!
-//! Permits, accounts and plans are the engine's own; only loads, agents and copying are played. The
-//! same day is played by Berth's rule and by the seed's, so that what differs is the rule alone.
-//! Nothing here reads a clock: the same options give the same day.
+//! Permits, accounts and plans are the engine's own; only loads, agents and copying are simulated. The
+//! same day is simulated with Berth's rule and with the seed's, so that only the rule differs. Nothing
+//! here reads a clock: the same options give the same day.
 
 mod day;
 mod report;
 mod rules;
-mod world;
+mod simulation;
 
 #[cfg(test)]
 mod tests;
 
 use berth_engine::Policy;
+use berth_engine::PolicyError;
 use berth_engine::elastic::MigrationSettings;
-use berth_engine::policy::PolicyError;
 
 pub use report::{Migrations, NodeMinutes, Outcome, PerInstance};
 
 use crate::SimulationError;
-use world::World;
+use simulation::Simulation;
 
-/// Who moves instances, and when.
+/// The rule by which instances are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The engine's plan: the cheapest set, to places that are held first.
@@ -30,9 +30,9 @@ pub enum Rule {
     Seed,
 }
 
-/// How places are chosen, the same for both rules. CPU is never promised twice.
+/// How targets are chosen, the same for both rules. CPU is never overcommitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Places {
+pub enum TargetPolicy {
     /// The seed's own curve: the nearer to four fifths full, the better.
     Tent,
     /// As even as can be.
@@ -48,11 +48,11 @@ cpu-pressure = 2
 memory-spread = 2
 "#;
 
-impl Places {
-    /// The policy that chooses them.
+impl TargetPolicy {
+    /// The policy that chooses targets.
     ///
     /// # Errors
-    /// Never, unless the engine has come to read policies differently.
+    /// Never, unless the engine's policy format changes.
     pub fn policy(self) -> Result<Policy, PolicyError> {
         match self {
             Self::Tent => Policy::builtin("neon"),
@@ -61,7 +61,7 @@ impl Places {
     }
 }
 
-/// What day is played.
+/// Options of the simulated day.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How many nodes.
@@ -76,13 +76,13 @@ pub struct Options {
     pub fill_percent: u32,
     /// How fast memory is copied, in MiB a second.
     pub copy_mib_s: u32,
-    /// How many of a thousand migrations fail for reasons of their own.
+    /// How many of a thousand migrations fail at random.
     pub failing_permille: u32,
     /// Whether the seed's rule holds a place from the start of a migration after all.
     pub seed_holds: bool,
-    /// How places are chosen.
+    /// How targets are chosen.
     pub policy: Policy,
-    /// What Berth's rule keeps to.
+    /// Limits of Berth's rule.
     pub migration: MigrationSettings,
 }
 
@@ -106,22 +106,22 @@ impl Options {
     }
 }
 
-/// Plays a day.
+/// Simulates a day.
 ///
 /// # Errors
-/// When the stage cannot be set: the fleet has no place for the instances.
-pub fn play(options: &Options, rule: Rule) -> Result<Outcome, SimulationError> {
-    let mut world = World::new(options)?;
+/// When the fleet has no room for the instances at the start.
+pub fn simulate_day(options: &Options, rule: Rule) -> Result<Outcome, SimulationError> {
+    let mut simulation = Simulation::new(options)?;
     let minutes = options.hours.saturating_mul(60);
     for minute in 0..minutes {
-        world.begin(minute);
-        world.finish_migrations()?;
-        world.ask_for_permits()?;
+        simulation.begin(minute);
+        simulation.finish_migrations()?;
+        simulation.ask_for_permits()?;
         match rule {
-            Rule::Berth => world.relieve(options)?,
-            Rule::Seed => world.pass_on(options)?,
+            Rule::Berth => simulation.relieve(options)?,
+            Rule::Seed => simulation.relieve_by_seed_rule(options)?,
         }
-        world.audit();
+        simulation.audit();
     }
-    Ok(world.report.finish(options, rule, &world.moves_of_each()))
+    Ok(simulation.report.finish(options, rule, &simulation.moves_of_each()))
 }

@@ -1,4 +1,4 @@
-//! What came of a day, in numbers that can be compared.
+//! The results of a day, in numbers that can be compared.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub struct NodeMinutes {
     pub over_full: u64,
 }
 
-/// What became of migrations.
+/// Outcomes of migrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Migrations {
     /// Begun.
@@ -26,7 +26,7 @@ pub struct Migrations {
     pub done: u64,
     /// Ended where they began, since the other node had no room when they arrived.
     pub failed_no_room: u64,
-    /// Ended where they began for another reason, which the day decides.
+    /// Ended where they began for another reason, at random.
     pub failed_otherwise: u64,
     /// Not begun, since no node could take the instance.
     pub without_place: u64,

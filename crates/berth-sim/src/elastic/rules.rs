@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use berth_engine::elastic::{Free, ReliefGuest, ReliefPlan};
+use berth_engine::elastic::{Free, ReliefInstance, ReliefPlan};
 use berth_engine::{InstanceRequest, NodeId};
 
 use super::Options;
-use super::world::{Host, World};
+use super::simulation::{Host, Simulation};
 use crate::SimulationError;
 
 /// An instance does not return to a node that it left so long ago or less.
@@ -15,10 +15,10 @@ const NO_RETURN_MIN: u32 = 24 * 60;
 /// For how long an instance counts as recently moved.
 const RECENT_S: i64 = 6 * 3600;
 
-/// How often an agent of the seed asks in a minute.
+/// How often an agent of the seed requests a permit in a minute.
 const SEED_ASKS: u32 = 4;
 
-impl World {
+impl Simulation {
     /// Berth's rule: plans for every node under pressure, within the caps, and holds each target.
     pub(super) fn relieve(&mut self, options: &Options) -> Result<(), SimulationError> {
         let caps = &options.migration;
@@ -30,10 +30,11 @@ impl World {
                 continue;
             }
             let plan = self.plan(host, most as usize, caps.per_node);
-            self.report.migrations.without_place += plan.landless.len() as u64;
+            self.report.migrations.without_place += plan.without_target.len() as u64;
             for planned in plan.moves {
-                let guest = self.hosts[host].guests.iter();
-                let mut number = guest.copied().filter(|&n| self.vms[n].id == planned.instance);
+                let here = self.hosts[host].instances.iter();
+                let mut number =
+                    here.copied().filter(|&n| self.instances[n].id == planned.instance);
                 let to = self.by_name.get(&planned.to).copied();
                 if let (Some(number), Some(to)) = (number.next(), to) {
                     self.start(number, to, true)?;
@@ -48,59 +49,62 @@ impl World {
         if !account.must_shed() {
             return ReliefPlan::default();
         }
-        let guests: Vec<ReliefGuest> =
-            self.hosts[host].guests.iter().map(|&number| self.guest(number)).collect();
+        let instances: Vec<ReliefInstance> =
+            self.hosts[host].instances.iter().map(|&number| self.relief_instance(number)).collect();
         let Self { engine, hosts, by_name, .. } = self;
         let of = |node: &NodeId| by_name.get(node).and_then(|&at| hosts.get(at));
         let nothing = Free { cpu: -1, memory: -1 };
         let below = |node: &NodeId| of(node).map_or(nothing, Host::below_watermark);
         let closed = |node: &NodeId| of(node).is_none_or(|host| host.busy >= per_node);
         let now = Self::engine_time();
-        engine.plan_relief(&hosts[host].id, &account, &guests, &below, &closed, most, now)
+        engine.plan_relief(&hosts[host].id, &account, &instances, &below, &closed, most, now)
     }
 
-    fn guest(&self, number: usize) -> ReliefGuest {
-        let (vm, now) = (&self.vms[number], self.now_s());
-        let age = vm.moved_at.map_or(RECENT_S, |at| (now - at).min(RECENT_S));
+    fn relief_instance(&self, number: usize) -> ReliefInstance {
+        let (instance, now) = (&self.instances[number], self.now_s());
+        let age = instance.moved_at.map_or(RECENT_S, |at| (now - at).min(RECENT_S));
         let recent = (RECENT_S - age) * 1_000_000 / RECENT_S;
         let half_life = self.settings.pressure_half_life_s;
-        let left = vm.left.iter().filter(|(_, at)| self.minute - at <= NO_RETURN_MIN);
+        let left = instance.left.iter().filter(|(_, at)| self.minute - at <= NO_RETURN_MIN);
         let mut excluded: Vec<NodeId> = left.map(|(at, _)| self.hosts[*at].id.clone()).collect();
         excluded.sort_unstable();
         excluded.dedup();
         let request = if excluded.is_empty() {
-            Arc::clone(&vm.request)
+            Arc::clone(&instance.request)
         } else {
-            let request = InstanceRequest::clone(&vm.request);
+            let request = InstanceRequest::clone(&instance.request);
             Arc::new(InstanceRequest { excluded_nodes: excluded, ..request })
         };
-        ReliefGuest {
-            id: vm.id,
+        ReliefInstance {
+            id: instance.id,
             request,
-            charge: vm.permit.charge(),
-            pressure: vm.permit.charged_pressure(now, half_life),
-            copy_mib: vm.permit.granted.memory_mib,
-            load_milli: Some(vm.load_milli()),
+            charge: instance.permit.charge(),
+            pressure: instance.permit.charged_pressure(now, half_life),
+            copy_mib: instance.permit.granted.memory_mib,
+            load_milli: Some(instance.load_milli()),
             priority: 0,
-            movable: vm.moving.is_none() && now >= vm.rests_until,
+            movable: instance.moving.is_none() && now >= instance.rests_until,
             moved_recently_ppm: u32::try_from(recent).unwrap_or(0),
         }
     }
 
-    /// The seed's rule: whoever asks, is the first of its node's queue by load, and finds its node
-    /// under pressure, is sent to where an ordinary placement would put it. Nothing is held.
-    pub(super) fn pass_on(&mut self, options: &Options) -> Result<(), SimulationError> {
+    /// The seed's rule: when the first instance of a node's queue by load requests a permit and its node
+    /// is under pressure, it moves to where an ordinary placement would put it. No target is held.
+    pub(super) fn relieve_by_seed_rule(
+        &mut self,
+        options: &Options,
+    ) -> Result<(), SimulationError> {
         for host in self.under_pressure() {
             for _ in 0..SEED_ASKS {
                 let mut first = self.first_of_queue(host);
-                for number in self.hosts[host].guests.clone() {
+                for number in self.hosts[host].instances.clone() {
                     if first != Some(number) {
                         continue;
                     }
                     if !self.account(host).must_shed() {
                         break;
                     }
-                    self.send_off(number, options.seed_holds)?;
+                    self.start_seed_migration(number, options.seed_holds)?;
                     first = self.first_of_queue(host);
                 }
             }
@@ -108,19 +112,19 @@ impl World {
         Ok(())
     }
 
-    /// Who has the lowest load of those on a node that are not on their way.
+    /// The instance with the lowest load on a node that is not being moved.
     fn first_of_queue(&self, host: usize) -> Option<usize> {
-        let guests = self.hosts[host].guests.iter().copied();
-        let waiting = guests.filter(|&number| self.vms[number].moving.is_none());
-        waiting.min_by_key(|&number| (self.vms[number].load_milli(), number))
+        let instances = self.hosts[host].instances.iter().copied();
+        let waiting = instances.filter(|&number| self.instances[number].moving.is_none());
+        waiting.min_by_key(|&number| (self.instances[number].load_milli(), number))
     }
 
-    fn send_off(&mut self, number: usize, holds: bool) -> Result<(), SimulationError> {
-        let vm = &self.vms[number];
-        let mut target = InstanceRequest::clone(&vm.request);
-        (target.id, target.elastic) = (vm.target_id(), None);
-        target.resources = vm.amounts(vm.permit.charge());
-        target.excluded_nodes = vec![self.hosts[vm.host].id.clone()];
+    fn start_seed_migration(&mut self, number: usize, holds: bool) -> Result<(), SimulationError> {
+        let instance = &self.instances[number];
+        let mut target = InstanceRequest::clone(&instance.request);
+        (target.id, target.elastic) = (instance.target_id(), None);
+        target.resources = instance.amounts(instance.permit.charge());
+        target.excluded_nodes = vec![self.hosts[instance.host].id.clone()];
         let placed = self.engine.try_place(&target, Self::engine_time())?;
         let to = placed.and_then(|placed| self.by_name.get(&placed.node).copied());
         match to {

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use super::{Options, Outcome, Places, Rule, play};
+use super::{Options, Outcome, Rule, TargetPolicy, simulate_day};
 
 fn small(seed: u64) -> Options {
-    let options = Options::new(30, 600, seed, Places::Tent.policy().unwrap());
+    let options = Options::new(30, 600, seed, TargetPolicy::Tent.policy().unwrap());
     Options { hours: 8, ..options }
 }
 
 fn day(seed: u64, rule: Rule) -> Outcome {
-    play(&small(seed), rule).unwrap()
+    simulate_day(&small(seed), rule).unwrap()
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn nothing_is_sold_twice_and_nobody_comes_back() {
 
 #[test]
 fn the_same_seed_gives_the_same_day() {
-    let hours = |seed, rule| play(&Options { hours: 2, ..small(seed) }, rule).unwrap();
+    let hours = |seed, rule| simulate_day(&Options { hours: 2, ..small(seed) }, rule).unwrap();
     for rule in [Rule::Berth, Rule::Seed] {
         assert_eq!(hours(1, rule), hours(1, rule));
     }
@@ -35,7 +35,7 @@ fn the_same_seed_gives_the_same_day() {
 
 #[test]
 fn the_day_fills_the_fleet_as_it_should() {
-    let day = play(&Options { hours: 24, ..small(1) }, Rule::Berth).unwrap();
+    let day = simulate_day(&Options { hours: 24, ..small(1) }, Rule::Berth).unwrap();
     assert!((720..=790).contains(&day.mean_fill_permille), "{day:?}");
     assert!(day.peak_fill_permille > 800, "{day:?}");
     assert!(day.peak_fill_permille < 1000, "all nodes together never need more: {day:?}");
@@ -49,7 +49,7 @@ fn the_seeds_rule_fails_where_places_are_not_held_and_passes_instances_to_and_fr
     assert!(seed.migrations.ping_pong > 0, "{seed:?}");
     assert!(seed.node_minutes_above.either > 2 * berth.node_minutes_above.either);
     let held = Options { seed_holds: true, ..small(1) };
-    let held = play(&held, Rule::Seed).unwrap();
+    let held = simulate_day(&held, Rule::Seed).unwrap();
     assert_eq!((held.migrations.failed_no_room, held.violations), (0, 0), "{held:?}");
     assert!(held.migrations.ping_pong > 0, "{held:?}");
     assert!(held.migrations.started > 2 * berth.migrations.started, "{held:?}");
@@ -57,9 +57,9 @@ fn the_seeds_rule_fails_where_places_are_not_held_and_passes_instances_to_and_fr
 
 #[test]
 fn an_even_fleet_needs_few_migrations() {
-    let policy = Places::Even.policy().unwrap();
+    let policy = TargetPolicy::Even.policy().unwrap();
     let even = Options { hours: 8, ..Options::new(30, 600, 1, policy) };
-    let (even, tent) = (play(&even, Rule::Berth).unwrap(), day(1, Rule::Berth));
+    let (even, tent) = (simulate_day(&even, Rule::Berth).unwrap(), day(1, Rule::Berth));
     assert_eq!((even.violations, even.migrations.ping_pong), (0, 0));
     assert!(even.migrations.started < tent.migrations.started, "{even:?} {tent:?}");
 }
@@ -67,7 +67,7 @@ fn an_even_fleet_needs_few_migrations() {
 #[test]
 fn what_fails_is_left_alone_for_longer_each_time() {
     let hopeless = Options { failing_permille: 1000, ..small(1) };
-    let hopeless = play(&hopeless, Rule::Berth).unwrap();
+    let hopeless = simulate_day(&hopeless, Rule::Berth).unwrap();
     assert_eq!((hopeless.migrations.done, hopeless.violations), (0, 0), "{hopeless:?}");
     // Twice as long each time: eight hours are over after nine times.
     assert!((2..=10).contains(&hopeless.per_instance.max), "{hopeless:?}");

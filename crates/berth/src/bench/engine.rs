@@ -39,6 +39,9 @@ pub(crate) struct EngineBench {
     /// Print one JSON object instead of lines for people.
     #[arg(long)]
     json: bool,
+    /// Print only the two memory figures, separated by a space.
+    #[arg(long, hide = true)]
+    memory_only: bool,
 }
 
 /// What was measured.
@@ -63,13 +66,16 @@ struct Report {
 
 impl EngineBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        if self.memory_only {
+            let (bytes_per_node, bytes_per_instance) = measure_memory(self.nodes)?;
+            println!("{bytes_per_node} {bytes_per_instance}");
+            return Ok(());
+        }
+        let (bytes_per_node, bytes_per_instance) = measure_memory_apart(self.nodes)?;
         let policy = Policy::builtin(&self.policy)?;
-        let empty = resident_bytes();
         let mut fleet = Fleet::new();
         berth_sim::add_nodes(&mut fleet, self.nodes, SEED)?;
-        let with_nodes = resident_bytes();
         let instances = berth_sim::fill_half(&mut fleet, self.nodes, SEED)?;
-        let with_instances = resident_bytes();
         berth_sim::add_groups(&mut fleet);
 
         let mut bench = Stand::new(Engine::with_fleet(fleet, policy))?;
@@ -92,8 +98,8 @@ impl EngineBench {
             cold_p50_us: cold_p50,
             batch100_ms: bench.time_batches()?,
             decisions_per_s: bench.throughput()?,
-            bytes_per_node: with_nodes.saturating_sub(empty) / self.nodes,
-            bytes_per_instance: with_instances.saturating_sub(with_nodes) / instances.max(1),
+            bytes_per_node,
+            bytes_per_instance,
             digest: bench.digest.finalize().to_hex().chars().take(16).collect(),
         };
         if self.json {
@@ -249,6 +255,34 @@ fn percentile_us(sorted_ns: &[u64], percent: usize) -> f64 {
     let place = sorted_ns.len() * percent / 100;
     let ns = sorted_ns.get(place.min(sorted_ns.len().saturating_sub(1))).copied().unwrap_or(0);
     (ns as f64 / 10.0).round() / 100.0
+}
+
+/// Measures memory in a process of its own, in which the allocator asks for no huge pages: with them,
+/// resident memory comes in steps of 2 MiB, which is more than the figure that is measured.
+fn measure_memory_apart(nodes: u64) -> anyhow::Result<(u64, u64)> {
+    let output = std::process::Command::new(std::env::current_exe()?)
+        .args(["bench", "engine", "--memory-only", "--nodes", &nodes.to_string()])
+        .env("MIMALLOC_ALLOW_THP", "0")
+        .output()
+        .context("cannot start the process that measures memory")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut figures = text.split_whitespace().map(str::parse);
+    match (figures.next(), figures.next()) {
+        (Some(Ok(per_node)), Some(Ok(per_instance))) => Ok((per_node, per_instance)),
+        _ => bail!("the process that measures memory failed: {}", output.status),
+    }
+}
+
+/// Resident bytes that a node and an instance add.
+fn measure_memory(nodes: u64) -> anyhow::Result<(u64, u64)> {
+    let empty = resident_bytes();
+    let mut fleet = Fleet::new();
+    berth_sim::add_nodes(&mut fleet, nodes, SEED)?;
+    let with_nodes = resident_bytes();
+    let instances = berth_sim::fill_half(&mut fleet, nodes, SEED)?;
+    let with_instances = resident_bytes();
+    let per_node = with_nodes.saturating_sub(empty) / nodes;
+    Ok((per_node, with_instances.saturating_sub(with_nodes) / instances.max(1)))
 }
 
 /// Memory of this process that is in use, as the kernel counts it; zero where it does not say.

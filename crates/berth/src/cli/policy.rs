@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use berth_api::engine::BUILTIN_POLICIES;
 use berth_api::engine::Policy as EnginePolicy;
 use berth_api::engine::filter::FILTERS;
-use berth_api::engine::policy::BUILTIN_NAMES;
 use berth_api::engine::score::SCORERS;
 use berth_api::{PolicyChange, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy};
 use berth_client::escape;
@@ -235,12 +235,12 @@ async fn find(session: &Session, text: &str) -> Done<StoredPolicy> {
     }
     match session.get(&format!("/v1/policies/{}", escape(text)), &[]).await {
         Ok(raw) => read_as(&raw),
-        Err(failure) if failure.is_not_found() && BUILTIN_NAMES.contains(&text) => {
+        Err(failure) if failure.is_not_found() && BUILTIN_POLICIES.contains(&text) => {
             let policy = EnginePolicy::builtin(text);
             policy.map_err(|error| Failure::usage(error.to_string())).and_then(|p| local(&p))
         }
         Err(failure) if failure.is_not_found() => {
-            let near = super::names::closest(text, BUILTIN_NAMES.into_iter());
+            let near = super::names::closest(text, BUILTIN_POLICIES.into_iter());
             Err(match near {
                 Some(near) => failure.remedy(format!("did you mean {near}?")),
                 None => failure.remedy("berth policy list shows those that are stored"),
@@ -348,7 +348,7 @@ fn reference(out: &Output) -> Done {
         let filters = FILTERS.iter().map(|filter| {
             serde_json::json!({
                 "name": filter.name, "code": filter.code, "remedy": filter.remedy,
-                "transient": filter.transient, "optional": filter.optional,
+                "transient": filter.transient, "optional": filter.is_optional(),
             })
         });
         let scorers = SCORERS
@@ -356,7 +356,7 @@ fn reference(out: &Output) -> Done {
             .map(|scorer| serde_json::json!({ "name": scorer.name, "formula": scorer.formula }));
         let (filters, scorers): (Vec<_>, Vec<_>) = (filters.collect(), scorers.collect());
         return out.data(&serde_json::json!({
-            "filters": filters, "scorers": scorers, "builtin": BUILTIN_NAMES,
+            "filters": filters, "scorers": scorers, "builtin": BUILTIN_POLICIES,
         }));
     }
     out.line(paint(BOLD, "Filters, in the order in which they are asked"));
@@ -365,7 +365,7 @@ fn reference(out: &Output) -> Done {
         table.row([
             filter.name.into(),
             filter.code.into(),
-            if filter.optional { "yes".into() } else { Cell::toned("-", Tone::Dim) },
+            if filter.is_optional() { "yes".into() } else { Cell::toned("-", Tone::Dim) },
             if filter.transient { "yes".into() } else { Cell::toned("-", Tone::Dim) },
             filter.remedy.into(),
         ]);
@@ -378,7 +378,7 @@ fn reference(out: &Output) -> Done {
         table.row([scorer.name.into(), scorer.formula.into()]);
     }
     out.line(table.text());
-    out.line(format!("\n{} {}", paint(BOLD, "Built in:"), BUILTIN_NAMES.join(", ")));
+    out.line(format!("\n{} {}", paint(BOLD, "Built in:"), BUILTIN_POLICIES.join(", ")));
     out.note(paint(WARN, "docs/policy.md says what each setting means."));
     Ok(())
 }

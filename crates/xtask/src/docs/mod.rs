@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// Every document that is made of the code, by its path in the repository.
 fn documents() -> [(&'static str, String); 2] {
     [
-        ("docs/policy-reference.md", berth_engine::policy::reference()),
+        ("docs/policy-reference.md", berth_engine::policy_reference()),
         ("docs/refusals.md", refusals::page()),
     ]
 }

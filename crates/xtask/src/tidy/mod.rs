@@ -2,9 +2,11 @@
 //!
 //! Looks at every file that git tracks or would track. It reports and never edits.
 
+mod layers;
 mod source;
 mod text;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -51,6 +53,13 @@ fn check_repository() -> io::Result<(usize, usize)> {
 
     let mut files = 0;
     let mut violations = 0;
+    let mut report = |path: &str, found: Vec<Violation>| {
+        violations += found.len();
+        for Violation { line, message } in found {
+            println!("{path}:{line}: {message}");
+        }
+    };
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
     for path in paths {
         let on_disk = root.join(path);
         // Deleted files are still listed until the deletion is staged; links are checked as targets.
@@ -58,12 +67,66 @@ fn check_repository() -> io::Result<(usize, usize)> {
             continue;
         }
         files += 1;
-        for Violation { line, message } in check_file(path, &std::fs::read(&on_disk)?) {
-            println!("{path}:{line}: {message}");
-            violations += 1;
+        let bytes = std::fs::read(&on_disk)?;
+        report(path, check_file(path, &bytes));
+        if path.starts_with("crates/")
+            && let Ok(text) = String::from_utf8(bytes)
+        {
+            texts.insert(path.to_owned(), text);
         }
     }
+    for (path, found) in check_layers(&texts) {
+        report(&path, found);
+    }
     Ok((files, violations))
+}
+
+/// Checks that dependencies point down: between crates, and between the modules of each crate.
+fn check_layers(texts: &BTreeMap<String, String>) -> Vec<(String, Vec<Violation>)> {
+    let mut found = Vec::new();
+    let crates: BTreeSet<String> = texts
+        .keys()
+        .filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
+        .map(str::to_owned)
+        .collect();
+    let of_crates = format!("crates/{}", layers::FILE);
+    let text = texts.get(&of_crates).map_or("", String::as_str);
+    let (between_crates, mut wrong) = layers::Layers::parse(text);
+    wrong.extend(between_crates.check_names(&crates));
+    found.push((of_crates, wrong));
+    for name in &crates {
+        let manifest = format!("crates/{name}/Cargo.toml");
+        let text = &texts[&manifest];
+        found.push((manifest, layers::check_manifest(&between_crates, name, text)));
+        found.extend(check_modules(texts, name));
+    }
+    found
+}
+
+fn check_modules(texts: &BTreeMap<String, String>, name: &str) -> Vec<(String, Vec<Violation>)> {
+    let source = format!("crates/{name}/src/");
+    let files: Vec<(&str, &str, &str)> = texts
+        .iter()
+        .filter(|(path, _)| path.ends_with(".rs"))
+        .filter_map(|(path, text)| Some((path.as_str(), path.strip_prefix(&source)?, &**text)))
+        .collect();
+    let modules: BTreeSet<String> = files
+        .iter()
+        .filter_map(|(_, below, _)| layers::module_of(below))
+        .map(str::to_owned)
+        .collect();
+    let listing = format!("crates/{name}/{}", layers::FILE);
+    let Some(listed) = texts.get(&listing) else { return Vec::new() };
+    let (parsed, mut wrong) = layers::Layers::parse(listed);
+    wrong.extend(parsed.check_names(&modules));
+    let root = texts.get(&format!("{source}lib.rs")).map_or("", String::as_str);
+    let exports = layers::root_exports(root);
+    let mut found = vec![(listing, wrong)];
+    for (path, below, text) in files {
+        let violations = layers::check_source(&parsed, &exports, below, text);
+        found.push((path.to_owned(), violations));
+    }
+    found
 }
 
 fn check_file(path: &str, bytes: &[u8]) -> Vec<Violation> {

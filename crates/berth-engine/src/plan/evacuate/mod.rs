@@ -1,22 +1,22 @@
-//! Emptying nodes: where every instance of theirs would go, or why it cannot.
+//! Evacuation: where every instance of some nodes would go, or why it cannot.
 //!
-//! A plan is made as a drain acts: the nodes take nothing any more, a replacement is placed by the
-//! same choice as any other instance while the old one still counts, and then the old one goes. It
-//! is tried in the fleet and taken back, so that one engine can be asked about node after node. A
-//! yes is proven by the moves themselves. A no means that neither the planner's own order nor a
-//! bounded search found a way.
+//! A plan works as a drain does: the nodes accept no new instances, a replacement is placed like any
+//! other instance while the old one still counts, and then the old one is released. It is tried in the
+//! fleet and undone, so that one engine can plan for node after node. A possible plan is proven by its
+//! moves. An impossible one means that neither the planner's own order nor a bounded search found a
+//! way.
 
 mod steps;
 
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::engine::Engine;
+use crate::engine::Engine;
 use crate::explain::Refusal;
-use crate::fleet::Slot;
+use crate::fleet::NodeIndex;
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, NodeState, Timestamp};
-use steps::Moving;
-pub(super) use steps::{is_choosy, replacement, spare_id};
+use steps::EvacuationPlanner;
+pub(super) use steps::{has_placement_rules, replacement, temporary_id};
 
 /// How much a plan may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,28 +26,28 @@ pub struct Effort {
     pub explained: usize,
     /// Whether explanations look for fixes.
     pub fixes: bool,
-    /// How many steps the search may take when the first try leaves somebody behind: see
+    /// How many steps the search may take when the first pass leaves an instance unplaced: see
     /// [`Batch::search_budget`].
     pub search_budget: u32,
 }
 
 impl Effort {
-    /// For whoever asks about a few nodes and wants to know everything.
+    /// For a few nodes, with full explanations.
     pub const FULL: Self =
         Self { explained: 64, fixes: true, search_budget: Batch::DEFAULT_BUDGET };
 
-    /// For whoever asks about thousands of nodes and wants a yes, or a no with one reason.
+    /// For thousands of nodes: possible or not, with one reason.
     pub const VERDICT: Self = Self { explained: 1, fixes: false, search_budget: 256 };
 }
 
 /// What is known of an instance on a node that is to be emptied.
 #[derive(Clone, Debug)]
-pub enum Guest {
+pub enum EvacuationInstance {
     /// It must move; this is what it asked for.
-    Asks(Arc<InstanceRequest>),
-    /// It is on its way out already: it counts until it is gone, and needs no other place.
-    Leaves,
-    /// Nobody knows what it asked for.
+    Requested(Arc<InstanceRequest>),
+    /// It is being released already: it counts until then, and needs no replacement.
+    Leaving,
+    /// Its request is not known.
     Unknown,
 }
 
@@ -63,10 +63,10 @@ pub enum MoveOutcome {
     Refused {
         /// Why; absent where the plan's effort was spent on others.
         refusal: Option<Box<Refusal>>,
-        /// Where it could go if it were released first: it stands in its own way.
+        /// Where it could go if it were released first, when it blocks its own replacement.
         after_release: Option<NodeId>,
     },
-    /// It is beside local volumes, which somebody must move first.
+    /// It uses local volumes, which must be moved first.
     VolumeNeedsMove {
         /// Its volumes.
         volumes: Vec<String>,
@@ -77,7 +77,7 @@ pub enum MoveOutcome {
     },
     /// It could not be asked for again as things are.
     Invalid(InvalidRequest),
-    /// Nobody knows what it asked for.
+    /// Its request is not known.
     RequestUnknown,
 }
 
@@ -85,7 +85,7 @@ impl MoveOutcome {
     /// The reason code of [`MoveOutcome::VolumeNeedsMove`].
     pub const VOLUME_CODE: &'static str = "volume_needs_move";
 
-    /// Whether it moves without anybody's help.
+    /// Whether it can move without manual intervention.
     #[must_use]
     pub const fn is_possible(&self) -> bool {
         matches!(self, Self::Moves { .. })
@@ -97,7 +97,7 @@ impl MoveOutcome {
         matches!(self, Self::Refused { after_release: Some(_), .. })
     }
 
-    /// The stable code of what stands in the way; absent when nothing does, or nobody asked.
+    /// The stable code of the obstacle; absent when there is none, or it was not explained.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -129,7 +129,7 @@ pub struct EvacuationPlan {
 }
 
 impl EvacuationPlan {
-    /// Whether every instance moves without anybody's help.
+    /// Whether every instance can move without manual intervention.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         self.moves.iter().all(|planned| planned.outcome.is_possible())
@@ -137,39 +137,41 @@ impl EvacuationPlan {
 }
 
 impl Engine {
-    /// Plans to empty some nodes together. `guest` says what an instance asked for; what it is
+    /// Plans to empty some nodes together. `instance_info` says what an instance asked for; what it is
     /// charged now is taken from the fleet. The fleet is as before when this returns.
     pub fn plan_evacuation(
         &mut self,
         nodes: &[NodeId],
-        guest: impl Fn(InstanceId) -> Guest,
+        instance_info: impl Fn(InstanceId) -> EvacuationInstance,
         effort: Effort,
         now: Timestamp,
     ) -> EvacuationPlan {
-        let mut slots: Vec<Slot> =
-            nodes.iter().filter_map(|node| self.fleet.slot_of(node)).collect();
-        slots.sort_unstable();
-        slots.dedup();
+        let mut indexes: Vec<NodeIndex> =
+            nodes.iter().filter_map(|node| self.fleet.index_of(node)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
         // An empty node needs no plan; in a large fleet there are many.
-        if slots.iter().all(|slot| self.fleet.row(*slot).is_none_or(|row| row.instances.is_empty()))
+        if indexes
+            .iter()
+            .all(|index| self.fleet.row(*index).is_none_or(|row| row.instances.is_empty()))
         {
             return EvacuationPlan::default();
         }
-        let closed: Vec<(Slot, (NodeState, u64))> =
-            slots.iter().map(|&slot| (slot, self.close(slot))).collect();
-        let mut moving = Moving::new(self, &slots, &guest, effort, now);
-        moving.run();
-        let plan = moving.finish();
-        for (slot, was) in closed {
-            self.fleet.swap_state(slot, was);
+        let closed: Vec<(NodeIndex, (NodeState, u64))> =
+            indexes.iter().map(|&index| (index, self.close_node(index))).collect();
+        let mut planner = EvacuationPlanner::new(self, &indexes, &instance_info, effort, now);
+        planner.run();
+        let plan = planner.finish();
+        for (index, was) in closed {
+            self.fleet.swap_state(index, was);
         }
         plan
     }
 
-    /// Makes a node take nothing more. Its facts count as unchanged: a plan is no event.
-    fn close(&mut self, slot: Slot) -> (NodeState, u64) {
-        let constraint_gen = self.fleet.row(slot).map_or(0, |row| row.constraint_gen);
-        self.fleet.swap_state(slot, (NodeState::Draining, constraint_gen))
+    /// Closes a node to new instances. Its facts count as unchanged, since this is only a plan.
+    fn close_node(&mut self, index: NodeIndex) -> (NodeState, u64) {
+        let constraint_gen = self.fleet.row(index).map_or(0, |row| row.constraint_gen);
+        self.fleet.swap_state(index, (NodeState::Draining, constraint_gen))
     }
 }
 

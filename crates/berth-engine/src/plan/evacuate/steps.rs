@@ -1,115 +1,115 @@
-//! The steps of a plan to empty nodes: everybody in turn, then whoever can go once others have
-//! gone, then a search, then whoever can only go before its replacement comes.
+//! The steps of an evacuation plan: every instance in turn, then those that fit once others have
+//! moved, then a search, then those that must be released before their replacement is placed.
 
 use std::cmp::Reverse;
 
-use super::{Effort, EvacuationPlan, Guest, MoveOutcome, PlannedMove};
+use super::{Effort, EvacuationInstance, EvacuationPlan, MoveOutcome, PlannedMove};
+use crate::engine::{Engine, NodeChoice, Reuse};
 use crate::explain::{Fix, Refusal};
-use crate::fleet::{InstanceRow, Slot};
+use crate::fleet::{InstanceRow, NodeIndex};
 use crate::model::{InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
-use crate::plan::engine::{Engine, Picked, Reuse};
 use crate::plan::search::{self, Budget};
 
 /// Rounds in which those left behind are tried again after others moved. A longer chain of
 /// instances that wait for each other is not worth its cost.
 const ROUNDS: usize = 16;
 
-/// How an instance stands.
-enum Stand {
-    /// It has found no place yet.
-    Waits,
-    /// It is there now.
-    Moved(Slot),
-    /// It is there now, but had to leave first; and why, if that was asked for.
-    LeftFirst(Slot, Option<Box<Refusal>>),
-    /// It cannot be tried.
+/// The state of one instance in the plan.
+enum MoveState {
+    /// No target found yet.
+    Waiting,
+    /// Moved to this node.
+    Moved(NodeIndex),
+    /// Moved to this node, but only after its release; with the reason, if it was explained.
+    LeftFirst(NodeIndex, Option<Box<Refusal>>),
+    /// It cannot be planned.
     Out(MoveOutcome),
 }
 
 /// An instance that is to move.
-struct Mover {
+struct Evacuee {
     id: InstanceId,
-    from: Slot,
-    /// The same again, without volumes, and under another id: both are there for a while.
+    from: NodeIndex,
+    /// The same request without volumes and under another id: both exist during the move.
     replacement: InstanceRequest,
     volumes: Vec<String>,
-    stand: Stand,
+    state: MoveState,
     /// When it moved, among the others.
     turn: usize,
 }
 
-impl Mover {
-    const fn waits(&self) -> bool {
-        matches!(self.stand, Stand::Waits)
+impl Evacuee {
+    const fn is_waiting(&self) -> bool {
+        matches!(self.state, MoveState::Waiting)
     }
 }
 
-/// A plan in the making. Between steps, every instance is where its stand says.
-pub(super) struct Moving<'e> {
+/// A plan in the making. Between steps, every instance is where its state says.
+pub(super) struct EvacuationPlanner<'e> {
     engine: &'e mut Engine,
-    slots: &'e [Slot],
-    movers: Vec<Mover>,
+    indexes: &'e [NodeIndex],
+    evacuees: Vec<Evacuee>,
     effort: Effort,
     explained: usize,
     turns: usize,
     now: Timestamp,
 }
 
-impl<'e> Moving<'e> {
-    /// Everybody on these nodes, the hardest to place first; those with volumes last, since they
-    /// wait for somebody and the others need not.
+impl<'e> EvacuationPlanner<'e> {
+    /// All instances on these nodes, the hardest to place first; those with volumes last, since they
+    /// need manual intervention.
     pub(super) fn new(
         engine: &'e mut Engine,
-        slots: &'e [Slot],
-        guest: &dyn Fn(InstanceId) -> Guest,
+        indexes: &'e [NodeIndex],
+        instance_info: &dyn Fn(InstanceId) -> EvacuationInstance,
         effort: Effort,
         now: Timestamp,
     ) -> Self {
-        let rows = slots.iter().filter_map(|slot| engine.fleet.row(*slot));
+        let rows = indexes.iter().filter_map(|index| engine.fleet.row(*index));
         let numbers = rows.flat_map(|row| row.instances.iter().copied());
         let instances = numbers.filter_map(|number| engine.fleet.instance_at(number));
-        let mut movers: Vec<Mover> =
-            instances.filter_map(|row| mover(engine, row, guest(row.id))).collect();
-        movers.sort_by_cached_key(|mover| {
-            let memory = mover.replacement.resources.memory_mib;
-            let easy = !is_choosy(&mover.replacement);
-            (!mover.volumes.is_empty(), easy, Reverse(memory), mover.id)
+        let mut evacuees: Vec<Evacuee> =
+            instances.filter_map(|row| evacuee(engine, row, instance_info(row.id))).collect();
+        evacuees.sort_by_cached_key(|evacuee| {
+            let memory = evacuee.replacement.resources.memory_mib;
+            let easy = !has_placement_rules(&evacuee.replacement);
+            (!evacuee.volumes.is_empty(), easy, Reverse(memory), evacuee.id)
         });
-        Self { engine, slots, movers, effort, explained: 0, turns: 0, now }
+        Self { engine, indexes, evacuees, effort, explained: 0, turns: 0, now }
     }
 
-    /// Moves whoever can be moved.
+    /// Moves every instance that can be moved.
     pub(super) fn run(&mut self) {
-        self.move_beside();
-        if self.free_movers().any(Mover::waits) {
+        self.place_replacements();
+        if self.without_volumes().any(Evacuee::is_waiting) {
             self.search();
         }
         for _ in 0..ROUNDS {
-            let left = self.let_leave_first();
-            if !left || !self.movers.iter().any(Mover::waits) {
+            let left = self.release_before_replacing();
+            if !left || !self.evacuees.iter().any(Evacuee::is_waiting) {
                 break;
             }
-            self.move_beside();
+            self.place_replacements();
         }
     }
 
     /// Instances that no volume holds.
-    fn free_movers(&self) -> impl Iterator<Item = &Mover> {
-        self.movers.iter().filter(|mover| mover.volumes.is_empty())
+    fn without_volumes(&self) -> impl Iterator<Item = &Evacuee> {
+        self.evacuees.iter().filter(|evacuee| evacuee.volumes.is_empty())
     }
 
-    /// Places replacements while the old ones still count, until nobody more can be placed.
-    fn move_beside(&mut self) {
+    /// Places replacements while the old ones still count, until no more can be placed.
+    fn place_replacements(&mut self) {
         for _ in 0..ROUNDS {
             let (mut moved, mut waiting) = (false, false);
-            for place in 0..self.movers.len() {
-                let mover = &self.movers[place];
-                if !mover.waits() || !mover.volumes.is_empty() {
+            for place in 0..self.evacuees.len() {
+                let evacuee = &self.evacuees[place];
+                if !evacuee.is_waiting() || !evacuee.volumes.is_empty() {
                     continue;
                 }
-                match self.engine.pick(&mover.replacement, self.now, Reuse::Ranking) {
+                match self.engine.pick(&evacuee.replacement, self.now, Reuse::Ranking) {
                     Some(picked) => {
-                        self.move_to(place, picked.slot, Stand::Moved(picked.slot));
+                        self.move_to(place, picked.index, MoveState::Moved(picked.index));
                         moved = true;
                     }
                     None => waiting = true,
@@ -121,59 +121,60 @@ impl<'e> Moving<'e> {
         }
     }
 
-    /// Looks for another way when the first left somebody behind, all replacements at once.
+    /// Searches for a placement of all replacements at once when the first pass left some unplaced.
     fn search(&mut self) {
         if self.effort.search_budget == 0 {
             return;
         }
-        let places: Vec<usize> = (0..self.movers.len())
-            .filter(|&place| self.movers[place].volumes.is_empty())
-            .filter(|&place| !matches!(self.movers[place].stand, Stand::Out(_)))
+        let places: Vec<usize> = (0..self.evacuees.len())
+            .filter(|&place| self.evacuees[place].volumes.is_empty())
+            .filter(|&place| !matches!(self.evacuees[place].state, MoveState::Out(_)))
             .collect();
-        let found_first: Vec<(usize, usize, Slot)> = self.moved_in_order();
-        self.put_back(&places);
+        let found_first: Vec<(usize, usize, NodeIndex)> = self.moved_in_order();
+        self.move_back(&places);
         let requests: Vec<InstanceRequest> =
-            places.iter().map(|&place| self.movers[place].replacement.clone()).collect();
+            places.iter().map(|&place| self.evacuees[place].replacement.clone()).collect();
         let order: Vec<usize> = (0..requests.len()).collect();
         let mut budget = Budget::new(self.effort.search_budget);
         let quorum = requests.len();
-        let found = search::exact(self.engine, &requests, &order, quorum, &mut budget, self.now);
+        let found =
+            search::search_exact(self.engine, &requests, &order, quorum, &mut budget, self.now);
         if let Some(found) = found
             && self.follow(&places, &found)
         {
             return;
         }
-        // The first try stands. What it chose is still right: the fleet is as it was then.
-        self.put_back(&places);
-        for (_, place, slot) in found_first {
-            self.move_to(place, slot, Stand::Moved(slot));
+        // The first pass stands. Its choices are still valid: the fleet is as it was then.
+        self.move_back(&places);
+        for (_, place, index) in found_first {
+            self.move_to(place, index, MoveState::Moved(index));
         }
     }
 
-    fn moved_in_order(&self) -> Vec<(usize, usize, Slot)> {
-        let moved = |(place, mover): (usize, &Mover)| match mover.stand {
-            Stand::Moved(slot) => Some((mover.turn, place, slot)),
-            Stand::Waits | Stand::LeftFirst(..) | Stand::Out(_) => None,
+    fn moved_in_order(&self) -> Vec<(usize, usize, NodeIndex)> {
+        let moved = |(place, evacuee): (usize, &Evacuee)| match evacuee.state {
+            MoveState::Moved(index) => Some((evacuee.turn, place, index)),
+            MoveState::Waiting | MoveState::LeftFirst(..) | MoveState::Out(_) => None,
         };
-        let mut moved: Vec<_> = self.movers.iter().enumerate().filter_map(moved).collect();
+        let mut moved: Vec<_> = self.evacuees.iter().enumerate().filter_map(moved).collect();
         moved.sort_unstable();
         moved
     }
 
     /// Makes the moves that a search found, in an order in which each is allowed. Whether all
     /// could be made.
-    fn follow(&mut self, places: &[usize], found: &[Option<Picked>]) -> bool {
-        let mut rest: Vec<(usize, Slot)> = places
+    fn follow(&mut self, places: &[usize], found: &[Option<NodeChoice>]) -> bool {
+        let mut rest: Vec<(usize, NodeIndex)> = places
             .iter()
             .zip(found)
-            .filter_map(|(place, picked)| picked.map(|picked| (*place, picked.slot)))
+            .filter_map(|(place, picked)| picked.map(|picked| (*place, picked.index)))
             .collect();
         loop {
             let before = rest.len();
-            rest.retain(|&(place, slot)| {
-                let allowed = self.allows(place, slot);
+            rest.retain(|&(place, index)| {
+                let allowed = self.allows(place, index);
                 if allowed {
-                    self.move_to(place, slot, Stand::Moved(slot));
+                    self.move_to(place, index, MoveState::Moved(index));
                 }
                 !allowed
             });
@@ -183,131 +184,133 @@ impl<'e> Moving<'e> {
         }
     }
 
-    fn allows(&self, place: usize, slot: Slot) -> bool {
-        let request = &self.movers[place].replacement;
-        let node = self.engine.fleet.row(slot).map(|row| row.id.clone());
+    fn allows(&self, place: usize, index: NodeIndex) -> bool {
+        let request = &self.evacuees[place].replacement;
+        let node = self.engine.fleet.row(index).map(|row| row.id.clone());
         node.is_some_and(|node| self.engine.check(request, &node, self.now).is_ok())
     }
 
-    /// Tries, for everybody left, whether a replacement can be placed once the old one is gone.
-    /// Whether anybody moved.
-    fn let_leave_first(&mut self) -> bool {
+    /// Tries, for every instance left, whether a replacement can be placed once the old one is
+    /// released. Returns whether any was moved.
+    fn release_before_replacing(&mut self) -> bool {
         let mut any = false;
-        for place in 0..self.movers.len() {
-            if !self.movers[place].waits() {
+        for place in 0..self.evacuees.len() {
+            if !self.evacuees[place].is_waiting() {
                 continue;
             }
-            let has_volumes = !self.movers[place].volumes.is_empty();
-            let request = &self.movers[place].replacement;
-            // Somebody before it may have made way in this very round.
+            let has_volumes = !self.evacuees[place].volumes.is_empty();
+            let request = &self.evacuees[place].replacement;
+            // An instance before it may have made room in this round.
             if !has_volumes
                 && let Some(picked) = self.engine.pick(request, self.now, Reuse::Ranking)
             {
-                self.move_to(place, picked.slot, Stand::Moved(picked.slot));
+                self.move_to(place, picked.index, MoveState::Moved(picked.index));
                 any = true;
                 continue;
             }
-            let Some(slot) = self.place_without_it(place) else { continue };
+            let Some(index) = self.target_without(place) else { continue };
             let refusal = if has_volumes { None } else { self.explain(place) };
-            self.move_to(place, slot, Stand::LeftFirst(slot, refusal));
+            self.move_to(place, index, MoveState::LeftFirst(index, refusal));
             any = true;
         }
         any
     }
 
     /// Where a replacement would go if the old one were not there.
-    fn place_without_it(&mut self, place: usize) -> Option<Slot> {
-        let mover = &self.movers[place];
-        let lifted = self.engine.fleet.lift(mover.id)?;
-        let picked = self.engine.pick(&mover.replacement, self.now, Reuse::Mask);
-        self.engine.fleet.set_down(lifted, mover.from);
-        picked.map(|picked| picked.slot)
+    fn target_without(&mut self, place: usize) -> Option<NodeIndex> {
+        let evacuee = &self.evacuees[place];
+        let detached = self.engine.fleet.detach_instance(evacuee.id)?;
+        let picked = self.engine.pick(&evacuee.replacement, self.now, Reuse::Mask);
+        self.engine.fleet.attach_instance(detached, evacuee.from);
+        picked.map(|picked| picked.index)
     }
 
-    fn move_to(&mut self, place: usize, slot: Slot, stand: Stand) {
-        let mover = &mut self.movers[place];
-        mover.stand = stand;
-        mover.turn = self.turns;
+    fn move_to(&mut self, place: usize, index: NodeIndex, state: MoveState) {
+        let evacuee = &mut self.evacuees[place];
+        evacuee.state = state;
+        evacuee.turn = self.turns;
         self.turns += 1;
-        if let Some(lifted) = self.engine.fleet.lift(mover.id) {
-            self.engine.fleet.set_down(lifted, slot);
+        if let Some(detached) = self.engine.fleet.detach_instance(evacuee.id) {
+            self.engine.fleet.attach_instance(detached, index);
         }
     }
 
-    fn put_back(&mut self, places: &[usize]) {
+    fn move_back(&mut self, places: &[usize]) {
         for &place in places {
-            let from = self.movers[place].from;
-            match self.movers[place].stand {
-                Stand::Moved(_) | Stand::LeftFirst(..) => self.move_to(place, from, Stand::Waits),
-                Stand::Waits | Stand::Out(_) => {}
+            let from = self.evacuees[place].from;
+            match self.evacuees[place].state {
+                MoveState::Moved(_) | MoveState::LeftFirst(..) => {
+                    self.move_to(place, from, MoveState::Waiting)
+                }
+                MoveState::Waiting | MoveState::Out(_) => {}
             }
         }
     }
 
-    /// Why no node can take a replacement as things are; nothing when enough was explained.
+    /// Why no node can take a replacement now; `None` when enough was explained.
     fn explain(&mut self, place: usize) -> Option<Box<Refusal>> {
         if self.explained >= self.effort.explained {
             return None;
         }
         self.explained += 1;
-        let mover = &self.movers[place];
+        let evacuee = &self.evacuees[place];
         let mut refusal = if self.effort.fixes {
-            self.engine.refusal(&mover.replacement, self.now)
+            self.engine.refusal(&evacuee.replacement, self.now)
         } else {
-            self.engine.diagnosis(&mover.replacement, self.now)
+            self.engine.diagnosis(&evacuee.replacement, self.now)
         };
-        refusal.instance = mover.id;
-        let emptied: Vec<NodeId> = self.slots.iter().map(|slot| self.name(*slot)).collect();
-        refusal.fixes.retain(|fix| !is_of_the_plan(fix, &emptied, &self.movers));
+        refusal.instance = evacuee.id;
+        let emptied: Vec<NodeId> = self.indexes.iter().map(|index| self.name(*index)).collect();
+        refusal.fixes.retain(|fix| !contradicts_plan(fix, &emptied, &self.evacuees));
         Some(Box::new(refusal))
     }
 
-    /// Why those are left who have no place, as things are in the end.
-    fn explain_the_rest(&mut self) -> Vec<(usize, Option<Box<Refusal>>)> {
+    /// Explains the instances without a target, in the final state of the plan.
+    fn explain_unplaced(&mut self) -> Vec<(usize, Option<Box<Refusal>>)> {
         let mut explained: Vec<(usize, Option<Box<Refusal>>)> = Vec::new();
-        for place in 0..self.movers.len() {
-            if !self.movers[place].waits() {
+        for place in 0..self.evacuees.len() {
+            if !self.evacuees[place].is_waiting() {
                 continue;
             }
-            let mover = &self.movers[place];
+            let evacuee = &self.evacuees[place];
             let same =
-                |other: &usize| self.movers[*other].replacement.same_class(&mover.replacement);
+                |other: &usize| self.evacuees[*other].replacement.same_class(&evacuee.replacement);
             let known = explained.iter().find(|(other, _)| same(other)).map(|(_, why)| why.clone());
             let mut why = known.unwrap_or_else(|| self.explain(place));
             if let Some(refusal) = &mut why {
-                refusal.instance = self.movers[place].id;
+                refusal.instance = self.evacuees[place].id;
             }
             explained.push((place, why));
         }
         explained
     }
 
-    fn name(&self, slot: Slot) -> NodeId {
-        self.engine.fleet.row(slot).map_or_else(|| NodeId::new(""), |row| row.id.clone())
+    fn name(&self, index: NodeIndex) -> NodeId {
+        self.engine.fleet.row(index).map_or_else(|| NodeId::new(""), |row| row.id.clone())
     }
 
-    /// Takes everything back and says what was found.
+    /// Undoes everything and returns the plan.
     pub(super) fn finish(mut self) -> EvacuationPlan {
-        let mut refusals = self.explain_the_rest();
+        let mut refusals = self.explain_unplaced();
         let mut moves: Vec<((bool, usize), PlannedMove)> = Vec::new();
-        for place in 0..self.movers.len() {
-            let stand = std::mem::replace(&mut self.movers[place].stand, Stand::Waits);
-            let moved_to = match &stand {
-                Stand::Moved(slot) | Stand::LeftFirst(slot, _) => Some(*slot),
-                Stand::Waits | Stand::Out(_) => None,
+        for place in 0..self.evacuees.len() {
+            let state = std::mem::replace(&mut self.evacuees[place].state, MoveState::Waiting);
+            let moved_to = match &state {
+                MoveState::Moved(index) | MoveState::LeftFirst(index, _) => Some(*index),
+                MoveState::Waiting | MoveState::Out(_) => None,
             };
             let why = refusals.iter_mut().find(|(of, _)| *of == place);
             let why = why.and_then(|(_, why)| why.take());
-            let to = moved_to.map(|slot| self.name(slot));
-            let mover = &self.movers[place];
-            let outcome = outcome(stand, to, why, &mover.volumes);
-            let from = self.name(mover.from);
-            let order = (moved_to.is_none(), mover.turn);
-            moves.push((order, PlannedMove { instance: mover.id, from, outcome }));
+            let to = moved_to.map(|index| self.name(index));
+            let evacuee = &self.evacuees[place];
+            let outcome = outcome(state, to, why, &evacuee.volumes);
+            let from = self.name(evacuee.from);
+            let order = (moved_to.is_none(), evacuee.turn);
+            moves.push((order, PlannedMove { instance: evacuee.id, from, outcome }));
             if moved_to.is_some()
-                && let Some(lifted) = self.engine.fleet.lift(mover.id)
+                && let Some(detached) = self.engine.fleet.detach_instance(evacuee.id)
             {
-                self.engine.fleet.set_down(lifted, mover.from);
+                self.engine.fleet.attach_instance(detached, evacuee.from);
             }
         }
         moves.sort_by_key(|(order, _)| *order);
@@ -316,66 +319,70 @@ impl<'e> Moving<'e> {
 }
 
 fn outcome(
-    stand: Stand,
+    state: MoveState,
     to: Option<NodeId>,
     why: Option<Box<Refusal>>,
     volumes: &[String],
 ) -> MoveOutcome {
-    match (stand, to) {
-        (Stand::Out(outcome), _) => outcome,
+    match (state, to) {
+        (MoveState::Out(outcome), _) => outcome,
         (_, to) if !volumes.is_empty() => {
             MoveOutcome::VolumeNeedsMove { volumes: volumes.to_vec(), to, refusal: why }
         }
-        (Stand::Moved(_), Some(to)) => MoveOutcome::Moves { to },
-        (Stand::LeftFirst(_, refusal), after_release) => {
+        (MoveState::Moved(_), Some(to)) => MoveOutcome::Moves { to },
+        (MoveState::LeftFirst(_, refusal), after_release) => {
             MoveOutcome::Refused { refusal, after_release }
         }
-        (Stand::Waits | Stand::Moved(_), _) => {
+        (MoveState::Waiting | MoveState::Moved(_), _) => {
             MoveOutcome::Refused { refusal: why, after_release: None }
         }
     }
 }
 
-/// An instance as it stands, and what would be asked for in its place.
-fn mover(engine: &Engine, row: &InstanceRow, guest: Guest) -> Option<Mover> {
-    let (id, from) = (row.id, Slot(row.node));
-    let (request, is_known) = match guest {
-        Guest::Asks(request) => (InstanceRequest::clone(&request), true),
-        Guest::Unknown => (InstanceRequest::new(id, "", row.resources), false),
-        Guest::Leaves => return None,
+/// An instance and the request for its replacement.
+fn evacuee(
+    engine: &Engine,
+    row: &InstanceRow,
+    instance_info: EvacuationInstance,
+) -> Option<Evacuee> {
+    let (id, from) = (row.id, row.host.index());
+    let (request, is_known) = match instance_info {
+        EvacuationInstance::Requested(request) => (InstanceRequest::clone(&request), true),
+        EvacuationInstance::Unknown => (InstanceRequest::new(id, "", row.resources), false),
+        EvacuationInstance::Leaving => return None,
     };
     let mut replacement = replacement(engine, row, request);
     let volumes = std::mem::take(&mut replacement.volumes);
-    let invalid = |error: InvalidRequest| Stand::Out(MoveOutcome::Invalid(error));
-    let stand = if is_known {
-        engine.validate(&replacement).map_or_else(invalid, |()| Stand::Waits)
+    let invalid = |error: InvalidRequest| MoveState::Out(MoveOutcome::Invalid(error));
+    let state = if is_known {
+        engine.validate(&replacement).map_or_else(invalid, |()| MoveState::Waiting)
     } else {
-        Stand::Out(MoveOutcome::RequestUnknown)
+        MoveState::Out(MoveOutcome::RequestUnknown)
     };
-    Some(Mover { id, from, replacement, volumes, stand, turn: 0 })
+    Some(Evacuee { id, from, replacement, volumes, state, turn: 0 })
 }
 
-/// What would be asked for in the place of an instance that asked for `request`.
+/// The request for the replacement of an instance.
 pub(in crate::plan) fn replacement(
     engine: &Engine,
     row: &InstanceRow,
     request: InstanceRequest,
 ) -> InstanceRequest {
-    // What it is charged now may not be what it was granted, and who shares a request with others
-    // has a name of its own.
+    // What it is charged now may differ from its request, and an instance that shares a request with
+    // others has a name of its own.
     let name = row.rare.as_ref().and_then(|rare| rare.name);
     InstanceRequest {
-        id: spare_id(engine, row.id),
+        id: temporary_id(engine, row.id),
         resources: row.resources,
         name: name.map(|name| engine.fleet.texts().text(name).to_owned()),
-        // It moves as it is: its bounds are about what it uses, and may have changed since.
+        // It moves with its present size: its bounds apply to what it uses, and may have changed.
         elastic: None,
         ..request
     }
 }
 
-/// An id that nobody has: the engine knows one claim by each.
-pub(in crate::plan) fn spare_id(engine: &Engine, id: InstanceId) -> InstanceId {
+/// An unused id, since the fleet holds one claim per id.
+pub(in crate::plan) fn temporary_id(engine: &Engine, id: InstanceId) -> InstanceId {
     // Not the complement, which may stand for the instance's own move to another node.
     let mut number = id.0.as_u128() ^ (0x5a << 120);
     while engine.fleet.instance(InstanceId::from_u128(number)).is_some() {
@@ -384,8 +391,8 @@ pub(in crate::plan) fn spare_id(engine: &Engine, id: InstanceId) -> InstanceId {
     InstanceId::from_u128(number)
 }
 
-/// Whether rules leave an instance fewer nodes than its size does.
-pub(in crate::plan) fn is_choosy(request: &InstanceRequest) -> bool {
+/// Whether rules, and not only its size, restrict the nodes of an instance.
+pub(in crate::plan) fn has_placement_rules(request: &InstanceRequest) -> bool {
     !request.groups.is_empty()
         || !request.extra.is_empty()
         || !request.traits.is_empty()
@@ -393,13 +400,13 @@ pub(in crate::plan) fn is_choosy(request: &InstanceRequest) -> bool {
         || request.affinity.iter().any(crate::affinity::Rule::is_hard)
 }
 
-/// Whether a fix would undo the plan: nobody is helped by opening the node that is to be emptied,
-/// nor by releasing what has just been moved out of the way.
-fn is_of_the_plan(fix: &Fix, emptied: &[NodeId], movers: &[Mover]) -> bool {
+/// Whether a fix would undo the plan, by using a node that is to be emptied or by releasing an
+/// instance that the plan moves.
+fn contradicts_plan(fix: &Fix, emptied: &[NodeId], evacuees: &[Evacuee]) -> bool {
     let is_emptied = |node: &Option<NodeId>| node.as_ref().is_some_and(|n| emptied.contains(n));
     match fix {
         Fix::Free { instances, node, .. } => {
-            let moves = |id: &InstanceId| movers.iter().any(|mover| mover.id == *id);
+            let moves = |id: &InstanceId| evacuees.iter().any(|evacuee| evacuee.id == *id);
             is_emptied(node) || instances.iter().any(moves)
         }
         Fix::Mend { node, .. } | Fix::Shrink { node, .. } | Fix::Relax { node, .. } => {

@@ -74,7 +74,12 @@ impl Stage {
         let before = self.engine.fleet().fingerprint();
         let nodes: Vec<NodeId> = nodes.iter().map(|node| NodeId::new(node)).collect();
         let requests = &self.requests;
-        let guest = |id| requests.get(&id).cloned().map_or(Guest::Unknown, Guest::Asks);
+        let guest = |id| {
+            requests
+                .get(&id)
+                .cloned()
+                .map_or(EvacuationInstance::Unknown, EvacuationInstance::Requested)
+        };
         let plan = self.engine.plan_evacuation(&nodes, guest, effort, NOW);
         assert_eq!(self.engine.fleet().fingerprint(), before, "a plan left a trace");
         plan
@@ -234,6 +239,7 @@ fn who_leaves_already_needs_no_place_but_counts_until_it_is_gone() {
     stage.group("apart", GroupKind::Apart, Topology::Zone);
     stage.claim_with(1, 100, "a", |request| request.groups = vec!["apart".to_owned()]);
     let nodes = [NodeId::new("a")];
-    let plan = stage.engine.plan_evacuation(&nodes, |_| Guest::Leaves, Effort::FULL, NOW);
+    let plan =
+        stage.engine.plan_evacuation(&nodes, |_| EvacuationInstance::Leaving, Effort::FULL, NOW);
     assert_eq!(plan.moves, []);
 }

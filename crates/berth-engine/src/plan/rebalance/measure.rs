@@ -1,10 +1,9 @@
-//! How unevenly nodes are used, as one number: integers only, and the same number whichever way a
-//! fleet came to stand as it does.
+//! How unevenly nodes are used, as one integer that depends only on the present state of the fleet.
 //!
 //! It is the sum over nodes, for CPU and for memory, of the squared share in use, each node weighed
 //! by its part of what all nodes have, so that it is lowest where all shares are equal. Without the
-//! weight large nodes would draw everybody in. Half of it is CPU and half memory: the larger of both
-//! alone does not see that a node fills up with what it still has most of.
+//! weight, large nodes would attract everything. Half of it is CPU and half memory: the larger of both
+//! alone would ignore that a node fills up in the other resource.
 
 use crate::elastic::Size;
 use crate::fleet::NodeRow;
@@ -47,7 +46,7 @@ impl Part {
 }
 
 impl Load {
-    /// As a node stands.
+    /// The load of a node.
     pub(super) fn of(row: &NodeRow) -> Self {
         Self {
             cpu: Part { used: row.used.cpu, limit: row.limits.cpu },

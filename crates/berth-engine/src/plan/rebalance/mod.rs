@@ -1,33 +1,33 @@
 //! Moving instances that could stay: to empty whole nodes, or to even out their use.
 //!
-//! Nobody needs such a move, so it must pay: each states what it gains and what it costs, and a plan
-//! never makes more than it was allowed. Moves are tried in the fleet, in order, by the same code
-//! that places anything, and taken back. A move is made as a migration acts: the target is there
-//! while the instance still runs, then the instance goes; the rules hold at both times. The planner
-//! never lets a destination pass its watermark, never breaks a hard rule of somebody who stays, and
-//! never brings the replicas of a workload closer together than they were.
+//! Such a move is optional, so it must pay off: each states its gain and its cost, and a plan never
+//! makes more moves than its budget allows. Moves are tried in the fleet, in order, by the same code as
+//! any placement, and undone. A move is planned as a migration works: the target exists while the
+//! instance still runs, then the source is released; the rules hold at both times. A plan never lets a
+//! destination exceed its watermark, never breaks a hard rule of another instance, and never brings the
+//! replicas of a workload closer together.
 //!
 //! # Why it never ping-pongs
 //! An instance moves at most once in a plan. Spreading lowers one number, the measure, with every
 //! move, so no chain of plans can come back to where it was. Consolidating only ever lets the number
-//! of nodes in use fall. The two work against each other, so nobody should run both on the same
-//! nodes: unless it is asked to (`onto_empty`), spreading leaves empty nodes empty. Whoever applies a
-//! plan leaves what it moved alone for a while (`movable: false` in the next plan), as after any
-//! migration; then a plan that ended with nothing to gain is followed by one without moves.
+//! of nodes in use fall. The two work against each other, so do not run both on the same nodes: unless
+//! `onto_empty` is set, spreading leaves empty nodes empty. The caller that applies a plan leaves the
+//! moved instances alone for a while (`movable: false` in the next plan), as after any migration; then
+//! a plan that ended with nothing to gain is followed by one without moves.
 
-mod board;
 mod consolidate;
 mod measure;
+mod rebalance_state;
 mod spread;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::engine::Engine;
 use crate::elastic::Free;
+use crate::engine::Engine;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
-use board::Board;
+use rebalance_state::RebalanceState;
 
 /// What instances are moved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ pub struct RebalanceTerms {
 }
 
 impl RebalanceTerms {
-    /// What a move should gain at least, if nobody says otherwise.
+    /// The default of [`RebalanceTerms::min_gain_ppm`].
     pub const DEFAULT_MIN_GAIN_PPM: u32 = 5000;
 
     /// The usual terms.
@@ -100,26 +100,26 @@ impl RebalanceTerms {
     }
 }
 
-/// An instance as a plan needs to know it. What it is charged is taken from the fleet, so that
-/// nobody can be of two minds about it. One that is not told of stays where it is.
+/// What a plan needs to know about an instance. Its charge is taken from the fleet, which is the one
+/// source for it. An instance that is not listed stays where it is.
 #[derive(Clone, Debug)]
-pub struct RebalanceGuest {
+pub struct RebalanceInstance {
     /// Which.
     pub id: InstanceId,
     /// What it asked for.
     pub request: Arc<InstanceRequest>,
     /// Memory that must be copied to move it.
     pub copy_mib: u32,
-    /// Its load as its agent last told, in thousandths; absent: as if it were 1000.
+    /// Its load as last reported by its agent, in thousandths; absent: counts as 1000.
     pub load_milli: Option<u32>,
     /// Of moves that gain about the same, the one with the lowest priority is made.
     pub priority: i32,
-    /// Whether it may be moved: not when it opted out, is on its way already, or was moved of late.
+    /// Whether it may be moved: not when it opted out, is being moved already, or was moved recently.
     /// One with local volumes never moves, whatever this says.
     pub movable: bool,
 }
 
-impl RebalanceGuest {
+impl RebalanceInstance {
     /// What moving it costs: MiB that are expected to be copied. What it changes meanwhile is copied
     /// again, so a load of 1000 counts its memory twice; above 4000 it makes no more difference.
     #[must_use]
@@ -139,17 +139,17 @@ pub struct RebalanceMove {
     pub from: NodeId,
     /// Where it should be.
     pub to: NodeId,
-    /// MiB that are expected to be copied; see [`RebalanceGuest::cost`].
+    /// MiB that are expected to be copied; see [`RebalanceInstance::cost`].
     pub cost: u64,
     /// What it gains. Of spreading: by how many ppm it lowers the measure. Of consolidating: its
-    /// part of the MiB of memory that its node frees, which nobody has until all of the node's moves
+    /// part of the MiB of memory that its node frees, which are only free when all of the node's moves
     /// are made. Either way the gains of a plan add up.
     pub gain: u64,
     /// Why, in words, with both numbers.
     pub why: String,
 }
 
-/// How a fleet stands.
+/// The measure of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RebalanceMeasure {
@@ -185,9 +185,9 @@ pub struct RebalancePlan {
     pub goal: RebalanceGoal,
     /// The moves, in an order in which each can be made.
     pub moves: Vec<RebalanceMove>,
-    /// How the fleet stands.
+    /// The measure before the plan.
     pub before: RebalanceMeasure,
-    /// How it would stand then.
+    /// The measure after all moves.
     pub after: RebalanceMeasure,
     /// Nodes that hold nothing any more then, in order of id.
     pub emptied: Vec<NodeId>,
@@ -202,19 +202,19 @@ impl Engine {
     pub fn plan_rebalance(
         &mut self,
         terms: RebalanceTerms,
-        guests: &[RebalanceGuest],
+        instances: &[RebalanceInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
         now: Timestamp,
     ) -> RebalancePlan {
-        let mut board = Board::new(self, guests, below_watermark, now);
-        let before = board.measure(terms.goal);
+        let mut state = RebalanceState::new(self, instances, below_watermark, now);
+        let before = state.measure(terms.goal);
         let stopped_by = match terms.goal {
-            RebalanceGoal::Consolidate => consolidate::run(&mut board, &terms),
-            RebalanceGoal::Spread => spread::run(&mut board, &terms),
+            RebalanceGoal::Consolidate => consolidate::run(&mut state, &terms),
+            RebalanceGoal::Spread => spread::run(&mut state, &terms),
         };
-        let after = board.measure(terms.goal);
-        let emptied = board.emptied();
-        let moves = board.finish();
+        let after = state.measure(terms.goal);
+        let emptied = state.emptied();
+        let moves = state.finish();
         RebalancePlan { goal: terms.goal, moves, before, after, emptied, stopped_by }
     }
 }

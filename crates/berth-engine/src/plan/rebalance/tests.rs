@@ -13,7 +13,7 @@ const NOW: Timestamp = Timestamp(1_000);
 /// A fleet, and what its instances asked for.
 struct Stage {
     engine: Engine,
-    guests: Vec<RebalanceGuest>,
+    guests: Vec<RebalanceInstance>,
     watermark: WatermarkRule,
 }
 
@@ -50,7 +50,7 @@ impl Stage {
         let mut request = InstanceRequest::new(id, "acme", Amounts::new(size, size));
         change(&mut request);
         self.engine.fleet_mut().claim(&request, &NodeId::new(node)).unwrap();
-        self.guests.push(RebalanceGuest {
+        self.guests.push(RebalanceInstance {
             id,
             request: Arc::new(request),
             copy_mib: size,
@@ -61,7 +61,7 @@ impl Stage {
         id
     }
 
-    fn guest(&mut self, id: InstanceId) -> &mut RebalanceGuest {
+    fn guest(&mut self, id: InstanceId) -> &mut RebalanceInstance {
         self.guests.iter_mut().find(|guest| guest.id == id).unwrap()
     }
 
@@ -69,7 +69,7 @@ impl Stage {
         let before = self.engine.fleet().fingerprint();
         let (fleet, mark) = (self.engine.fleet().clone(), self.watermark);
         let free = |node: &NodeId| {
-            let row = fleet.row(fleet.slot_of(node).unwrap()).unwrap();
+            let row = fleet.row(fleet.index_of(node).unwrap()).unwrap();
             watermark_free(&fleet.node(node).unwrap(), &row.used, mark)
         };
         let plan = self.engine.plan_rebalance(terms, &self.guests, &free, NOW);
@@ -89,9 +89,9 @@ impl Stage {
         for made in &plan.moves {
             let fleet = self.engine.fleet_mut();
             assert_eq!(fleet.node_of(made.instance), Some(&made.from));
-            let to = fleet.slot_of(&made.to).unwrap();
-            let lifted = fleet.lift(made.instance).unwrap();
-            fleet.set_down(lifted, to);
+            let to = fleet.index_of(&made.to).unwrap();
+            let detached = fleet.detach_instance(made.instance).unwrap();
+            fleet.attach_instance(detached, to);
         }
     }
 }

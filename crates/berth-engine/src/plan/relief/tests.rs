@@ -15,7 +15,7 @@ const MARK: WatermarkRule = WatermarkRule { cpu_permille: 800, memory_permille: 
 
 struct Stage {
     engine: Engine,
-    guests: BTreeMap<InstanceId, ReliefGuest>,
+    instances: BTreeMap<InstanceId, ReliefInstance>,
 }
 
 impl Stage {
@@ -33,7 +33,7 @@ impl Stage {
             };
             engine.fleet_mut().add_node(&facts).unwrap();
         }
-        Self { engine, guests: BTreeMap::new() }
+        Self { engine, instances: BTreeMap::new() }
     }
 
     fn claim(&mut self, number: u128, cpu: u32, memory: u32, node: &str) -> InstanceId {
@@ -46,11 +46,11 @@ impl Stage {
         cpu: u32,
         memory: u32,
         node: &str,
-        change: impl FnOnce(&mut ReliefGuest),
+        change: impl FnOnce(&mut ReliefInstance),
     ) -> InstanceId {
         let id = InstanceId::from_u128(number);
         let request = InstanceRequest::new(id, "acme", Amounts::new(cpu, memory));
-        let mut guest = ReliefGuest {
+        let mut instance = ReliefInstance {
             id,
             request: Arc::new(request),
             charge: Size::new(cpu, memory),
@@ -61,9 +61,9 @@ impl Stage {
             movable: true,
             moved_recently_ppm: 0,
         };
-        change(&mut guest);
-        self.engine.fleet_mut().claim(&guest.request, &NodeId::new(node)).unwrap();
-        self.guests.insert(id, guest);
+        change(&mut instance);
+        self.engine.fleet_mut().claim(&instance.request, &NodeId::new(node)).unwrap();
+        self.instances.insert(id, instance);
         id
     }
 
@@ -98,10 +98,10 @@ impl Stage {
                 (id, free)
             })
             .collect();
-        let guests: Vec<ReliefGuest> = self.guests.values().cloned().collect();
+        let instances: Vec<ReliefInstance> = self.instances.values().cloned().collect();
         let before = self.engine.fleet().fingerprint();
         let below = |node: &NodeId| free[node];
-        let plan = self.engine.plan_relief(&node, &account, &guests, &below, &closed, most, NOW);
+        let plan = self.engine.plan_relief(&node, &account, &instances, &below, &closed, most, NOW);
         assert_eq!(self.engine.fleet().fingerprint(), before, "a plan left a trace");
         plan
     }
@@ -126,18 +126,18 @@ fn the_cheapest_that_relieve_both_resources_leave() {
     let large = stage.claim(1, 4000, 600, "a");
     let cpu = stage.claim(2, 1000, 50, "a");
     let memory = stage.claim(3, 100, 100, "a");
-    let both = stage.claim_with(4, 3900, 100, "a", |guest| guest.copy_mib = 400);
+    let both = stage.claim_with(4, 3900, 100, "a", |instance| instance.copy_mib = 400);
     let plan = stage.plan("a");
     // One that relieves both would cost 400, these two together 150.
     assert_eq!(who(&plan), [(cpu, "b"), (memory, "b")], "{plan:?}");
-    assert_eq!((plan.left, plan.landless.len()), (Size::ZERO, 0));
-    assert!(![large, both].iter().any(|id| plan.landless.contains(id)));
+    assert_eq!((plan.left, plan.without_target.len()), (Size::ZERO, 0));
+    assert!(![large, both].iter().any(|id| plan.without_target.contains(id)));
 }
 
 #[test]
 fn who_may_not_be_moved_stays_and_what_is_left_is_said() {
     let mut stage = Stage::new(&[1000, 1000]);
-    stage.claim_with(1, 100, 800, "a", |guest| guest.movable = false);
+    stage.claim_with(1, 100, 800, "a", |instance| instance.movable = false);
     let only = stage.claim(2, 100, 50, "a");
     let plan = stage.plan("a");
     assert_eq!(who(&plan), [(only, "b")]);
@@ -148,11 +148,11 @@ fn who_may_not_be_moved_stays_and_what_is_left_is_said() {
 #[test]
 fn who_finds_no_place_is_named_and_another_leaves_instead() {
     let mut stage = Stage::new(&[1000, 300]);
-    stage.claim_with(1, 10, 500, "a", |guest| guest.movable = false);
-    let large = stage.claim_with(2, 10, 240, "a", |guest| guest.copy_mib = 1);
+    stage.claim_with(1, 10, 500, "a", |instance| instance.movable = false);
+    let large = stage.claim_with(2, 10, 240, "a", |instance| instance.copy_mib = 1);
     let small = stage.claim(3, 10, 100, "a");
     let plan = stage.plan("a");
-    assert_eq!((who(&plan), &plan.landless), (vec![(small, "b")], &vec![large]));
+    assert_eq!((who(&plan), &plan.without_target), (vec![(small, "b")], &vec![large]));
     assert_eq!(plan.left, Size::ZERO);
 }
 
@@ -175,9 +175,9 @@ fn a_destination_never_passes_its_watermark_and_is_never_closed() {
         let plan = stage.plan_with("a", |node| node.as_str() == "d", 100);
         for planned in &plan.moves {
             assert_ne!(planned.to.as_str(), "d");
-            let lifted = stage.engine.fleet_mut().lift(planned.instance).unwrap();
-            let slot = stage.engine.fleet().slot_of(&planned.to).unwrap();
-            stage.engine.fleet_mut().set_down(lifted, slot);
+            let detached = stage.engine.fleet_mut().detach_instance(planned.instance).unwrap();
+            let index = stage.engine.fleet().index_of(&planned.to).unwrap();
+            stage.engine.fleet_mut().attach_instance(detached, index);
         }
         for node in ["b", "c"].map(NodeId::new) {
             if plan.moves.iter().any(|planned| planned.to == node) {
@@ -189,7 +189,7 @@ fn a_destination_never_passes_its_watermark_and_is_never_closed() {
             assert!(!stage.account(&NodeId::new("a")).must_shed(), "{plan:?}");
         }
         moves += plan.moves.len();
-        stuck += plan.landless.len();
+        stuck += plan.without_target.len();
     }
     assert!(moves > 100 && stuck > 100, "{moves} moves, {stuck} without a place");
 }
@@ -214,12 +214,12 @@ fn only_so_many_go_at_once_those_who_relieve_most_first() {
 fn who_lacks_room_beside_another_is_tried_first() {
     // The larger goes first, and to the fuller node, where alone the other may go.
     let mut stage = Stage::new(&[2000, 700, 400]);
-    stage.claim_with(1, 10, 1500, "a", |guest| guest.movable = false);
+    stage.claim_with(1, 10, 1500, "a", |instance| instance.movable = false);
     let large = stage.claim(2, 10, 250, "a");
-    let choosy = stage.claim_with(3, 10, 200, "a", |guest| {
-        let mut request = InstanceRequest::clone(&guest.request);
+    let choosy = stage.claim_with(3, 10, 200, "a", |instance| {
+        let mut request = InstanceRequest::clone(&instance.request);
         request.excluded_nodes = vec![NodeId::new("c")];
-        guest.request = Arc::new(request);
+        instance.request = Arc::new(request);
     });
     stage.claim(4, 10, 130, "b");
     let alone = stage.plan_with("a", |_| false, 1);
@@ -234,13 +234,13 @@ fn local_volumes_hold_their_instance() {
     let home = NodeId::new("a");
     let volume = Volume { id: "data".to_owned(), owner: None, home, attached_to: None };
     stage.engine.fleet_mut().put_volume(volume);
-    let pinned = stage.claim_with(1, 10, 900, "a", |guest| {
-        let mut request = InstanceRequest::clone(&guest.request);
+    let pinned = stage.claim_with(1, 10, 900, "a", |instance| {
+        let mut request = InstanceRequest::clone(&instance.request);
         request.volumes = vec!["data".to_owned()];
-        guest.request = Arc::new(request);
+        instance.request = Arc::new(request);
     });
     let plan = stage.plan("a");
-    assert_eq!((plan.moves.len(), plan.landless), (0, vec![pinned]));
+    assert_eq!((plan.moves.len(), plan.without_target), (0, vec![pinned]));
 }
 
 #[test]
@@ -252,17 +252,17 @@ fn what_is_leaving_already_is_not_relieved_twice() {
     let facts = stage.engine.fleet().node(&node).unwrap();
     let leaving = Holding { charge: Size::new(10, 400), permit: None, leaving: true };
     let account = Account::of(&facts, &stage.used(&node), MARK, &Sums::of([leaving], 0, 60));
-    let guests: Vec<ReliefGuest> = stage.guests.values().cloned().collect();
+    let instances: Vec<ReliefInstance> = stage.instances.values().cloned().collect();
     let below = |_: &NodeId| Free::UNLIMITED;
-    let plan = stage.engine.plan_relief(&node, &account, &guests, &below, &|_| false, 9, NOW);
+    let plan = stage.engine.plan_relief(&node, &account, &instances, &below, &|_| false, 9, NOW);
     assert_eq!(plan, ReliefPlan::default());
 }
 
 #[test]
 fn a_node_that_is_almost_full_is_chosen_only_when_no_other_is_there() {
     let mut stage = Stage::new(&[1000, 1000, 1000]);
-    let guest = stage.claim(1, 10, 900, "a");
-    stage.guests.get_mut(&guest).unwrap().movable = false;
+    let instance = stage.claim(1, 10, 900, "a");
+    stage.instances.get_mut(&instance).unwrap().movable = false;
     let moves = stage.claim(2, 10, 50, "a");
     // Packing prefers `b`, which would be 40 below its watermark with it.
     stage.claim(3, 10, 690, "b");

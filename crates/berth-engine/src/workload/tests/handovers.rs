@@ -1,6 +1,6 @@
 //! Nodes that are emptied, taken away or lost, and what a volume forbids.
 
-use super::super::{Blocked, Blocker, Cause, HostState, MemberState, Share, Step};
+use super::super::{BlockedMember, Blocker, Cause, HostState, MemberState, Share, Step};
 use super::world::{World, created_slots, in_place_of, limit, released};
 use crate::model::CapacityType::{OnDemand, Spot};
 
@@ -13,10 +13,10 @@ fn a_drained_member_stays_until_its_replacement_runs() {
     assert_eq!(steps, [in_place_of(&old, OnDemand, Cause::Drain)]);
     world.apply(&steps[0]);
 
-    let outlook = world.outlook();
-    assert_eq!(outlook.steps, []);
+    let plan = world.plan();
+    assert_eq!(plan.steps, []);
     let (cause, blocker) = (Cause::Drain, Blocker::Replacement);
-    assert_eq!(outlook.blocked, [Blocked { instance: old.id, cause, blocker }]);
+    assert_eq!(plan.blocked, [BlockedMember { instance: old.id, cause, blocker }]);
     world.start();
     assert_eq!(released(&world.steps()), [(old.id, Cause::Replaced)]);
 }
@@ -28,14 +28,14 @@ fn drains_replace_as_many_at_once_as_may_be_too_many() {
     for slot in 0..5 {
         world.at(slot).host = HostState::Draining;
     }
-    let outlook = world.outlook();
-    assert_eq!(created_slots(&outlook.steps), [0, 1]);
-    let blockers: Vec<_> = outlook.blocked.iter().map(|it| (it.instance, it.blocker)).collect();
+    let plan = world.plan();
+    assert_eq!(created_slots(&plan.steps), [0, 1]);
+    let blockers: Vec<_> = plan.blocked.iter().map(|it| (it.instance, it.blocker)).collect();
     let expected = [2, 3, 4].map(|slot| (world.id(slot), Blocker::MaxSurge));
     assert_eq!(blockers, expected);
 
     // Those that have begun count, also when they are asked about again.
-    world.apply(&outlook.steps[1]);
+    world.apply(&plan.steps[1]);
     assert_eq!(created_slots(&world.steps()), [0]);
     world.settle();
     assert!(world.members.iter().all(|it| it.host == HostState::Fine));
@@ -136,9 +136,9 @@ fn a_volume_keeps_its_member_on_a_node_that_goes() {
     for (host, cause) in cases {
         let mut world = with_volume();
         world.at(0).host = host;
-        let blocked = Blocked { instance: world.id(0), cause, blocker: Blocker::Volume };
-        let outlook = world.outlook();
-        assert_eq!((outlook.steps, outlook.blocked), (vec![], vec![blocked]), "{host:?}");
+        let blocked = BlockedMember { instance: world.id(0), cause, blocker: Blocker::Volume };
+        let plan = world.plan();
+        assert_eq!((plan.steps, plan.blocked), (vec![], vec![blocked]), "{host:?}");
     }
 }
 
@@ -169,10 +169,10 @@ fn a_lost_writer_is_not_given_up_even_when_nobody_is_wanted() {
 fn a_writer_of_the_wrong_kind_is_reported_and_stays() {
     let mut world = with_volume();
     world.rule = Some(limit(0));
-    let outlook = world.outlook();
+    let plan = world.plan();
     let (cause, blocker) = (Cause::Rebuild, Blocker::Volume);
-    assert_eq!(outlook.steps, []);
-    assert_eq!(outlook.blocked, [Blocked { instance: world.id(0), cause, blocker }]);
+    assert_eq!(plan.steps, []);
+    assert_eq!(plan.blocked, [BlockedMember { instance: world.id(0), cause, blocker }]);
 }
 
 #[test]

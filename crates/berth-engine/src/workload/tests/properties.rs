@@ -5,8 +5,8 @@ use proptest::prelude::{Just, ProptestConfig, Strategy as _, any, prop_oneof, pr
 use proptest::test_runner::FileFailurePersistence;
 
 use super::super::{
-    CapacityRule, Cause, HostState, Member, MemberState, OnChange, Outlook, Rolling, Share, Step,
-    Strategy, on_demand_seats,
+    CapacityRule, Cause, HostState, Member, MemberState, OnChange, Rolling, Share, Step, Strategy,
+    WorkloadPlan, on_demand_slots,
 };
 use super::world::World;
 use crate::model::CapacityType;
@@ -122,9 +122,9 @@ fn happen(world: &mut World, event: &Event) {
 
 /// Does some of the steps in any order; then some members start and some are gone.
 fn pass(world: &mut World, dice: &mut Dice) {
-    let outlook = world.outlook();
-    check_outlook(world, &outlook);
-    let mut steps = outlook.steps;
+    let plan = world.plan();
+    check_outlook(world, &plan);
+    let mut steps = plan.steps;
     while !steps.is_empty() {
         let step = steps.swap_remove(dice.below(steps.len()));
         if dice.below(4) > 0 {
@@ -149,12 +149,12 @@ fn has_old(world: &World) -> bool {
 }
 
 /// What holds for all steps together.
-fn check_outlook(world: &World, outlook: &Outlook) {
+fn check_outlook(world: &World, plan: &WorkloadPlan) {
     if world.single_writer {
         return;
     }
-    check_releases(world, outlook);
-    check_rebuilds(world, outlook);
+    check_releases(world, plan);
+    check_rebuilds(world, plan);
     if !has_old(world) {
         return;
     }
@@ -163,21 +163,21 @@ fn check_outlook(world: &World, outlook: &Outlook) {
         *cause == Cause::RollOut
     };
     if world.paused {
-        assert_eq!(outlook.steps.iter().find(is_roll_out), None, "paused: {world:?}");
+        assert_eq!(plan.steps.iter().find(is_roll_out), None, "paused: {world:?}");
         return;
     }
     let replaces_live = |step: &Step| match *step {
         Step::Create { in_place_of: Some(old), .. } => world.member(old).is_live(),
         Step::Create { .. } | Step::Release { .. } => false,
     };
-    let creates = outlook.steps.iter().filter(|step| matches!(step, Step::Create { .. }));
+    let creates = plan.steps.iter().filter(|step| matches!(step, Step::Create { .. }));
     let fills = creates.filter(|step| !replaces_live(step)).count();
     let is_release = |step: &&Step| matches!(step, Step::Release { .. });
     match world.rolling.strategy {
         Strategy::Recreate => assert_eq!(fills, 0, "beside old ones: {world:?}"),
         Strategy::BlueGreen => {
             let new = world.available(|it| !is_old(world, it));
-            let lets_go = outlook.steps.iter().filter(is_release).any(|step| is_roll_out(&step));
+            let lets_go = plan.steps.iter().filter(is_release).any(|step| is_roll_out(&step));
             assert!(!lets_go || new >= world.replicas as usize, "too early: {world:?}");
         }
         Strategy::Rolling => {
@@ -187,15 +187,15 @@ fn check_outlook(world: &World, outlook: &Outlook) {
             };
             let there = world.members.iter().filter(counts).count();
             let ceiling = (world.replicas + surge) as usize;
-            assert!(fills == 0 || there + fills <= ceiling, "too many: {outlook:?} {world:?}");
+            assert!(fills == 0 || there + fills <= ceiling, "too many: {plan:?} {world:?}");
         }
     }
 }
 
 /// Whoever we let go, enough others run: with all releases done, and so with some of them.
-fn check_releases(world: &World, outlook: &Outlook) {
+fn check_releases(world: &World, plan: &WorkloadPlan) {
     let mut after = world.clone();
-    for step in outlook.steps.iter().filter(|step| matches!(step, Step::Release { .. })) {
+    for step in plan.steps.iter().filter(|step| matches!(step, Step::Release { .. })) {
         after.apply(step);
     }
     // Members on overdue and lost nodes go whatever that means for the others.
@@ -210,44 +210,43 @@ fn check_releases(world: &World, outlook: &Outlook) {
         Strategy::Recreate | Strategy::Rolling | Strategy::BlueGreen => world.replicas,
     };
     let floor = had.min(floor as usize);
-    assert!(has >= floor, "{has} of {floor} left by {outlook:?}: {world:?}");
+    assert!(has >= floor, "{has} of {floor} left by {plan:?}: {world:?}");
 }
 
 /// One is rebuilt at a time, and only while nobody waits for a replacement.
-fn check_rebuilds(world: &World, outlook: &Outlook) {
+fn check_rebuilds(world: &World, plan: &WorkloadPlan) {
     let is_rebuild = |step: &&Step| matches!(step, Step::Create { cause: Cause::Rebuild, .. });
-    let rebuilds = outlook.steps.iter().filter(is_rebuild).count();
+    let rebuilds = plan.steps.iter().filter(is_rebuild).count();
     let waits = |it: &&Member| {
         let holder = world.holder(it.revision, it.slot).filter(|holder| holder.id != it.id);
         it.is_live() && holder.is_some_and(|holder| holder.state != MemberState::Ready)
     };
     // What waits in an old revision is on its way out, and holds up rebuilds as a roll-out.
     let waiting = world.members.iter().filter(waits).count();
-    assert!(rebuilds == 0 || rebuilds == 1 && waiting == 0, "{outlook:?} of {world:?}");
+    assert!(rebuilds == 0 || rebuilds == 1 && waiting == 0, "{plan:?} of {world:?}");
 }
 
-/// Each seat has one holder.
+/// Each slot has one holder.
 fn check_seats(world: &World) {
     let mut fences: Vec<_> =
         world.members.iter().map(|it| (it.revision, it.slot, it.fence)).collect();
     fences.sort_unstable();
     fences.dedup();
-    assert_eq!(fences.len(), world.members.len(), "two hold a seat: {world:?}");
+    assert_eq!(fences.len(), world.members.len(), "two hold a slot: {world:?}");
 }
 
 /// Lets time pass until nothing is left to do.
 fn settle(world: &mut World, dice: &mut Dice) {
     for _ in 0..2000 {
         let at_rest = world.members.iter().all(|it| it.state == MemberState::Ready);
-        let outlook = world.outlook();
-        let nothing =
-            if world.single_writer { outlook.steps.is_empty() } else { outlook.is_settled() };
+        let plan = world.plan();
+        let nothing = if world.single_writer { plan.steps.is_empty() } else { plan.is_settled() };
         if at_rest && nothing {
             return;
         }
         pass(world, dice);
     }
-    panic!("never settles: {:?} of {world:?}", world.outlook());
+    panic!("never settles: {:?} of {world:?}", world.plan());
 }
 
 fn check_settled(world: &World) {
@@ -256,7 +255,7 @@ fn check_settled(world: &World) {
     assert!(!has_old(world), "{world:?}");
     assert!(world.members.iter().all(|it| it.host == HostState::Fine), "{world:?}");
     if let Some(rule) = &world.rule {
-        let on_demand = on_demand_seats(rule, Some(world.replicas)).min(world.replicas);
+        let on_demand = on_demand_slots(rule, Some(world.replicas)).min(world.replicas);
         assert_eq!(world.live(CapacityType::OnDemand), on_demand as usize, "{world:?}");
     }
 }

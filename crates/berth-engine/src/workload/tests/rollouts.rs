@@ -51,10 +51,10 @@ fn blue_green_lets_nobody_go_before_every_new_one_runs() {
     }
     world.start();
     world.at(4).state = MemberState::Starting;
-    let outlook = world.outlook();
-    assert_eq!(outlook.steps, []);
-    assert!(outlook.blocked.iter().all(|it| it.blocker == Blocker::Replacement));
-    assert_eq!(outlook.blocked.len(), 5);
+    let plan = world.plan();
+    assert_eq!(plan.steps, []);
+    assert!(plan.blocked.iter().all(|it| it.blocker == Blocker::Replacement));
+    assert_eq!(plan.blocked.len(), 5);
     world.start();
     assert_eq!(released(&world.steps()).len(), 5);
 }
@@ -77,7 +77,7 @@ fn rolling_without_surge_lets_one_go_first() {
     let mut world = five_with_a_new_revision(rolling(0, 1));
     let steps = world.steps();
     assert!(created_slots(&steps).is_empty());
-    let first = world.holder(1, 2).expect("the highest on-demand seat").id;
+    let first = world.holder(1, 2).expect("the highest on-demand slot").id;
     assert_eq!(released(&steps), [(first, Cause::RollOut)]);
     world.apply(&steps[0]);
     assert_eq!(created_slots(&world.steps()), [0]);
@@ -112,7 +112,7 @@ fn old_members_on_drained_nodes_are_the_first_to_go_and_are_not_replaced() {
     world.rolling = rolling(1, 0);
     world.revision = 2;
     assert_eq!(created_slots(&world.steps()), [0]);
-    let first = |world: &World| world.outlook().blocked[0];
+    let first = |world: &World| world.plan().blocked[0];
     assert_eq!((first(&world).instance, first(&world).cause), (drained, Cause::Drain));
     world.round();
     assert_eq!(released(&world.steps()), [(drained, Cause::RollOut)]);
@@ -150,7 +150,7 @@ fn a_pause_stops_a_roll_out_where_it_is() {
         world.round();
         world.paused = true;
         world.round();
-        assert!(world.outlook().is_settled());
+        assert!(world.plan().is_settled());
         assert_eq!((&*world.row(1), &*world.row(2)), rows);
     }
     world.paused = false;
@@ -162,7 +162,7 @@ fn a_pause_stops_a_roll_out_where_it_is() {
 fn a_pause_before_the_roll_out_began_refills_the_old_revision() {
     let mut world = World::settled(3, 1);
     (world.revision, world.paused) = (2, true);
-    assert!(world.outlook().is_settled());
+    assert!(world.plan().is_settled());
     world.members[1].host = HostState::Lost;
     let lost = world.members[1];
     let expected = |step: &Step| {
@@ -227,7 +227,7 @@ fn a_pause_with_both_revisions_complete_finishes_nothing() {
     let mut world = five_with_a_new_revision(super::super::Rolling::default());
     world.round();
     world.paused = true;
-    assert!(world.outlook().is_settled());
+    assert!(world.plan().is_settled());
     assert_eq!((&*world.row(1), &*world.row(2)), ("OOOSS", "OOOSS"));
     world.replicas = 4;
     world.settle();

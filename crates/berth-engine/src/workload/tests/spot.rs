@@ -1,6 +1,6 @@
-//! The scenarios of the spot rules: which seats are on-demand, what is refilled, what goes first.
+//! The scenarios of the spot rules: which slots are on-demand, what is refilled, what goes first.
 
-use super::super::{Blocked, Blocker, Cause, HostState, MemberState, OnChange, Step};
+use super::super::{BlockedMember, Blocker, Cause, HostState, MemberState, OnChange, Step};
 use super::world::{World, created_slots, in_place_of, into_free_seat, limit, released};
 use crate::model::CapacityType::{OnDemand, Spot};
 
@@ -43,7 +43,7 @@ fn s6_a_reclaimed_spot_member_is_replaced_in_its_seat_at_once() {
     let steps = world.round();
     assert_eq!(steps, [Step::Release { instance: old.id, cause: Cause::Replaced }]);
     assert_eq!(world.row(1), "OOOSS");
-    assert!(world.outlook().is_settled());
+    assert!(world.plan().is_settled());
 
     world.remove(3);
     assert_eq!(world.steps(), [into_free_seat(3, Spot)]);
@@ -89,11 +89,11 @@ fn s9_a_member_that_only_starts_is_not_let_go_before_a_spot_one() {
     world.at(0).state = MemberState::Starting;
     world.replicas = 3;
     let (third, fourth) = (world.id(3), world.id(4));
-    let outlook = world.outlook();
+    let plan = world.plan();
     // Two on-demand ones run, so one of the spot ones has to stay until the third does.
-    assert_eq!(released(&outlook.steps), [(fourth, Cause::ScaleDown)]);
+    assert_eq!(released(&plan.steps), [(fourth, Cause::ScaleDown)]);
     let (cause, blocker) = (Cause::ScaleDown, Blocker::Replacement);
-    assert_eq!(outlook.blocked, [Blocked { instance: third, cause, blocker }]);
+    assert_eq!(plan.blocked, [BlockedMember { instance: third, cause, blocker }]);
     world.settle();
     assert_eq!(world.row(1), "OOO");
 }
@@ -122,18 +122,18 @@ fn s12_a_lower_limit_rebuilds_one_at_a_time() {
     let mut world = World::settled(5, 3);
     world.rule = Some(limit(1));
     let (first, second) = (*world.at(1), world.id(2));
-    let outlook = world.outlook();
-    assert_eq!(outlook.steps, [in_place_of(&first, Spot, Cause::Rebuild)]);
+    let plan = world.plan();
+    assert_eq!(plan.steps, [in_place_of(&first, Spot, Cause::Rebuild)]);
     let (cause, blocker) = (Cause::Rebuild, Blocker::OneAtATime);
-    let waits = Blocked { instance: second, cause, blocker };
-    assert_eq!(outlook.blocked, [waits]);
+    let waits = BlockedMember { instance: second, cause, blocker };
+    assert_eq!(plan.blocked, [waits]);
 
     // While the first one's replacement starts, the second goes on waiting.
-    world.apply(&outlook.steps[0]);
-    let outlook = world.outlook();
-    assert_eq!(outlook.steps, []);
-    let handed = Blocked { instance: first.id, cause, blocker: Blocker::Replacement };
-    assert_eq!(outlook.blocked, [handed, waits]);
+    world.apply(&plan.steps[0]);
+    let plan = world.plan();
+    assert_eq!(plan.steps, []);
+    let handed = BlockedMember { instance: first.id, cause, blocker: Blocker::Replacement };
+    assert_eq!(plan.blocked, [handed, waits]);
     world.settle();
     assert_eq!(world.row(1), "OSSSS");
 }
@@ -143,7 +143,7 @@ fn s12_a_lower_limit_may_only_make_members_the_first_to_go() {
     let mut world = World::settled(5, 3);
     let lazy = |limit| super::super::CapacityRule { on_change: OnChange::Lazy, ..limit };
     world.rule = Some(lazy(limit(1)));
-    assert!(world.outlook().is_settled());
+    assert!(world.plan().is_settled());
     world.replicas = 3;
     let going = [(world.id(2), Cause::ScaleDown), (world.id(1), Cause::ScaleDown)];
     assert_eq!(released(&world.steps()), going);
@@ -164,7 +164,7 @@ fn s21_the_next_after_two_on_demand_and_one_spot_is_on_demand() {
 fn s22_without_the_rule_new_members_go_anywhere_and_old_ones_stay() {
     let mut world = World::settled(5, 3);
     world.rule = Some(super::super::CapacityRule { enabled: false, ..limit(0) });
-    assert!(world.outlook().is_settled());
+    assert!(world.plan().is_settled());
     world.replicas = 6;
     let create = Step::Create {
         revision: 1,
@@ -181,7 +181,7 @@ fn s22_without_the_rule_new_members_go_anywhere_and_old_ones_stay() {
 fn a_template_that_chooses_itself_leaves_the_rule_nothing_to_choose() {
     let mut world = World::settled(2, 2);
     world.pinned = Some(Spot);
-    assert!(world.outlook().is_settled());
+    assert!(world.plan().is_settled());
     world.replicas = 3;
     assert!(matches!(world.steps()[..], [Step::Create { slot: 2, class: None, .. }]));
 }
@@ -200,9 +200,9 @@ fn an_empty_on_demand_seat_is_filled_before_a_spot_member_goes() {
 
     // It starts: nobody who runs goes for it yet.
     let (cause, blocker) = (Cause::ScaleDown, Blocker::Replacement);
-    let outlook = world.outlook();
-    assert_eq!(outlook.steps, []);
-    assert_eq!(outlook.blocked, [Blocked { instance: world.id(3), cause, blocker }]);
+    let plan = world.plan();
+    assert_eq!(plan.steps, []);
+    assert_eq!(plan.blocked, [BlockedMember { instance: world.id(3), cause, blocker }]);
     world.start();
     assert_eq!(released(&world.steps()), [(world.id(3), Cause::ScaleDown)]);
     world.settle();

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use super::super::reconcile::{is_as_desired, reconcile_in_full};
 use super::super::{
-    CapacityRule, Cause, Desired, HostState, Member, MemberState, Outlook, Rolling, Share, Step,
-    Strategy, reconcile, seat_class,
+    CapacityRule, Cause, DesiredState, HostState, Member, MemberState, Rolling, Share, Step,
+    Strategy, WorkloadPlan, reconcile, slot_class,
 };
 use crate::model::CapacityType::{self, OnDemand, Spot};
 use crate::model::InstanceId;
@@ -25,7 +25,7 @@ pub(super) struct World {
     created: i64,
 }
 
-/// A rule with this many on-demand seats.
+/// A rule with this many on-demand slots.
 pub(super) fn limit(max_on_demand: u32) -> CapacityRule {
     CapacityRule { max_on_demand: Some(max_on_demand), ..CapacityRule::default() }
 }
@@ -60,8 +60,8 @@ impl World {
         world
     }
 
-    pub(super) fn desired(&self) -> Desired<'_> {
-        Desired {
+    pub(super) fn desired(&self) -> DesiredState<'_> {
+        DesiredState {
             replicas: self.replicas,
             revision: self.revision,
             capacity: self.rule.as_ref(),
@@ -73,20 +73,20 @@ impl World {
     }
 
     /// What comes next, after checking that it makes sense.
-    pub(super) fn outlook(&self) -> Outlook {
+    pub(super) fn plan(&self) -> WorkloadPlan {
         let desired = self.desired();
-        let outlook = reconcile(&desired, &self.members);
+        let plan = reconcile(&desired, &self.members);
         let mirrored: Vec<Member> = self.members.iter().rev().copied().collect();
-        assert_eq!(outlook, reconcile(&desired, &mirrored), "the order of members matters");
+        assert_eq!(plan, reconcile(&desired, &mirrored), "the order of members matters");
         if is_as_desired(&desired, &self.members) {
-            assert_eq!(reconcile_in_full(&desired, &self.members), Outlook::default());
+            assert_eq!(reconcile_in_full(&desired, &self.members), WorkloadPlan::default());
         }
-        let mut seats = BTreeSet::new();
+        let mut slots = BTreeSet::new();
         let mut released = BTreeSet::new();
-        for step in &outlook.steps {
+        for step in &plan.steps {
             match *step {
                 Step::Create { revision, slot, .. } => {
-                    assert!(seats.insert((revision, slot)), "{step:?} twice");
+                    assert!(slots.insert((revision, slot)), "{step:?} twice");
                     self.check_create(step);
                 }
                 Step::Release { instance, .. } => {
@@ -95,18 +95,18 @@ impl World {
                 }
             }
         }
-        for blocked in &outlook.blocked {
-            let unique = outlook.blocked.iter().filter(|it| it.instance == blocked.instance);
+        for blocked in &plan.blocked {
+            let unique = plan.blocked.iter().filter(|it| it.instance == blocked.instance);
             assert_eq!(unique.count(), 1, "{blocked:?} twice");
             assert!(!released.contains(&blocked.instance), "{blocked:?} and released");
         }
-        outlook
+        plan
     }
 
     fn check_create(&self, step: &Step) {
         let Step::Create { revision, slot, class, in_place_of, .. } = *step else { return };
         let rule = self.rule.filter(|_| self.pinned.is_none());
-        let expected = rule.and_then(|rule| seat_class(&rule, Some(self.replicas), slot));
+        let expected = rule.and_then(|rule| slot_class(&rule, Some(self.replicas), slot));
         assert_eq!(class, expected, "{step:?}");
         let holder = self.holder(revision, slot);
         assert_eq!(in_place_of, holder.map(|it| it.id), "{step:?} of {holder:?}");
@@ -160,7 +160,7 @@ impl World {
 
     /// One round: all steps are done, then all starts and stops. Says what was done.
     pub(super) fn round(&mut self) -> Vec<Step> {
-        let steps = self.outlook().steps;
+        let steps = self.plan().steps;
         for step in &steps {
             self.apply(step);
         }
@@ -173,16 +173,16 @@ impl World {
         let mut done = Vec::new();
         for _ in 0..100 {
             done.extend(self.round());
-            if self.outlook().is_settled() {
+            if self.plan().is_settled() {
                 return done;
             }
         }
-        panic!("never settles: {:?} of {self:?}", self.outlook());
+        panic!("never settles: {:?} of {self:?}", self.plan());
     }
 
     /// The next steps without a word about what waits.
     pub(super) fn steps(&self) -> Vec<Step> {
-        self.outlook().steps
+        self.plan().steps
     }
 
     pub(super) fn member(&self, id: InstanceId) -> &Member {
@@ -190,11 +190,11 @@ impl World {
     }
 
     pub(super) fn holder(&self, revision: i64, slot: u32) -> Option<&Member> {
-        let seat = self.members.iter().filter(|it| (it.revision, it.slot) == (revision, slot));
-        seat.max_by_key(|it| it.fence)
+        let occupied = self.members.iter().filter(|it| (it.revision, it.slot) == (revision, slot));
+        occupied.max_by_key(|it| it.fence)
     }
 
-    /// Who has the seat in the current revision.
+    /// Who has the slot in the current revision.
     pub(super) fn at(&mut self, slot: u32) -> &mut Member {
         let id = self.id(slot);
         self.members.iter_mut().find(|it| it.id == id).expect("a member")
@@ -209,24 +209,24 @@ impl World {
         self.members.retain(|it| it.id != id);
     }
 
-    /// The classes of a revision's live members, by seat: `O`, `S`, or `.` for an empty one.
+    /// The classes of a revision's live members, by slot: `O`, `S`, or `.` for an empty one.
     pub(super) fn row(&self, revision: i64) -> String {
         let of_revision = self.members.iter().filter(|it| it.revision == revision);
-        let seats = of_revision.map(|it| it.slot + 1).max().unwrap_or(0);
+        let slots = of_revision.map(|it| it.slot + 1).max().unwrap_or(0);
         let letter = |slot| match self.holder(revision, slot).filter(|it| it.is_live()) {
             Some(member) if member.class == OnDemand => 'O',
             Some(_) => 'S',
             None => '.',
         };
-        (0..seats).map(letter).collect()
+        (0..slots).map(letter).collect()
     }
 
-    /// Seats in which someone runs.
+    /// Slots in which someone runs.
     pub(super) fn available(&self, of: impl Fn(&Member) -> bool) -> usize {
         let runs =
             |it: &&Member| it.state == MemberState::Ready && it.host != HostState::Lost && of(it);
-        let seats = self.members.iter().filter(runs).map(|it| (it.revision, it.slot));
-        seats.collect::<BTreeSet<_>>().len()
+        let slots = self.members.iter().filter(runs).map(|it| (it.revision, it.slot));
+        slots.collect::<BTreeSet<_>>().len()
     }
 
     pub(super) fn live(&self, class: CapacityType) -> usize {
@@ -234,13 +234,13 @@ impl World {
     }
 }
 
-/// A step into a free seat of revision 1.
+/// A step into a free slot of revision 1.
 pub(super) fn into_free_seat(slot: u32, class: CapacityType) -> Step {
     let (class, in_place_of) = (Some(class), None);
     Step::Create { revision: 1, slot, class, in_place_of, cause: Cause::Missing }
 }
 
-/// A step into a seat of revision 1 that someone hands over.
+/// A step into a slot of revision 1 that someone hands over.
 pub(super) fn in_place_of(member: &Member, class: CapacityType, cause: Cause) -> Step {
     let in_place_of = Some(member.id);
     Step::Create { revision: 1, slot: member.slot, class: Some(class), in_place_of, cause }

@@ -19,7 +19,7 @@ use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::catalog::{CatalogState, ClaimEntry};
 use berth_control::placement::Audience;
 use berth_control::{ControlPlane, clock::moment};
 
@@ -74,7 +74,7 @@ impl ListClaimsQuery {
 /// The page of claims that match a query and that the caller may see. With a role: only claims of
 /// that role, so that an instance that is being moved is listed once.
 pub(super) fn list_claims<T>(
-    books: &Books,
+    books: &CatalogState,
     caller: &Caller,
     query: &ListClaimsQuery,
     role: Option<berth_ledger::Role>,

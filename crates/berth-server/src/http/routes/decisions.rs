@@ -157,7 +157,7 @@ pub(crate) async fn list_decisions(
 }
 
 /// The newest decisions that a caller may see.
-pub(crate) async fn recent(
+pub(crate) async fn recent_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     limit: usize,
@@ -196,7 +196,7 @@ async fn stored(
 }
 
 /// One decision with its requests, as a caller may see it.
-pub(crate) async fn one(
+pub(crate) async fn get_decision(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,
@@ -222,7 +222,7 @@ async fn get(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Decision>> {
-    one(&control, &caller, &id).await.map(axum::Json)
+    get_decision(&control, &caller, &id).await.map(axum::Json)
 }
 
 /// Replay a decision

@@ -12,7 +12,7 @@ use super::Routes;
 use crate::http::extract::Json;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
-use berth_control::evacuation;
+use berth_control::moves::evacuation;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(check))

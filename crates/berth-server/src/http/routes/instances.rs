@@ -16,7 +16,7 @@ use crate::http::extract::{Path, Query};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry, LocalityKey};
+use berth_control::catalog::{CatalogState, ClaimEntry, LocalityKey};
 use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
@@ -35,9 +35,9 @@ async fn list(
     Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Instance>>> {
     control.settled().await;
-    let show = Show::new(&control, &caller);
+    let viewer = InstanceViewer::new(&control, &caller);
     let books = control.catalog.books();
-    let view = |claim: &ClaimEntry| show.view(&books, claim);
+    let view = |claim: &ClaimEntry| viewer.view(&books, claim);
     claims::list_claims(&books, &caller, &query, Some(Role::Primary), view).map(axum::Json)
 }
 
@@ -51,31 +51,31 @@ async fn get(
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Instance>> {
     control.settled().await;
-    let show = Show::new(&control, &caller);
+    let viewer = InstanceViewer::new(&control, &caller);
     let books = control.catalog.books();
     let claim = books.claims.get(&ClaimKey::primary(InstanceId(instance)));
     match claim.filter(|claim| caller.sees(&claim.request.owner)) {
-        Some(claim) => Ok(axum::Json(show.view(&books, claim))),
+        Some(claim) => Ok(axum::Json(viewer.view(&books, claim))),
         None => Err(ApiError::not_found("instance", &instance.to_string())),
     }
 }
 
 /// What a caller may see of instances.
-struct Show<'a> {
+struct InstanceViewer<'a> {
     control: &'a ControlPlane,
     is_tenant: bool,
     sees_nodes: bool,
     marks: &'a LocalityKey,
 }
 
-impl<'a> Show<'a> {
+impl<'a> InstanceViewer<'a> {
     fn new(control: &'a ControlPlane, caller: &Caller) -> Self {
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
         let marks = &control.locality;
         Self { control, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 
-    fn view(&self, books: &Books, claim: &ClaimEntry) -> Instance {
+    fn view(&self, books: &CatalogState, claim: &ClaimEntry) -> Instance {
         let facts = books.nodes.get(&claim.node).map(|node| &node.facts);
         let none = || LocalityIndex { host: String::new(), rack: None, zone: None };
         let names = facts.filter(|_| !self.is_tenant);

@@ -17,7 +17,7 @@ use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::migrations::{self, Begin, Destination, view};
+use berth_control::moves::migration::{self, Begin, Destination, view};
 use berth_control::{ControlError, ControlPlane};
 
 pub(super) fn routes() -> Routes {
@@ -96,7 +96,7 @@ async fn start(
 ) -> Answer<axum::Json<Migration>> {
     control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migrations::destination(&control, instance, request.to).await? {
+    let to = match migration::destination(&control, instance, request.to).await? {
         Destination::Node(to) => to,
         Destination::Nowhere(refusal) => {
             // Nodes that would exceed their watermark are excluded first.
@@ -114,10 +114,10 @@ async fn start(
     let cost = claim.as_ref().map_or(0, |claim| u64::from(claim.amounts.memory_mib));
     if request.dry_run {
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
-        return Ok(axum::Json(migrations::preview(&control, &claim, to, cost)));
+        return Ok(axum::Json(migration::preview(&control, &claim, to, cost)));
     }
     let request = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
-    Ok(axum::Json(migrations::begin(&control, &caller, &request).await?))
+    Ok(axum::Json(migration::begin(&control, &caller, &request).await?))
 }
 
 /// Cancel a migration
@@ -131,7 +131,7 @@ async fn cancel(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
-    Ok(axum::Json(migrations::cancel(&control, &caller, &id).await?))
+    Ok(axum::Json(migration::cancel(&control, &caller, &id).await?))
 }
 
 /// Report on a migration
@@ -148,7 +148,7 @@ async fn report(
     Json(report): Json<MigrationReport>,
 ) -> Answer<axum::Json<Migration>> {
     control.node_for(&caller, &node)?;
-    Ok(axum::Json(migrations::report(&control, &node, &report).await?))
+    Ok(axum::Json(migration::report(&control, &node, &report).await?))
 }
 
 /// Read capacity pressure
@@ -159,5 +159,5 @@ async fn report(
     responses((status = 200, description = "Pressure in total and by node.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
     control.settled().await;
-    axum::Json(berth_control::relief::signal(&control))
+    axum::Json(berth_control::moves::relief::signal(&control))
 }

@@ -54,7 +54,7 @@ impl axum::extract::FromRequestParts<AppState> for Viewer {
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Response {
     control.settled().await;
-    match decisions::recent(&control, &caller, pages::RECENT_DECISIONS).await {
+    match decisions::recent_decisions(&control, &caller, pages::RECENT_DECISIONS).await {
         Ok(recent) => pages::fleet_page(&control, &caller, &recent),
         Err(error) => ErrorPage::response(&error, Some(&caller)),
     }
@@ -71,7 +71,7 @@ async fn decision(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Response {
-    match decisions::one(&control, &caller, &id).await {
+    match decisions::get_decision(&control, &caller, &id).await {
         Ok(found) => {
             let page = pages::DecisionPage::of(&found, &caller, control.now());
             pages::html(StatusCode::OK, &page)

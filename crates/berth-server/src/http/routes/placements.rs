@@ -15,7 +15,7 @@ use crate::http::extract::Json;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::placement::{self, Outcome};
+use berth_control::queue::{self, Outcome};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(place))
@@ -58,7 +58,7 @@ async fn place(
             })?),
             None => None,
         };
-    match placement::place(&control, &caller, request, header_id).await? {
+    match queue::place(&control, &caller, request, header_id).await? {
         Outcome::Placed(placed) => {
             let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
             Ok((status, axum::Json(placed)).into_response())

@@ -67,7 +67,7 @@ async fn get(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Answer<axum::Json<Ticket>> {
-    own(&control, &caller, &id)?;
+    check_owner(&control, &caller, &id)?;
     let ticket = placements::hold(&control, &id, query.wait_s.unwrap_or(0).min(300)).await;
     ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
 }
@@ -81,12 +81,12 @@ async fn cancel(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    own(&control, &caller, &id)?;
-    control.queue.cancel(&control, &caller, &id).await?;
+    check_owner(&control, &caller, &id)?;
+    berth_control::queue::cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn own(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
+fn check_owner(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
     let ticket = control.queue.get(id, &control.settings.load(), control.now());
     match ticket.filter(|ticket| caller.sees(&ticket.owner)) {
         Some(_) => Ok(()),

@@ -12,7 +12,7 @@ use crate::http::extract::Json;
 use crate::problem::Answer;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::rebalance;
+use berth_control::moves::rebalance;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(plan)).routes(routes!(apply))

@@ -39,7 +39,7 @@ async fn list(
     page_by_name(access.tokens.list(), |token| &token.id, &query).map(axum::Json)
 }
 
-fn wrong(error: TokenError) -> ApiError {
+fn invalid_token(error: TokenError) -> ApiError {
     let detail = error.to_string();
     let TokenError { field, accepted, .. } = error;
     let (field, accepted) = (field.to_owned(), accepted.to_owned());
@@ -67,7 +67,7 @@ async fn create(
     caller: Caller,
     Json(new): Json<NewToken>,
 ) -> Answer<Response> {
-    let (record, secret) = TokenRecord::make(&new, control.now()).map_err(wrong)?;
+    let (record, secret) = TokenRecord::make(&new, control.now()).map_err(invalid_token)?;
     let op = Op::PutDocument {
         kind: Text::from(TOKEN_KIND),
         id: Text::from(record.token.id.as_str()),

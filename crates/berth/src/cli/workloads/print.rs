@@ -1,6 +1,6 @@
 //! Workloads for people: in one line, in full, and seat by seat.
 
-use berth_api::engine::workload::seat_class;
+use berth_api::engine::workload::slot_class;
 use berth_api::{
     CapacityMode, CapacityRule, ClaimState, Degraded, Member, OnChange, Rolling, Strategy,
     Workload, units,
@@ -228,7 +228,7 @@ fn empty_seat(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
     let dash = || Cell::toned("-", Tone::Dim);
     // A template that asks for a kind itself leaves the rule nothing to choose.
     let rule = spec.capacity.filter(|_| spec.template.capacity_type.is_none());
-    let class = rule.and_then(|rule| seat_class(&rule, spec.replicas, slot));
+    let class = rule.and_then(|rule| slot_class(&rule, spec.replicas, slot));
     let mut row = vec![
         slot.to_string().into(),
         workload.revision.to_string().into(),

@@ -24,7 +24,7 @@ use crate::http::routes::claims::{state_of, values_of};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
-use berth_control::migrations::{Observed, observed};
+use berth_control::moves::migration::{Observed, observed};
 use berth_control::{ControlError, ControlPlane};
 
 /// Boots of a node that are remembered.

@@ -14,7 +14,7 @@ use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::drain::{self, Wish};
+use berth_control::moves::drain::{self, Wish};
 
 /// The longest time that a drain may be given: a week.
 const LONGEST_S: u32 = 604_800;
@@ -33,7 +33,7 @@ async fn standing(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
     drain::one(control, node).ok_or_else(|| not_draining(node))
 }
 
-fn ends(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
+fn deadline_after(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
     control.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
 }
 
@@ -73,17 +73,17 @@ pub(super) async fn begin(
     check(&request)?;
     read(&control, &node).await?;
     if request.dry_run {
-        return rehearse(&control, node, request.reason).await.map(axum::Json);
+        return plan_drain(&control, node, request.reason).await.map(axum::Json);
     }
-    let deadline = request.deadline_s.and_then(|seconds| ends(&control, seconds));
+    let deadline = request.deadline_s.and_then(|seconds| deadline_after(&control, seconds));
     let wish = Wish { reason: request.reason, deadline, reclaimed: false };
     drain::begin(&control, &caller, &node, &wish, if_match.number()?).await?;
     standing(&control, &node).await.map(axum::Json)
 }
 
 /// Every move that a drain would make, with its destination or its refusal.
-async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
-    let found = berth_control::evacuation::check(control, vec![node.clone()]).await?;
+async fn plan_drain(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
+    let found = berth_control::moves::evacuation::check(control, vec![node.clone()]).await?;
     let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
     let (total, left) = (found.instances, found.instances);
     let (message, moves) = (found.message, found.moves);
@@ -156,7 +156,7 @@ pub(super) async fn take_notice(
     if is_known {
         return Ok(());
     }
-    let deadline = notice.in_s.and_then(|seconds| ends(control, seconds.min(LONGEST_S)));
+    let deadline = notice.in_s.and_then(|seconds| deadline_after(control, seconds.min(LONGEST_S)));
     let wish = Wish { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
     Ok(drain::begin(control, caller, node, &wish, None).await?)
 }

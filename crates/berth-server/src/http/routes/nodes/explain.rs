@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use berth_api::units;
 use berth_api::{NodeExplanation, NodeInstance};
-use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, NotHere, Timestamp};
+use berth_engine::{Amounts, CheckError, InstanceId, InstanceRequest, NodeId, Timestamp};
 use berth_ledger::{ClaimKey, Ledger};
 
 use crate::http::extract::Path;
@@ -89,7 +89,7 @@ async fn obstacles(control: &ControlPlane, node: &NodeId) -> Vec<String> {
         InstanceRequest::new(InstanceId::default(), "probe", Amounts::new(1, 1).with_disk(1));
     let look = control.placer.look(move |mirror| mirror.engine().check(&probe, &node, now)).await;
     match look {
-        Some(Err(NotHere::Removed { filter, code, evidence })) => {
+        Some(Err(CheckError::Removed { filter, code, evidence })) => {
             vec![format!("{filter} keeps even the smallest instance off ({code}): {evidence}")]
         }
         Some(Err(other)) => vec![other.to_string()],

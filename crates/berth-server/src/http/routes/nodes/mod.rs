@@ -25,8 +25,8 @@ use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
-use berth_control::catalog::{Books, NodeEntry};
-use berth_control::drain;
+use berth_control::catalog::{CatalogState, NodeEntry};
+use berth_control::moves::drain;
 
 pub(super) fn routes(limits: HttpLimits) -> Routes {
     let import = OpenApiRouter::new()
@@ -64,7 +64,7 @@ fn used(entry: &NodeEntry) -> Amounts {
     amounts(used.cpu, entry.room.memory_used(), used.disk, used.bandwidth)
 }
 
-fn account_of(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Account {
+fn account_of(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Account {
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let now = control.now().as_second();
@@ -72,7 +72,7 @@ fn account_of(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Accou
 }
 
 /// A node of the catalogue as callers see it.
-pub(super) fn view(control: &ControlPlane, books: &Books, entry: &NodeEntry) -> Node {
+pub(super) fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Node {
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
     facts.heartbeat_at = Timestamp(entry.heard_at);

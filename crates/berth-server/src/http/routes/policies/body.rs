@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use berth_api::{FieldError, PolicyText};
 use berth_engine::Policy;
-use berth_engine::policy::PolicyError;
+use berth_engine::PolicyError;
 use http::{StatusCode, header};
 
 use crate::http::extract::{Json, unreadable};

@@ -1,8 +1,8 @@
-//! Which policy is meant.
+//! Which policy is resolve_policy.
 
 use berth_api::StoredPolicy;
+use berth_engine::BUILTIN_POLICIES;
 use berth_engine::Policy;
-use berth_engine::policy::BUILTIN_NAMES;
 use berth_ledger::{Ledger, LedgerError, Micros};
 
 use crate::problem::{Answer, ApiError};
@@ -54,7 +54,7 @@ pub(super) async fn active_policy(
     Ok(all(control).await?.into_iter().find(|policy| policy.active))
 }
 
-/// The policy that is meant: `active`, a hash, a name, the beginning of a hash, or one that comes
+/// The policy that is resolve_policy: `active`, a hash, a name, the beginning of a hash, or one that comes
 /// with Berth.
 pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<FoundPolicy> {
     let stored = all(control).await?;
@@ -83,13 +83,13 @@ pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<FoundPol
             }
         }
     }
-    if BUILTIN_NAMES.contains(&which)
+    if BUILTIN_POLICIES.contains(&which)
         && let Ok(policy) = Policy::builtin(which)
     {
         return Ok(FoundPolicy::not_stored(&policy));
     }
     Err(ApiError::not_found("policy", which).remedy(format!(
         "GET /v1/policies lists those that are stored; {} come with Berth",
-        BUILTIN_NAMES.join(", ")
+        BUILTIN_POLICIES.join(", ")
     )))
 }

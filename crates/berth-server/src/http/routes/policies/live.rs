@@ -25,7 +25,7 @@ pub(super) async fn compare(
         let accepted = format!("1 to {LISTED_MOST}");
         return Err(ApiError::field("limit", Some(listed.to_string()), &accepted));
     }
-    let (from, to) = (meant(control, from).await?, meant(control, to).await?);
+    let (from, to) = (resolve_policy(control, from).await?, resolve_policy(control, to).await?);
     let live = if live {
         let (from, to) = (policy(&from)?, policy(&to)?);
         Some(policy_effects::compare(control, from, to, Extent { listed, after }).await?)
@@ -37,7 +37,7 @@ pub(super) async fn compare(
     Ok(PolicyDiff { from: from.hash, to: to.hash, changes, live })
 }
 
-async fn meant(control: &ControlPlane, which: PolicyRef) -> Answer<FoundPolicy> {
+async fn resolve_policy(control: &ControlPlane, which: PolicyRef) -> Answer<FoundPolicy> {
     match which {
         PolicyRef::Named(name) => find(control, &name).await,
         PolicyRef::Text(text) => Ok(FoundPolicy::not_stored(&body::read(&text.toml)?)),

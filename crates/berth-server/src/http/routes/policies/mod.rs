@@ -201,10 +201,10 @@ async fn activate(
     if_match: IfMatch,
 ) -> Answer<Response> {
     let found = find(&control, &policy).await?;
-    put_in_force(&control, &caller, "policy.activate", found, if_match.0).await
+    activate_policy(&control, &caller, "policy.activate", found, if_match.0).await
 }
 
-async fn put_in_force(
+async fn activate_policy(
     control: &ControlPlane,
     caller: &Caller,
     action: &'static str,
@@ -249,7 +249,7 @@ async fn rollback(
             .remedy("activate the one that is wanted"));
     };
     let found = find(&control, &before).await?;
-    // What was read a moment ago, if the caller expects nothing: going back twice is not meant.
+    // What was read a moment ago, if the caller expects nothing: going back twice is not resolve_policy.
     let expect = if_match.0.or(current);
-    put_in_force(&control, &caller, "policy.rollback", found, expect).await
+    activate_policy(&control, &caller, "policy.rollback", found, expect).await
 }

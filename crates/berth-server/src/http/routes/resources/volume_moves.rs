@@ -13,7 +13,7 @@ use crate::http::routes::Routes;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::volume_moves;
+use berth_control::moves::volume;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(begin, get)).routes(routes!(cancel)).routes(routes!(report))
@@ -33,7 +33,7 @@ async fn begin(
     Path(id): Path<String>,
     Json(request): Json<MoveVolume>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    Ok(axum::Json(volume_moves::begin(&control, &caller, &id, &request).await?))
+    Ok(axum::Json(volume::begin(&control, &caller, &id, &request).await?))
 }
 
 /// Read the move of a volume
@@ -46,7 +46,7 @@ async fn get(
 ) -> Answer<axum::Json<VolumeMove>> {
     let known = control.volume_moves.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("move of volume", &id))?;
-    Ok(axum::Json(volume_moves::view(&id, &known.value)))
+    Ok(axum::Json(volume::view(&id, &known.value)))
 }
 
 /// Cancel the move of a volume
@@ -60,7 +60,7 @@ async fn cancel(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    Ok(axum::Json(volume_moves::cancel(&control, &caller, &id).await?))
+    Ok(axum::Json(volume::cancel(&control, &caller, &id).await?))
 }
 
 /// Report on the move of a volume
@@ -77,5 +77,5 @@ async fn report(
     Json(report): Json<VolumeMoveReport>,
 ) -> Answer<axum::Json<VolumeMove>> {
     control.node_for(&caller, &node)?;
-    Ok(axum::Json(volume_moves::report(&control, &node, &report).await?))
+    Ok(axum::Json(volume::report(&control, &node, &report).await?))
 }

@@ -12,7 +12,7 @@ use crate::http::list::{PageQuery, page_of_map};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::catalog::Books;
+use berth_control::catalog::CatalogState;
 use berth_control::placement::Audience;
 
 resource_routes! {
@@ -36,7 +36,7 @@ resource_routes! {
 
 /// A volume as a caller may see it; absent when it may not.
 fn view(
-    books: &Books,
+    books: &CatalogState,
     caller: &Caller,
     sees_nodes: bool,
     volume: &berth_engine::Volume,

@@ -17,7 +17,7 @@ use crate::http::extract::{IfMatch, Json, Path};
 use crate::http::routes::Routes;
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{ControlPlane, unexpected};
 
 /// How often a change is retried when others change the same workload.
@@ -33,7 +33,7 @@ pub(super) fn routes() -> Routes {
 
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Changed {
+pub(super) enum ChangeOutcome {
     /// It is new.
     Stored,
     /// It is another than before.
@@ -49,7 +49,7 @@ pub(super) async fn change(
     key: &WorkloadKey,
     if_match: &IfMatch,
     next: impl Fn(Option<&Definition>) -> Answer<Definition>,
-) -> Answer<Changed> {
+) -> Answer<ChangeOutcome> {
     let wanted = if_match.number()?;
     for _ in 0..TRIES {
         control.settled().await;
@@ -62,7 +62,7 @@ pub(super) async fn change(
         let is_same =
             |known: &Arc<Definition>| known.replicas == next.replicas && known.body == next.body;
         if known.as_ref().is_some_and(is_same) {
-            return Ok(Changed::Unchanged);
+            return Ok(ChangeOutcome::Unchanged);
         }
         // What was just read, so that two changes at once are two versions.
         let expect = current.map_or(Expect::Absent, Expect::Revision);
@@ -71,7 +71,7 @@ pub(super) async fn change(
         match control.call(caller, "workload.put", subject, None, op).await? {
             LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 let is_new = current.is_none();
-                return Ok(if is_new { Changed::Stored } else { Changed::Edited });
+                return Ok(if is_new { ChangeOutcome::Stored } else { ChangeOutcome::Edited });
             }
             LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
                 return Err(ApiError::conflict("impossible", why));

@@ -16,7 +16,8 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, owner_for};
-use berth_control::workloads::{Definition, status};
+use berth_control::workload::Definition;
+use berth_control::workloads::status;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use berth_api::{ClaimState, Member, Page};
 use berth_engine::CapacityType;
-use berth_engine::workload::{OnChange, deletion_cost, seat_class};
+use berth_engine::workload::{OnChange, deletion_cost, slot_class};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -14,9 +14,10 @@ use crate::http::extract::Path;
 use crate::http::routes::Routes;
 use crate::problem::Answer;
 use berth_control::caller::Caller;
-use berth_control::catalog::{Books, ClaimEntry};
+use berth_control::catalog::{CatalogState, ClaimEntry};
 use berth_control::placement::Audience;
-use berth_control::workloads::{Definition, claims};
+use berth_control::workload::Definition;
+use berth_control::workloads::claims;
 use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
@@ -55,7 +56,7 @@ async fn members(
 }
 
 fn member(
-    books: &Books,
+    books: &CatalogState,
     found: &Definition,
     claim: &ClaimEntry,
     sees_nodes: bool,
@@ -66,7 +67,7 @@ fn member(
     let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);
     // A template that asks for a kind itself is not overruled.
     let rule = found.body.capacity.filter(|_| found.body.template.capacity_type.is_none());
-    let wants = rule.and_then(|rule| seat_class(&rule, found.replicas, slot));
+    let wants = rule.and_then(|rule| slot_class(&rule, found.replicas, slot));
     let is_current = assigned.revision == found.body.revision;
     let stays_misplaced = is_current
         && rule.is_some_and(|rule| rule.on_change == OnChange::Lazy)

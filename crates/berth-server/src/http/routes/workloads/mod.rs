@@ -23,7 +23,7 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, owner_for};
-use berth_control::workloads::{Definition, WorkloadKey};
+use berth_control::workload::{Definition, WorkloadKey};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -179,8 +179,8 @@ async fn put(
         Ok(Definition::ask(key.clone(), new.clone(), now))
     });
     let status = match changed.await? {
-        change::Changed::Stored => StatusCode::CREATED,
-        change::Changed::Edited | change::Changed::Unchanged => StatusCode::OK,
+        change::ChangeOutcome::Stored => StatusCode::CREATED,
+        change::ChangeOutcome::Edited | change::ChangeOutcome::Unchanged => StatusCode::OK,
     };
     Ok(tagged(status, &read(&control, &caller, &owner, &name).await?))
 }
@@ -210,7 +210,7 @@ async fn remove(
         Ok(now.changed(|next| next.body.deleting = true))
     })
     .await?;
-    if control.forget_workload(&key).await? {
+    if berth_control::workloads::forget_workload(&control, &key).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     match read(&control, &caller, &owner, &name).await {

@@ -4,14 +4,15 @@ use berth_api::{Degraded, Workload};
 
 use berth_control::ControlPlane;
 use berth_control::placement::Audience;
-use berth_control::workloads::{Definition, Hosts, status};
+use berth_control::workload::Definition;
+use berth_control::workloads::{HostContext, Hosts, status};
 
 /// A workload with its status.
 pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
     let deaths = {
         let books = control.catalog.books();
-        Hosts::new(&books, control.outside()).collect(found, &mut members);
+        Hosts::new(&books, HostContext::of(control)).collect(found, &mut members);
         books.deaths.get(&found.key).copied()
     };
     let degraded = control.degraded.get(&found.key).map(|it| seen_by(&it.value, audience));

@@ -1,0 +1,558 @@
+//! The catalogue's content, and how each event changes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_engine::elastic::Permit;
+use berth_engine::{
+    Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
+};
+use berth_ledger::{
+    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Role, Seat, SnapshotItem,
+    Spec, Text,
+};
+use rustc_hash::FxHashMap;
+
+use crate::workload::{CrashHistory, Definition, WorkloadKey};
+
+/// A claim as readers see it.
+#[derive(Clone, Debug)]
+pub struct ClaimEntry {
+    /// Which.
+    pub key: ClaimKey,
+    /// The node.
+    pub node: NodeId,
+    /// Where it stands.
+    pub state: ClaimState,
+    /// Its fence.
+    pub fence: i64,
+    /// Its lease, while held.
+    pub lease_until: Option<Micros>,
+    /// What it is charged.
+    pub amounts: Amounts,
+    /// Its name.
+    pub name: Option<Text>,
+    /// What it asked for, shared by all of its class; id and name are not in it.
+    pub request: Arc<InstanceRequest>,
+    /// Values held from pools.
+    pub values: Vec<HeldValue>,
+    /// When it was granted.
+    pub created_at: Micros,
+    /// Its seat in its workload.
+    pub seat: Option<Seat>,
+    /// How large it may be, if it is elastic.
+    pub permit: Option<Permit>,
+}
+
+impl ClaimEntry {
+    /// The workload that it is a member of.
+    #[must_use]
+    pub fn workload(&self) -> Option<WorkloadKey> {
+        let workload = self.request.workload.as_deref().filter(|_| self.seat.is_some())?;
+        Some((Text::from(self.request.owner.as_str()), Text::from(workload)))
+    }
+}
+
+/// A member of a workload, as much of its claim as its workload is judged by: a hundred thousand of
+/// them are looked at in one pass.
+#[derive(Clone, Debug)]
+pub struct MemberEntry {
+    /// Its claim.
+    pub key: ClaimKey,
+    /// The node.
+    pub node: NodeId,
+    /// Its seat.
+    pub seat: Seat,
+    /// Its claim's fence.
+    pub fence: i64,
+    /// Its claim's state.
+    pub state: ClaimState,
+}
+
+impl MemberEntry {
+    /// An instance that moves has a second claim, which is no second member.
+    fn of(claim: &ClaimEntry) -> Option<Self> {
+        let seat = claim.seat.filter(|_| claim.key.role == Role::Primary)?;
+        let (key, node) = (claim.key, claim.node.clone());
+        Some(Self { key, node, seat, fence: claim.fence, state: claim.state })
+    }
+}
+
+/// A node as readers see it.
+#[derive(Clone, Debug)]
+pub struct NodeEntry {
+    /// What is stated of it.
+    pub facts: Arc<NodeFacts>,
+    /// The generation of its facts.
+    pub generation: i64,
+    /// When its agent was last heard, in whole seconds.
+    pub heard_at: i64,
+    /// Its use and limits.
+    pub room: Room,
+    /// What is on it.
+    pub claims: BTreeSet<ClaimKey>,
+}
+
+/// Requests as parsed before, by their stored text; a million claims share a few.
+const SPECS: usize = 4096;
+
+/// What an event touched.
+#[derive(Default)]
+pub(super) struct Touched {
+    /// Nodes whose claims or state changed.
+    pub(super) nodes: Vec<NodeId>,
+    /// Workloads whose members, or what is wanted of them, changed.
+    pub(super) workloads: Vec<WorkloadKey>,
+    /// Whether an instance shrank.
+    pub(super) made_room: bool,
+}
+
+impl Touched {
+    fn claim(&mut self, claim: &ClaimEntry) {
+        self.nodes.push(claim.node.clone());
+        self.workloads.extend(claim.workload());
+    }
+}
+
+/// Everything that readers ask for.
+#[derive(Default)]
+pub struct CatalogState {
+    /// Nodes, by id.
+    pub nodes: BTreeMap<NodeId, NodeEntry>,
+    /// Claims, by instance and role.
+    pub claims: BTreeMap<ClaimKey, Arc<ClaimEntry>>,
+    /// Claims of each tenant.
+    pub by_owner: FxHashMap<Text, BTreeSet<ClaimKey>>,
+    /// Instances with a name, by tenant and name. Names need not be unique.
+    named: FxHashMap<Text, FxHashMap<Text, BTreeSet<ClaimKey>>>,
+    /// Groups, by id.
+    pub groups: BTreeMap<String, Group>,
+    /// Volumes, by id.
+    pub volumes: BTreeMap<String, Volume>,
+    /// The policy in force, once one was stored.
+    pub policy: Option<Arc<Policy>>,
+    /// What should run, by tenant and name.
+    pub workloads: BTreeMap<WorkloadKey, Arc<Definition>>,
+    /// Claims with a seat, by the workload they are members of.
+    pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
+    /// Members that ended without being told to.
+    pub deaths: FxHashMap<WorkloadKey, CrashHistory>,
+    /// The current version of each environment's secrets.
+    pub secrets: BTreeMap<Text, Text>,
+    specs: FxHashMap<Spec, Arc<InstanceRequest>>,
+    /// Claims that went, with their fence, until the log has passed them.
+    gone: [FxHashMap<ClaimKey, i64>; 2],
+}
+
+impl CatalogState {
+    /// The books of a snapshot.
+    #[must_use]
+    pub fn of(items: impl IntoIterator<Item = SnapshotItem>) -> Self {
+        let mut books = Self::default();
+        items.into_iter().for_each(|item| books.load(item));
+        books
+    }
+
+    /// Takes everything anew from a snapshot; what went lately is still remembered.
+    pub(super) fn replace(&mut self, fresh: Self) {
+        let (gone, deaths) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.deaths));
+        *self = Self { gone, deaths, ..fresh };
+    }
+
+    pub(super) fn heard(&mut self, node: &NodeId, at: i64) {
+        if let Some(entry) = self.nodes.get_mut(node) {
+            entry.heard_at = entry.heard_at.max(at);
+        }
+    }
+
+    /// What went before the last time the log was read to its end cannot come up again.
+    pub(super) fn passed(&mut self) {
+        let [fresh, old] = &mut self.gone;
+        *old = std::mem::take(fresh);
+    }
+
+    pub(super) fn load(&mut self, item: SnapshotItem) {
+        match item {
+            SnapshotItem::Policy(_, _, body) => self.set_policy(&body),
+            SnapshotItem::Group(group) => drop(self.groups.insert(group.id.clone(), group)),
+            SnapshotItem::Node(facts, seen) => self.put_node(*facts, seen.constraint_gen),
+            SnapshotItem::Volume(volume) => drop(self.volumes.insert(volume.id.clone(), volume)),
+            SnapshotItem::Claim(claim) => self.load_claim(*claim),
+            SnapshotItem::Secrets(env, version) => drop(self.secrets.insert(env, version)),
+            SnapshotItem::Workload(workload) => self.define(&workload),
+            SnapshotItem::Pool(_) | SnapshotItem::Quota(..) => {}
+        }
+    }
+
+    fn set_policy(&mut self, body: &str) {
+        // One that cannot be read is reported by the planner, which must not go on without it.
+        self.policy = Policy::from_json(body).ok().map(Arc::new).or(self.policy.take());
+    }
+
+    fn put_node(&mut self, facts: NodeFacts, generation: i64) {
+        let mut room = Room::of(&facts);
+        let id = facts.id.clone();
+        let heard_at = facts.heartbeat_at.0;
+        if let Some(entry) = self.nodes.get_mut(&id) {
+            // Events may come twice, and the second time late.
+            if entry.generation > generation {
+                return;
+            }
+            room.used = entry.room.used;
+            (entry.room, entry.generation) = (room, generation);
+            entry.heard_at = entry.heard_at.max(heard_at);
+            entry.facts = Arc::new(facts);
+            return;
+        }
+        let (facts, claims) = (Arc::new(facts), BTreeSet::new());
+        self.nodes.insert(id, NodeEntry { facts, generation, heard_at, room, claims });
+    }
+
+    fn request(&mut self, spec: &Spec) -> Option<Arc<InstanceRequest>> {
+        if let Some(known) = self.specs.get(spec) {
+            return Some(Arc::clone(known));
+        }
+        // What the ledger stored can be read; if not, the planner says so and loads anew.
+        let request = Arc::new(spec.request().ok()?);
+        if self.specs.len() >= SPECS {
+            self.specs.clear();
+        }
+        self.specs.insert(spec.clone(), Arc::clone(&request));
+        Some(request)
+    }
+
+    fn load_claim(&mut self, claim: Claim) {
+        let Some(request) = self.request(&claim.spec) else { return };
+        let seat = claim.seat();
+        let values = claim.ties.map(|ties| ties.values).unwrap_or_default();
+        self.put_claim(ClaimEntry {
+            key: claim.key,
+            node: claim.node,
+            state: claim.state,
+            fence: claim.fence,
+            lease_until: claim.lease_until,
+            amounts: claim.amounts,
+            name: claim.name,
+            request,
+            values,
+            created_at: claim.created_at,
+            seat,
+            permit: claim.permit.as_deref().copied(),
+        });
+    }
+
+    fn put_claim(&mut self, entry: ClaimEntry) {
+        self.drop_claim(entry.key);
+        if let Some(node) = self.nodes.get_mut(&entry.node) {
+            node.room.used.charge(&entry.amounts, entry.request.cpu_capped, 1);
+            node.claims.insert(entry.key);
+        }
+        if let Some(workload) = entry.workload() {
+            self.seat(workload, &entry);
+        }
+        let owner = Text::from(entry.request.owner.as_str());
+        if let Some(name) = entry.name.clone().filter(|_| entry.key.role == Role::Primary) {
+            let named = self.named.entry(owner.clone()).or_default();
+            named.entry(name).or_default().insert(entry.key);
+        }
+        self.by_owner.entry(owner).or_default().insert(entry.key);
+        self.claims.insert(entry.key, Arc::new(entry));
+    }
+
+    /// Members are kept in order of their seats, in which they are judged fastest.
+    fn seat(&mut self, workload: WorkloadKey, claim: &ClaimEntry) {
+        let Some(member) = MemberEntry::of(claim) else { return };
+        let members = self.members.entry(workload).or_default();
+        let at = members.partition_point(|other| other.seat <= member.seat);
+        members.insert(at, member);
+    }
+
+    fn drop_claim(&mut self, key: ClaimKey) -> Option<Arc<ClaimEntry>> {
+        let entry = self.claims.remove(&key)?;
+        if let Some(node) = self.nodes.get_mut(&entry.node)
+            && node.claims.remove(&key)
+        {
+            node.room.used.charge(&entry.amounts, entry.request.cpu_capped, -1);
+        }
+        if let Some(workload) = entry.workload()
+            && let Some(members) = self.members.get_mut(&workload)
+        {
+            members.retain(|member| member.key != key);
+            if members.is_empty() {
+                self.members.remove(&workload);
+            }
+        }
+        let owner = entry.request.owner.as_str();
+        self.unname(owner, &entry);
+        if let Some(claims) = self.by_owner.get_mut(owner) {
+            claims.remove(&key);
+            if claims.is_empty() {
+                self.by_owner.remove(owner);
+            }
+        }
+        Some(entry)
+    }
+
+    fn unname(&mut self, owner: &str, entry: &ClaimEntry) {
+        let (Some(name), Some(names)) = (&entry.name, self.named.get_mut(owner)) else { return };
+        if let Some(claims) = names.get_mut(name) {
+            claims.remove(&entry.key);
+            if claims.is_empty() {
+                names.remove(name);
+            }
+        }
+        if names.is_empty() {
+            self.named.remove(owner);
+        }
+    }
+
+    /// The instances of a tenant that have this name.
+    pub fn named(&self, owner: &str, name: &str) -> impl Iterator<Item = &ClaimEntry> {
+        let keys = self.named.get(owner).and_then(|names| names.get(name));
+        let keys = keys.into_iter().flatten();
+        keys.filter_map(|key| self.claims.get(key)).map(AsRef::as_ref)
+    }
+
+    fn define(&mut self, row: &berth_ledger::Workload) {
+        match Definition::read(row) {
+            Ok(found) => {
+                let revision = found.body.revision;
+                let before = self.workloads.insert(found.key.clone(), Arc::new(found));
+                // What kept ending before need not end now.
+                if let Some(before) = before.filter(|before| before.body.revision != revision) {
+                    self.deaths.remove(&before.key);
+                }
+            }
+            Err(error) => {
+                let (owner, name) = (&row.owner, &row.name);
+                tracing::error!(%error, owner, name, "a stored workload cannot be read");
+            }
+        }
+    }
+
+    /// Takes in what happened, and notes what it touched.
+    pub(super) fn apply(&mut self, at: Micros, body: EventBody, touched: &mut Touched) {
+        match body {
+            EventBody::Allocated(allocated) => self.allocated(at, *allocated, touched),
+            EventBody::State { instance_id, role, state, fence, lease_until, .. } => {
+                let key = ClaimKey { instance: instance_id, role };
+                self.edit(key, touched, |claim| {
+                    // States only go forward; an older event that comes again changes nothing.
+                    if claim.fence == fence && claim.state <= state {
+                        (claim.state, claim.lease_until) = (state, lease_until);
+                    }
+                });
+            }
+            EventBody::Resized { instance_id, role, resources, .. } => {
+                self.resized(ClaimKey { instance: instance_id, role }, resources, touched);
+            }
+            EventBody::Permit { instance_id, fence, resources, permit, .. } => {
+                self.permitted(ClaimKey::primary(instance_id), fence, resources, *permit, touched);
+            }
+            EventBody::Bounds { instance_id, resources, permit, min, max, .. } => {
+                let key = ClaimKey::primary(instance_id);
+                self.rebound(key, resources, *permit, (min, max), touched);
+            }
+            EventBody::Released { instance_id, role, fence, reason, .. } => {
+                let key = ClaimKey { instance: instance_id, role };
+                self.released(at, key, fence, &reason, touched);
+            }
+            EventBody::NodeChanged { constraint_gen, facts } => {
+                self.touch_node(&facts.id, touched);
+                self.put_node(*facts, constraint_gen);
+            }
+            EventBody::NodeState { node_id, state, constraint_gen } => {
+                self.set_state(&node_id, state, constraint_gen);
+                self.touch_node(&node_id, touched);
+            }
+            EventBody::NodeRemoved { node_id } => {
+                self.nodes.remove(&node_id);
+                touched.nodes.push(node_id);
+            }
+            EventBody::GroupChanged { group } => {
+                self.groups.insert(group.id.clone(), group);
+            }
+            EventBody::GroupRemoved { group_id } => drop(self.groups.remove(&*group_id)),
+            EventBody::VolumeChanged { volume } => {
+                self.volumes.insert(volume.id.clone(), volume);
+            }
+            EventBody::VolumeRemoved { volume_id } => drop(self.volumes.remove(&*volume_id)),
+            EventBody::PolicyChanged { body, .. } => self.set_policy(&body),
+            EventBody::WorkloadChanged { owner, name, workload, .. } => {
+                let key = (owner, name);
+                match workload {
+                    Some(workload) => self.define(&workload),
+                    None => {
+                        self.workloads.remove(&key);
+                        self.deaths.remove(&key);
+                    }
+                }
+                touched.workloads.push(key);
+            }
+            EventBody::SecretsChanged { env, version } => match version {
+                Some(version) => drop(self.secrets.insert(env, version)),
+                None => drop(self.secrets.remove(&env)),
+            },
+            EventBody::LeaseExpired { .. }
+            | EventBody::PoolChanged { .. }
+            | EventBody::QuotaChanged { .. }
+            | EventBody::SchedulingFailed { .. }
+            | EventBody::SchedulingRecovered { .. }
+            | EventBody::DocumentChanged { .. }
+            | EventBody::Drift { .. } => {}
+        }
+    }
+
+    /// A node changed, and with it what can be said of the members on it.
+    fn touch_node(&self, node: &NodeId, touched: &mut Touched) {
+        touched.nodes.push(node.clone());
+        let Some(entry) = self.nodes.get(node) else { return };
+        let claims = entry.claims.iter().filter_map(|key| self.claims.get(key));
+        touched.workloads.extend(claims.filter_map(|claim| claim.workload()));
+    }
+
+    fn edit(&mut self, key: ClaimKey, touched: &mut Touched, edit: impl FnOnce(&mut ClaimEntry)) {
+        if let Some(claim) = self.claims.get_mut(&key) {
+            edit(Arc::make_mut(claim));
+            touched.claim(claim);
+            if let Some(workload) = claim.workload()
+                && let Some(members) = self.members.get_mut(&workload)
+                && let Some(member) = members.iter_mut().find(|member| member.key == key)
+            {
+                member.state = claim.state;
+            }
+        }
+    }
+
+    fn allocated(&mut self, at: Micros, allocated: Allocated, touched: &mut Touched) {
+        let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
+        let known = self.claims.get(&key).map(|claim| claim.fence);
+        let gone = self.gone.iter().filter_map(|gone| gone.get(&key).copied()).max();
+        if known.max(gone).is_some_and(|fence| fence >= allocated.fence) {
+            return;
+        }
+        let Some(request) = allocated.spec.as_ref().and_then(|spec| self.request(spec)) else {
+            return;
+        };
+        touched.nodes.extend(self.claims.get(&key).map(|claim| claim.node.clone()));
+        for volume in &request.volumes {
+            if let Some(volume) = self.volumes.get_mut(volume) {
+                volume.attached_to = Some(key.instance);
+            }
+        }
+        let entry = ClaimEntry {
+            key,
+            node: allocated.node_id,
+            state: allocated.state,
+            fence: allocated.fence,
+            lease_until: allocated.lease_until,
+            amounts: allocated.resources,
+            name: allocated.name,
+            request,
+            values: allocated.values,
+            created_at: at,
+            seat: allocated.seat,
+            permit: allocated.permit.as_deref().copied(),
+        };
+        touched.claim(&entry);
+        self.put_claim(entry);
+    }
+
+    fn resized(&mut self, key: ClaimKey, resources: Amounts, touched: &mut Touched) {
+        let Some(claim) = self.claims.get(&key) else { return };
+        touched.claim(claim);
+        let entry = ClaimEntry { amounts: resources, ..ClaimEntry::clone(claim) };
+        self.put_claim(entry);
+    }
+
+    fn permitted(
+        &mut self,
+        key: ClaimKey,
+        fence: i64,
+        resources: Amounts,
+        permit: Permit,
+        touched: &mut Touched,
+    ) {
+        let Some(claim) = self.claims.get_mut(&key).filter(|claim| claim.fence == fence) else {
+            return;
+        };
+        // Events may come twice, and the second time late.
+        if claim.permit.is_some_and(|known| known.seq > permit.seq) {
+            return;
+        }
+        touched.claim(claim);
+        let before = claim.amounts;
+        touched.made_room |= before.cpu_milli > resources.cpu_milli;
+        touched.made_room |= before.memory_mib > resources.memory_mib;
+        let entry = Arc::make_mut(claim);
+        (entry.amounts, entry.permit) = (resources, Some(permit));
+        if let Some(node) = self.nodes.get_mut(&claim.node) {
+            node.room.used.charge(&before, claim.request.cpu_capped, -1);
+            node.room.used.charge(&resources, claim.request.cpu_capped, 1);
+        }
+    }
+
+    fn rebound(
+        &mut self,
+        key: ClaimKey,
+        resources: Amounts,
+        permit: Permit,
+        (min, max): (Amounts, Amounts),
+        touched: &mut Touched,
+    ) {
+        let Some(fence) = self.claims.get(&key).map(|claim| claim.fence) else { return };
+        self.permitted(key, fence, resources, permit, touched);
+        if let Some(claim) = self.claims.get_mut(&key) {
+            let request = Arc::make_mut(&mut Arc::make_mut(claim).request);
+            if let Some(elastic) = request.elastic.as_mut() {
+                (elastic.min, elastic.max) = (min, max);
+            }
+        }
+    }
+
+    fn released(
+        &mut self,
+        at: Micros,
+        key: ClaimKey,
+        fence: i64,
+        reason: &str,
+        touched: &mut Touched,
+    ) {
+        if self.claims.get(&key).is_some_and(|claim| claim.fence > fence) {
+            return;
+        }
+        self.gone[0].insert(key, fence);
+        let Some(claim) = self.drop_claim(key) else { return };
+        for volume in &claim.request.volumes {
+            if let Some(volume) = self.volumes.get_mut(volume)
+                && volume.attached_to == Some(key.instance)
+            {
+                volume.attached_to = None;
+            }
+        }
+        self.note_death(at, &claim, reason);
+        touched.claim(&claim);
+    }
+
+    /// Remembers a member that ended without being told to.
+    fn note_death(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
+        let told =
+            claim.state == ClaimState::Releasing || crate::workload::is_planned_release(reason);
+        let Some(workload) = claim.workload().filter(|_| !told) else { return };
+        if at.0 > claim.created_at.plus_seconds(CrashHistory::FORGOTTEN_AFTER_S).0 {
+            // What ran for long is no crash loop when it ends.
+            self.deaths.remove(&workload);
+            return;
+        }
+        self.deaths.entry(workload).or_default().add(at);
+    }
+
+    fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {
+        if let Some(entry) = self.nodes.get_mut(node)
+            && entry.generation <= generation
+        {
+            entry.generation = generation;
+            Arc::make_mut(&mut entry.facts).state = state;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! From an instance as callers describe it to the request that the engine places.
+
+use berth_api::InstanceSpec;
+use berth_engine::{InstanceId, InstanceRequest};
+
+/// What one instance of a spec asks for, but for its id and its sets of volumes.
+#[must_use]
+pub fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
+    InstanceRequest {
+        id: InstanceId::default(),
+        name: spec.name.clone(),
+        owner: owner.to_owned(),
+        env: spec.env.clone(),
+        workload: spec.workload.clone(),
+        resources: spec.resources.amounts(),
+        extra: spec.extra.clone(),
+        elastic: spec.elastic.clone(),
+        tags: spec.tags.clone(),
+        traits: spec.traits.clone(),
+        networks: spec.networks.clone(),
+        platform: spec.platform.clone().unwrap_or_default(),
+        ratios: spec.ratios,
+        capacity_type: spec.capacity_type,
+        volumes: spec.volumes.clone(),
+        needs_secrets: spec.needs_secrets,
+        cpu_capped: spec.cpu_capped,
+        exclude_virtual: spec.exclude_virtual,
+        image: spec.image.clone(),
+        image_mib: spec.image_mib.unwrap_or(0),
+        groups: spec.groups.clone(),
+        affinity: spec.affinity.clone(),
+        locality: spec.locality.clone().unwrap_or_default(),
+        priority: spec.priority.unwrap_or(0),
+        excluded_nodes: Vec::new(),
+    }
+}

@@ -1,0 +1,126 @@
+//! Beginning a move, and calling it off.
+
+use std::sync::Arc;
+
+use berth_api::{MoveVolume, VolumeMove, VolumeMoveState};
+use berth_engine::{NodeId, NodeState};
+use berth_ledger::{ClaimKey, Expect};
+
+use super::record::{MoveRecord, store, view};
+use crate::caller::Caller;
+use crate::catalog::ClaimEntry;
+use crate::control_plane::ControlPlane;
+use crate::documents::Versioned;
+use crate::error::{ControlError, ControlResult};
+
+fn changed() -> ControlError {
+    ControlError::conflict("volume_moving", "the volume's move changed meanwhile; read it again")
+}
+
+/// Begins to move a volume, if it could live there with whoever uses it.
+///
+/// # Errors
+/// When it cannot be moved; the problem says why.
+pub async fn begin(
+    control: &Arc<ControlPlane>,
+    caller: &Caller,
+    volume: &str,
+    asked: &MoveVolume,
+) -> ControlResult<VolumeMove> {
+    control.settled().await;
+    let known = control.volume_moves.get(volume);
+    if let Some(open) = known.as_deref().map(|known| &known.value).filter(|record| record.is_open())
+    {
+        if open.to == asked.to && !asked.dry_run {
+            return Ok(view(volume, open));
+        }
+        let detail = format!("volume {volume} is being moved to {} already", open.to);
+        return Err(ControlError::conflict("volume_moving", detail)
+            .remedy(format!("wait for it, or call it off: berth volumes move {volume} --cancel")));
+    }
+    let (from, user) = check(control, volume, &asked.to)?;
+    if let Some(user) = user {
+        let refusal = crate::moves::evacuation::beside(control, &user, &asked.to).await?;
+        if let Some(refusal) = refusal {
+            let detail = format!(
+                "instance {} uses it and could not run on {}: {}",
+                user.key.instance,
+                asked.to,
+                refusal.headline()
+            );
+            let remedy = refusal.remedy.to_string();
+            let code = refusal.code.to_string();
+            return Err(ControlError::conflict(code, detail)
+                .remedy(remedy)
+                .refusals(vec![refusal]));
+        }
+    }
+    let mut record = MoveRecord::new(from, asked.to.clone(), control.now());
+    if asked.dry_run {
+        record.state = VolumeMoveState::Planned;
+        return Ok(view(volume, &record));
+    }
+    let expect = known.map_or(Expect::Absent, |known| Expect::Revision(known.revision));
+    if !store(control, volume, &record, expect, Some((caller, "volume.move"))).await? {
+        return Err(changed());
+    }
+    Ok(view(volume, &record))
+}
+
+/// Where a volume is and who uses it, if it may go there at all.
+fn check(
+    control: &ControlPlane,
+    volume: &str,
+    to: &NodeId,
+) -> ControlResult<(NodeId, Option<Arc<ClaimEntry>>)> {
+    let books = control.catalog.books();
+    let found = books.volumes.get(volume);
+    let found = found.ok_or_else(|| ControlError::not_found("volume", volume))?;
+    let Some(node) = books.nodes.get(to) else {
+        let value = Some(format!("{:?}", to.as_str()));
+        return Err(ControlError::field("to", value, "a node that is registered"));
+    };
+    if found.home == *to {
+        let detail = format!("volume {volume} lives on {to} already");
+        return Err(ControlError::conflict("already_there", detail));
+    }
+    if node.facts.state != NodeState::Active {
+        let detail = format!("node {to} is {} and takes nothing", node.facts.state.name());
+        return Err(ControlError::conflict("node_not_active", detail)
+            .remedy("choose an active node, or uncordon this one"));
+    }
+    let user = found.attached_to.and_then(|id| books.claims.get(&ClaimKey::primary(id)));
+    Ok((found.home.clone(), user.cloned()))
+}
+
+/// Calls a move off: the volume lives where it was.
+///
+/// # Errors
+/// When there is none, or it is too late.
+pub async fn cancel(
+    control: &Arc<ControlPlane>,
+    caller: &Caller,
+    volume: &str,
+) -> ControlResult<VolumeMove> {
+    let known = control.volume_moves.get(volume).filter(|known| known.value.is_open());
+    let Some(known) = known else {
+        let detail = format!("volume {volume} is not being moved");
+        return Err(ControlError::conflict("not_moving", detail));
+    };
+    let Versioned { value: record, revision } = &*known;
+    if record.synced {
+        let detail = format!("all of volume {volume} is on {}; its home is switched", record.to);
+        return Err(ControlError::conflict("too_late", detail).remedy("move it back afterwards"));
+    }
+    let record = MoveRecord {
+        state: VolumeMoveState::Cancelled,
+        why: Some(format!("{} called it off", caller.name)),
+        changed_at: control.now(),
+        ..record.clone()
+    };
+    let by = Some((caller, "volume.move_cancel"));
+    if !store(control, volume, &record, Expect::Revision(*revision), by).await? {
+        return Err(changed());
+    }
+    Ok(view(volume, &record))
+}

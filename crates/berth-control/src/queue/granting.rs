@@ -1,0 +1,151 @@
+//! The loop that tries waiting requests whenever something may have made room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::{Placed, TicketState};
+use berth_ledger::{ClaimKey, LedgerError, Op, Release, Text};
+use jiff::{SignedDuration, Timestamp};
+
+use super::place::{Attempt, try_waiting};
+use super::tickets;
+use crate::caller::Caller;
+use crate::control_plane::ControlPlane;
+use crate::settings::Settings;
+use crate::state::TicketRecord;
+use crate::state::ticket_order as order;
+
+/// How long nothing happens before the queue is looked at all the same.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The least time between two passes.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Tickets tried in one pass, so that a long queue does not keep out what just came.
+const TRIED_AT_ONCE: usize = 128;
+
+/// How long closed tickets can be read.
+const KEPT_S: i64 = 3600;
+
+/// Tries waiting requests until the server stops.
+pub async fn keep_granting(control: Arc<ControlPlane>) {
+    let mut room = control.catalog.room();
+    let mut arrivals = control.queue.arrivals();
+    loop {
+        tokio::select! {
+            () = control.stopping.cancelled() => return,
+            _ = room.changed() => {}
+            _ = arrivals.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        room.mark_unchanged();
+        arrivals.mark_unchanged();
+        let began = tokio::time::Instant::now();
+        if let Err(error) = pass(&control).await {
+            tracing::warn!(%error, "waiting requests could not be tried");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        control.metrics.loop_ran("queue");
+        // A long queue takes a third of the planner at most; the rest is for those who just come.
+        tokio::time::sleep((began.elapsed() * 2).max(PAUSE)).await;
+    }
+}
+
+async fn pass(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
+    let (settings, now) = (control.settings.load_full(), control.now());
+    let ids = {
+        let tickets = &control.queue.tickets.read().documents;
+        order::order(tickets.values().map(|known| &known.value), &settings, now)
+    };
+    let (mut tried, mut held_up) = (0, false);
+    for id in ids {
+        let known = control.queue.tickets.get(&id);
+        let Some(known) = known.filter(|known| known.value.is_open()) else { continue };
+        if known.value.ticket.deadline <= now {
+            tickets::close(control, &id, TicketState::Expired, None, None).await?;
+            continue;
+        }
+        if held_up || tried >= TRIED_AT_ONCE {
+            continue;
+        }
+        tried += 1;
+        held_up = attempt(control, &known.value, &settings, now).await?;
+    }
+    let before = now.saturating_add(SignedDuration::from_secs(-KEPT_S));
+    tickets::forget_old(control, before.unwrap_or(Timestamp::MIN)).await;
+    Ok(())
+}
+
+/// Tries one ticket. Returns whether those behind it stand back for it.
+async fn attempt(
+    control: &Arc<ControlPlane>,
+    stored: &TicketRecord,
+    settings: &Settings,
+    now: Timestamp,
+) -> Result<bool, LedgerError> {
+    let ticket = &stored.ticket;
+    let mut request = ticket.request.clone();
+    if stored.lapsed > 0 {
+        // The answer under the first id is a grant that ended unused.
+        request.request_id = request.request_id.map(|id| format!("{id}~{}", stored.lapsed));
+    }
+    match try_waiting(control, &request, &stored.actor, &stored.origin).await {
+        Attempt::Placed(placed) if has_ended(&placed, now) => {
+            tickets::lapse(control, &ticket.id).await?;
+            Ok(false)
+        }
+        Attempt::Placed(mut placed) => {
+            placed.request_id = ticket.request.request_id.clone().unwrap_or_default();
+            let kept = Some(placed.clone());
+            let state = TicketState::Granted;
+            if !tickets::close(control, &ticket.id, state, kept, None).await? {
+                give_back(control, &placed).await;
+            }
+            Ok(false)
+        }
+        Attempt::NoRoom(problem) => {
+            let may_help = problem.retry.unwrap_or(false);
+            control.queue.record_attempt(&ticket.id, problem);
+            Ok(may_help && order::holds_up_others(ticket, settings, now))
+        }
+        Attempt::Never(problem) => {
+            let state = TicketState::Refused;
+            tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
+            Ok(false)
+        }
+        Attempt::Unknown(error) => Err(error),
+    }
+}
+
+/// Whether a grant is an old one, whose leases have ended.
+fn has_ended(placed: &Placed, now: Timestamp) -> bool {
+    placed.instances.iter().any(|instance| instance.lease_until.is_some_and(|end| end <= now))
+}
+
+/// The ticket was called off while it was granted: nobody wants the claims. Were this lost too,
+/// their leases would end by themselves.
+async fn give_back(control: &ControlPlane, placed: &Placed) {
+    let wanted = control.queue.of_request(&placed.owner, &placed.request_id);
+    let settings = control.settings.load();
+    let ticket = wanted.and_then(|id| control.queue.get(&id, &settings, control.now()));
+    // Another server granted it: then the claims are wanted.
+    if ticket.is_some_and(|ticket| ticket.state == TicketState::Granted) {
+        return;
+    }
+    for instance in &placed.instances {
+        let release = Release {
+            request_id: Text::from(format!("call-off-{}-{:?}", instance.instance, instance.fence)),
+            key: ClaimKey::primary(instance.instance),
+            owner: None,
+            fence: instance.fence,
+            confirmed: true,
+            reason: Text::from("waiting_cancelled"),
+        };
+        let (caller, subject) = (Caller::local("queue"), instance.instance.to_string());
+        if let Err(error) =
+            control.call(&caller, "claim.release", subject, None, Op::Release(release)).await
+        {
+            tracing::warn!(%error, "a claim of a request that was called off could not be released");
+        }
+    }
+}

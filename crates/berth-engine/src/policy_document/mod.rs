@@ -1,0 +1,371 @@
+//! Policies as text: reading, checking, and the canonical form that is hashed.
+//!
+//! Every error names the key, the value and what would be accepted.
+
+mod builtin;
+mod settings;
+
+use std::collections::BTreeMap;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+use crate::elastic::ElasticSettings;
+use crate::model::{Amounts, PPM};
+use crate::policy::{
+    Combine, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS, Policy, PolicyHash,
+    ScoreOptions, ScorerId,
+};
+use crate::score::SCORERS;
+
+pub use builtin::BUILTIN_POLICIES;
+pub(crate) use builtin::BUILTINS;
+pub(crate) use settings::settings;
+
+/// A policy that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PolicyError {
+    /// Not TOML, or not the shape of a policy. The message names the key and the line.
+    #[error("policy is not valid {format}: {message}")]
+    Syntax {
+        /// TOML or JSON.
+        format: &'static str,
+        /// The parser's message.
+        message: String,
+    },
+    /// A value outside its range.
+    #[error("{key} is {value}; accepted is {accepted}")]
+    OutOfRange {
+        /// The key.
+        key: String,
+        /// What was given.
+        value: String,
+        /// What would be accepted.
+        accepted: String,
+    },
+    /// A name that does not exist.
+    #[error("{key} names {value:?}, which does not exist; accepted are {accepted}")]
+    UnknownName {
+        /// The key.
+        key: String,
+        /// What was given.
+        value: String,
+        /// What would be accepted.
+        accepted: String,
+    },
+}
+
+/// Most recurring shapes; each is evaluated for each node.
+const MAX_SHAPES: usize = 32;
+
+/// A policy as it is written.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Policy))]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[cfg_attr(feature = "schema", schema(min_length = 1))]
+    name: String,
+    #[serde(default)]
+    combine: Combine,
+    #[serde(default)]
+    filters: FilterSettings,
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(schema_with = schema::weights))]
+    scores: BTreeMap<String, f64>,
+    #[serde(default)]
+    options: ScoreOptions,
+    #[serde(default)]
+    explain: ExplainSettings,
+    // Left out while it says nothing, so that policies keep the hash they always had.
+    #[serde(default, skip_serializing_if = "ElasticSettings::is_default")]
+    elastic: ElasticSettings,
+}
+
+impl Policy {
+    /// Reads a policy from TOML.
+    ///
+    /// # Errors
+    /// Names the key, the value and what would be accepted.
+    pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
+        let read = toml::from_str::<Document>(text);
+        let syntax = |error: toml::de::Error| PolicyError::Syntax {
+            format: "TOML",
+            message: error.to_string(),
+        };
+        read.map_err(syntax).and_then(check)
+    }
+
+    /// Reads a policy from JSON.
+    ///
+    /// # Errors
+    /// Names the key, the value and what would be accepted.
+    pub fn from_json(text: &str) -> Result<Self, PolicyError> {
+        let read = serde_json::from_str::<Document>(text);
+        let syntax = |error: serde_json::Error| PolicyError::Syntax {
+            format: "JSON",
+            message: error.to_string(),
+        };
+        read.map_err(syntax).and_then(check)
+    }
+
+    /// The weight of one scorer in thousandths; zero when it is not used.
+    #[must_use]
+    pub fn weight(&self, scorer: &str) -> u32 {
+        let used = self.weights.iter().find(|(id, _)| id.scorer().name == scorer);
+        used.map_or(0, |(_, weight)| *weight)
+    }
+
+    /// The canonical text: the same policy always gives the same bytes.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        canonical(self)
+    }
+}
+
+fn check(mut document: Document) -> Result<Policy, PolicyError> {
+    // The same policy however its list is written.
+    document.filters.off.sort_unstable();
+    document.filters.off.dedup();
+    if document.name.is_empty() {
+        return Err(out_of_range("name", "empty", "at least one character"));
+    }
+    let weights = check_weights(&document.scores)?;
+    let off = check_off(&document.filters)?;
+    check_numbers(&document)?;
+    let mut policy = Policy {
+        name: document.name,
+        combine: document.combine,
+        filters: document.filters,
+        options: document.options,
+        explain: document.explain,
+        elastic: document.elastic,
+        hash: PolicyHash([0; 32]),
+        weights,
+        off,
+    };
+    policy.hash = PolicyHash(*blake3::hash(canonical(&policy).as_bytes()).as_bytes());
+    Ok(policy)
+}
+
+fn check_weights(scores: &BTreeMap<String, f64>) -> Result<Vec<(ScorerId, u32)>, PolicyError> {
+    let mut weights = Vec::new();
+    for (name, &weight) in scores {
+        let id = ScorerId::named(name).ok_or_else(|| PolicyError::UnknownName {
+            key: format!("scores.{name}"),
+            value: name.clone(),
+            accepted: SCORERS.map(|scorer| scorer.name).join(", "),
+        })?;
+        let permille = permille(weight).ok_or_else(|| {
+            let accepted = format!("0 to {} with at most three decimals", Policy::MAX_WEIGHT);
+            out_of_range(&format!("scores.{name}"), weight, &accepted)
+        })?;
+        if permille > 0 {
+            weights.push((id, permille));
+        }
+    }
+    weights.sort_unstable();
+    let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
+    if sum > Policy::MAX_WEIGHT_SUM * 1000 {
+        let accepted = format!("at most {} in sum", Policy::MAX_WEIGHT_SUM);
+        return Err(out_of_range("scores", format!("{} in sum", sum / 1000), &accepted));
+    }
+    Ok(weights)
+}
+
+/// A weight as written, in thousandths. The only floats in this crate: they end here, before any
+/// decision.
+#[expect(clippy::float_arithmetic, reason = "reading a decimal, not deciding")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "range is checked")]
+fn permille(weight: f64) -> Option<u32> {
+    let scaled = weight * 1000.0;
+    let in_range = (0.0..=f64::from(Policy::MAX_WEIGHT) * 1000.0).contains(&scaled);
+    let is_whole = (scaled - scaled.round()).abs() < 1e-6;
+    (in_range && is_whole).then(|| scaled.round() as u32)
+}
+
+fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
+    let mut off = 0;
+    for name in &filters.off {
+        let id = FilterId::named(name).filter(|id| id.filter().is_optional());
+        let unknown = || PolicyError::UnknownName {
+            key: "filters.off".to_owned(),
+            value: name.clone(),
+            accepted: OPTIONAL_FILTERS.join(", "),
+        };
+        off |= id.ok_or_else(unknown)?.bit();
+    }
+    Ok(off)
+}
+
+/// Numbers with a range: key, value, least and most.
+fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u32, u32, u32); 10] {
+    let tent = &options.tent;
+    [
+        ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
+        ("filters.max_overlay_loss_ppm", filters.max_overlay_loss_ppm, 0, PPM),
+        ("filters.sick_window_s", filters.sick_window_s, 1, 31_536_000),
+        ("filters.min_scratch_mib", filters.min_scratch_mib, 0, Amounts::MAX),
+        ("filters.disk_headroom_mib", filters.disk_headroom_mib, 0, 1 << 30),
+        ("filters.no_reboot_within_days", filters.no_reboot_within_days.unwrap_or(1), 1, 3650),
+        ("options.failure_half_life_s", options.failure_half_life_s, 60, 31_536_000),
+        ("options.tent.idle_ppm", tent.idle_ppm, 0, PPM),
+        ("options.tent.full_ppm", tent.full_ppm, 0, PPM),
+        ("options.tent.peak_ppm", tent.peak_ppm, 1, PPM - 1),
+    ]
+}
+
+fn check_numbers(document: &Document) -> Result<(), PolicyError> {
+    let options = &document.options;
+    for (key, value, least, most) in ranged(&document.filters, options) {
+        if !(least..=most).contains(&value) {
+            return Err(out_of_range(key, value, &format!("{least} to {most}")));
+        }
+    }
+    for (key, value, least, most) in document.elastic.ranged() {
+        if !(least..=most).contains(&value) {
+            return Err(out_of_range(&key, value, &format!("{least} to {most}")));
+        }
+    }
+    if document.elastic.nodes.len() > ElasticSettings::MAX_RULES {
+        let accepted = format!("at most {} rules", ElasticSettings::MAX_RULES);
+        return Err(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
+    }
+    if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
+        let accepted = format!("1 to {MAX_SHAPES} shapes");
+        return Err(out_of_range("options.shapes", options.shapes.len(), &accepted));
+    }
+    for (place, shape) in options.shapes.iter().enumerate() {
+        for (name, value, _) in shape.named() {
+            if value > Amounts::MAX {
+                let key = format!("options.shapes[{place}].{name}");
+                return Err(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn out_of_range(key: &str, value: impl std::fmt::Display, accepted: &str) -> PolicyError {
+    PolicyError::OutOfRange {
+        key: key.to_owned(),
+        value: value.to_string(),
+        accepted: accepted.to_owned(),
+    }
+}
+
+#[expect(clippy::float_arithmetic, reason = "writing a decimal, not deciding")]
+fn document(policy: &Policy) -> Document {
+    let decimal = |permille: u32| f64::from(permille) / 1000.0;
+    let scores = policy.weights().map(|(id, w)| (id.scorer().name.to_owned(), decimal(w)));
+    Document {
+        name: policy.name.clone(),
+        combine: policy.combine,
+        filters: policy.filters.clone(),
+        scores: scores.collect(),
+        options: policy.options.clone(),
+        explain: policy.explain,
+        elastic: policy.elastic.clone(),
+    }
+}
+
+fn canonical(policy: &Policy) -> String {
+    // Plain data with text keys always has a JSON form.
+    serde_json::to_string(&document(policy)).unwrap_or_default()
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        document(self).serialize(output)
+    }
+}
+
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        check(Document::deserialize(input)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
+    use utoipa::openapi::{RefOr, Schema};
+    use utoipa::{PartialSchema, ToSchema};
+
+    use super::{Document, Policy, SCORERS};
+
+    impl PartialSchema for Policy {
+        fn schema() -> RefOr<Schema> {
+            Document::schema()
+        }
+    }
+
+    impl ToSchema for Policy {
+        fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+            Document::schemas(schemas);
+        }
+    }
+
+    /// The weights of a policy: every scorer by name, and no other key.
+    pub(super) fn weights() -> Object {
+        let weight = || {
+            ObjectBuilder::new()
+                .schema_type(Type::Number)
+                .minimum(Some(0))
+                .maximum(Some(Policy::MAX_WEIGHT))
+        };
+        let about = format!(
+            "Weights by scorer, with at most three decimals, at most {} in sum. A scorer that is not \
+             named has weight 0.",
+            Policy::MAX_WEIGHT_SUM
+        );
+        let with_scorer = |object: ObjectBuilder, name: &'static str, formula: &'static str| {
+            object.property(name, weight().description(Some(formula)))
+        };
+        let all = SCORERS.iter().fold(ObjectBuilder::new(), |object, scorer| {
+            with_scorer(object, scorer.name, scorer.formula)
+        });
+        all.additional_properties(Some(AdditionalProperties::FreeForm(false)))
+            .description(Some(about))
+            .build()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_policy_is_told_the_key_the_value_and_the_range() {
+        let table = [
+            ("name='p'\n[scores]\nmemory-pack=-1", "scores.memory-pack is -1; accepted is 0 to"),
+            ("name='p'\n[scores]\nmemory-pack=0.0001", "at most three decimals"),
+            ("name='p'\n[scores]\nram=1", "scores.ram names \"ram\", which does not exist"),
+            ("name='p'\n[scores]\nlocality=1000\naffinity=1000\ntent=1", "at most 2000 in sum"),
+            ("name='p'\n[filters]\nheartbeat_grace_s=0", "filters.heartbeat_grace_s is 0"),
+            ("name='p'\n[filters]\noff=['memory']", "filters.off names \"memory\""),
+            ("name='p'\n[filters]\ncpu='firm'", "expected `soft` or `hard`"),
+            ("name='p'\nweights=1", "unknown field `weights`"),
+            ("name=''", "name is empty"),
+            ("name='p'\n[options.tent]\npeak_ppm=0", "options.tent.peak_ppm is 0; accepted is 1"),
+        ];
+        for (text, expected) in table {
+            let error = Policy::from_toml(text).map(|p| p.name).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_hash_follows_the_content_and_not_the_writing() {
+        let off = |list: &str| Policy::from_toml(&format!("name='p'\n[filters]\noff={list}"));
+        let (one, other) = (off("['kvm','not-sick']"), off("['not-sick','kvm','kvm']"));
+        assert_eq!(one.unwrap().hash, other.unwrap().hash);
+        let toml = "name='p'\n[scores]\nmemory-pack=2\ndisk-pack=0";
+        let json = r#"{"scores":{"memory-pack":2.000},"name":"p"}"#;
+        let (a, b) = (Policy::from_toml(toml).unwrap(), Policy::from_json(json).unwrap());
+        assert_eq!(a.hash, b.hash);
+        let other = Policy::from_toml("name='p'\n[scores]\nmemory-pack=2.001").unwrap();
+        assert_ne!(a.hash, other.hash);
+        assert_eq!(Policy::from_json(&a.to_json()).unwrap(), a, "the canonical text reads back");
+    }
+}
