@@ -1,60 +1,60 @@
-//! What can go wrong between a client and its server.
+//! Errors of requests.
 
 use berth_api::Problem;
 use thiserror::Error;
 
-/// A request that was not fulfilled.
+/// A request that failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The URL is none.
-    #[error("{url:?} is not a server's URL; give one like http://127.0.0.1:7070")]
+    /// The URL is invalid.
+    #[error("{url:?} is not the URL of a server; accepted is one such as http://127.0.0.1:7070")]
     Url {
-        /// What was given.
+        /// The given URL.
         url: String,
     },
-    /// The token cannot be sent.
-    #[error("the token has characters that no token has; copy it again")]
+    /// The token has invalid characters.
+    #[error("the token has invalid characters; copy it again")]
     Token,
     /// A certificate cannot be read.
-    #[error("a certificate cannot be read: {0}; give it in PEM")]
+    #[error("cannot read a certificate: {0}; accepted is PEM")]
     Certificate(String),
-    /// The client cannot be set up.
-    #[error("the client cannot be set up")]
+    /// The HTTP client cannot be created.
+    #[error("failed to create the HTTP client")]
     Setup(#[source] reqwest::Error),
-    /// Nothing answers there.
+    /// No server answers.
     #[error("no server answers at {url}; is it up? Start one with: berth up")]
     Unreachable {
         /// The server's URL.
         url: String,
-        /// Why.
+        /// The cause.
         source: reqwest::Error,
     },
-    /// The connection broke or took too long.
+    /// The connection was lost, or timed out.
     #[error("the connection to the server failed")]
     Transport(#[source] reqwest::Error),
-    /// The server says what is wrong.
+    /// The server returned a problem document.
     #[error("{}", .problem.detail)]
     Problem {
-        /// What is wrong.
+        /// The problem document.
         problem: Box<Problem>,
-        /// Seconds after which another try may succeed.
+        /// Seconds after which a retry may succeed.
         retry_after: Option<u64>,
     },
-    /// Something that is not Berth answered, or a proxy before it.
-    #[error("the server answered {status} and no explanation: {text}")]
+    /// A server that is not Berth answered, or a proxy.
+    #[error("the server answered {status} without a problem document: {text}")]
     Status {
         /// The HTTP status.
         status: u16,
-        /// What it said.
+        /// The response body.
         text: String,
     },
-    /// The answer cannot be read.
-    #[error("the server's answer cannot be read; are client and server of the same version?")]
+    /// The response cannot be decoded.
+    #[error("cannot decode the server's response; are client and server of the same version?")]
     Unreadable(#[source] serde_json::Error),
 }
 
 impl ClientError {
-    /// The stable code, where the server gave one.
+    /// The stable code of a problem.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {

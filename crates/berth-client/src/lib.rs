@@ -1,7 +1,7 @@
-//! A typed client of Berth's API: sends, receives, and turns problem documents into errors.
+//! A typed client of Berth's API: it sends requests, decodes responses, and turns problem documents into
+//! errors.
 //!
-//! It adds no behaviour of its own: retries are the caller's, since only the caller knows whether
-//! its request id may be used again.
+//! It never retries: only the caller knows whether its request id may be used again.
 
 mod error;
 mod methods;
@@ -18,22 +18,22 @@ pub use error::ClientError;
 pub use methods::{PlaceOutcome, escape};
 pub use stream::{ServerEvent, ServerEvents};
 
-/// How a client connects.
+/// The server, and how to connect to it.
 #[derive(Clone, Debug, Default)]
 pub struct Connect {
     /// The server: `http://127.0.0.1:7070`.
     pub url: String,
-    /// What is presented to it.
+    /// The token to authenticate with.
     pub token: Option<String>,
-    /// Certificates in PEM that are trusted beside those of the system.
+    /// CA certificates in PEM to trust in addition to the system's.
     pub ca_pem: Option<Vec<u8>>,
-    /// An own certificate and its key, in PEM, one after the other.
+    /// A client certificate and its key, in PEM, one after the other.
     pub identity_pem: Option<Vec<u8>>,
-    /// How long one request may take; absent: 60 s.
+    /// The timeout of one request; 60 s by default.
     pub timeout: Option<Duration>,
 }
 
-/// A client of one server. Copies share their connections.
+/// A client of one server. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -42,22 +42,22 @@ pub struct Client {
     timeout: Duration,
 }
 
-/// Something with the version under which it was read.
+/// A response with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tagged<T> {
-    /// The thing.
+pub struct TaggedResponse<T> {
+    /// The response.
     pub value: T,
-    /// Its version, to be sent back as `If-Match`.
+    /// Its version, to send back as `If-Match`.
     pub etag: Option<String>,
 }
 
 impl Client {
-    /// A client; connects when first used.
+    /// Creates a client, which connects when first used.
     ///
     /// # Errors
     /// When the URL, the token or a certificate cannot be used.
     pub fn new(connect: Connect) -> Result<Self, ClientError> {
-        // Whoever comes first sets it for the process; all of Berth uses the same.
+        // Only the first call sets the provider for the process; all of Berth uses the same one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let base = connect.url.trim_end_matches('/').to_owned();
         if !base.starts_with("http://") && !base.starts_with("https://") {
@@ -91,32 +91,32 @@ impl Client {
         &self.base
     }
 
-    /// Reads something: `get("/v1/nodes", &[("limit", "10")])`.
+    /// Gets a resource: `get("/v1/nodes", &[("limit", "10")])`.
     ///
     /// # Errors
-    /// When the server cannot be reached, refuses, or answers what cannot be read.
+    /// When the server cannot be reached, returns an error, or its response cannot be decoded.
     pub async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<T, ClientError> {
-        Ok(self.get_tagged(path, query).await?.value)
+        Ok(self.get_with_etag(path, query).await?.value)
     }
 
-    /// Reads something with its version.
+    /// Gets a resource with its version.
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn get_tagged<T: DeserializeOwned>(
+    pub async fn get_with_etag<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &[(&str, &str)],
-    ) -> Result<Tagged<T>, ClientError> {
+    ) -> Result<TaggedResponse<T>, ClientError> {
         let request = self.request(Method::GET, path).query(query);
         tagged(self.send(request).await?).await
     }
 
-    /// Reads text as it is.
+    /// Gets a text.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -125,7 +125,7 @@ impl Client {
         response.text().await.map_err(ClientError::Transport)
     }
 
-    /// Reads a long answer piece by piece.
+    /// Gets a long response, to read it in chunks.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -134,7 +134,7 @@ impl Client {
         self.send(request).await
     }
 
-    /// Sends something and reads the answer.
+    /// Sends a JSON body, and decodes the response.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -144,7 +144,7 @@ impl Client {
         path: &str,
         body: &B,
         if_match: Option<&str>,
-    ) -> Result<Tagged<T>, ClientError> {
+    ) -> Result<TaggedResponse<T>, ClientError> {
         let mut request = self.request(method, path).json(body);
         if let Some(etag) = if_match {
             request = request.header(IF_MATCH, etag);
@@ -152,7 +152,7 @@ impl Client {
         tagged(self.send(request).await?).await
     }
 
-    /// Posts something and reads the answer.
+    /// Posts a JSON body, and decodes the response.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -164,7 +164,7 @@ impl Client {
         Ok(self.send_json(Method::POST, path, body, None).await?.value)
     }
 
-    /// Posts a text of another type than JSON.
+    /// Posts a body of another type than JSON.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -181,7 +181,7 @@ impl Client {
         Ok(tagged(self.send(request).await?).await?.value)
     }
 
-    /// Stores something and reads the answer.
+    /// Puts a JSON body, and decodes the response.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -193,7 +193,7 @@ impl Client {
         Ok(self.send_json(Method::PUT, path, body, None).await?.value)
     }
 
-    /// Removes something.
+    /// Deletes a resource.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -201,7 +201,7 @@ impl Client {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
-    /// Removes something and reads what is left of it: `Option<T>` where that may be nothing.
+    /// Deletes a resource, and decodes the response: `Option<T>` where it may be empty.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -209,7 +209,7 @@ impl Client {
         Ok(tagged(self.send(self.request(Method::DELETE, path)).await?).await?.value)
     }
 
-    /// Opens a stream of events, from after `last_event_id` when given.
+    /// Opens a stream of events, after `last_event_id` if given.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -264,14 +264,14 @@ impl Client {
     }
 }
 
-async fn tagged<T: DeserializeOwned>(response: Response) -> Result<Tagged<T>, ClientError> {
+async fn tagged<T: DeserializeOwned>(response: Response) -> Result<TaggedResponse<T>, ClientError> {
     let etag = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
     let no_content = response.status() == StatusCode::NO_CONTENT;
     let bytes = response.bytes().await.map_err(ClientError::Transport)?;
-    // Nothing reads as null, so that a caller who expects nothing gets it.
+    // An empty body decodes like null, for callers that expect no value.
     let bytes: &[u8] = if no_content || bytes.is_empty() { b"null" } else { &bytes };
     let value = serde_json::from_slice(bytes).map_err(ClientError::Unreadable)?;
-    Ok(Tagged { value, etag })
+    Ok(TaggedResponse { value, etag })
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, ClientError> {

@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 
 use crate::{Client, ClientError};
 
-/// What became of a placement.
+/// The outcome of a placement request.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum PlaceOutcome {
-    /// Granted, or in a dry run would be.
+    /// It was granted, or would be in a dry run.
     Placed(Placed),
     /// It waits for room.
     Waiting(Box<Ticket>),
@@ -27,12 +27,12 @@ impl Client {
     /// Places instances.
     ///
     /// # Errors
-    /// A refusal is a problem with the whole explanation.
+    /// A refusal is a problem that has the whole explanation.
     pub async fn place(&self, request: &PlaceRequest) -> Result<PlaceOutcome, ClientError> {
         self.post("/v1/placements", request).await
     }
 
-    /// All items of a list, page after page.
+    /// Gets all items of a list, page by page.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -54,7 +54,7 @@ impl Client {
         }
     }
 
-    /// Registers a node, or states its facts anew.
+    /// Registers a node, or replaces its facts.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -62,7 +62,7 @@ impl Client {
         self.put(&format!("/v1/nodes/{}", escape(facts.id.as_str())), facts).await
     }
 
-    /// Which moves would bring nodes closer to a goal. Nothing changes.
+    /// Plans moves towards a goal, and changes nothing.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -70,7 +70,7 @@ impl Client {
         self.post("/v1/rebalance/plan", asked).await
     }
 
-    /// Begins moves, as many as limits allow at once.
+    /// Starts moves, within the limits.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -81,7 +81,7 @@ impl Client {
         self.post("/v1/rebalance/apply", asked).await
     }
 
-    /// Gives a sign of life.
+    /// Sends a heartbeat.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -93,7 +93,7 @@ impl Client {
         self.post(&format!("/v1/nodes/{}/heartbeat", escape(node.as_str())), beat).await
     }
 
-    /// What should be on a node.
+    /// Gets the instances that should be on a node.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -115,7 +115,7 @@ impl Client {
         self.post(&format!("/v1/nodes/{}/{verb}", escape(node.as_str())), &body).await
     }
 
-    /// Begins to empty a node, or changes how.
+    /// Starts to drain a node, or changes how.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -123,7 +123,7 @@ impl Client {
         self.post(&format!("/v1/nodes/{}/drain", escape(node.as_str())), how).await
     }
 
-    /// One claim.
+    /// Gets a claim.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -131,7 +131,7 @@ impl Client {
         self.get(&format!("/v1/claims/{instance}"), &[]).await
     }
 
-    /// Gives a held claim more time.
+    /// Extends the lease of a held claim.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -144,7 +144,7 @@ impl Client {
         self.post(&format!("/v1/claims/{instance}/renew"), &RenewClaim { fence, lease_s }).await
     }
 
-    /// Takes a held claim up.
+    /// Binds a held claim.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -152,7 +152,7 @@ impl Client {
         self.post(&format!("/v1/claims/{instance}/bind"), &FencedRequest { fence }).await
     }
 
-    /// Says that a bound instance runs.
+    /// Reports that a bound instance runs.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -164,7 +164,7 @@ impl Client {
         self.post(&format!("/v1/claims/{instance}/activate"), &FencedRequest { fence }).await
     }
 
-    /// Ends a claim.
+    /// Releases a claim.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -176,7 +176,7 @@ impl Client {
         self.post(&format!("/v1/claims/{instance}/release"), release).await
     }
 
-    /// How large an instance may be, as it was last answered.
+    /// Gets the last permit of an instance.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -184,7 +184,7 @@ impl Client {
         self.get(&format!("/v1/instances/{instance}/permit"), &[]).await
     }
 
-    /// Asks how large an instance may be.
+    /// Requests a size for an instance.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -196,7 +196,7 @@ impl Client {
         self.post(&format!("/v1/instances/{instance}/permit"), asked).await
     }
 
-    /// Changes between which sizes an instance may be.
+    /// Sets the bounds of an instance's size.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -208,7 +208,7 @@ impl Client {
         self.put(&format!("/v1/instances/{instance}/bounds"), bounds).await
     }
 
-    /// Moves an instance while it runs.
+    /// Moves a running instance to another node.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -220,7 +220,7 @@ impl Client {
         self.post(&format!("/v1/instances/{instance}/migrate"), how).await
     }
 
-    /// One migration.
+    /// Gets a migration.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -228,7 +228,7 @@ impl Client {
         self.get(&format!("/v1/migrations/{}", escape(id)), &[]).await
     }
 
-    /// Calls a migration off.
+    /// Cancels a migration.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -237,7 +237,7 @@ impl Client {
         self.post(&format!("/v1/migrations/{}/cancel", escape(id)), &nothing).await
     }
 
-    /// Reports what an agent has done of a migration.
+    /// Reports the progress of a migration, as an agent.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -249,7 +249,7 @@ impl Client {
         self.post(&format!("/v1/nodes/{}/migrations", escape(node.as_str())), report).await
     }
 
-    /// Changes part of a node's facts, by a merge patch.
+    /// Changes facts of a node, with a merge patch.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -264,7 +264,7 @@ impl Client {
     }
 }
 
-/// A name as part of a path.
+/// Escapes a name as a segment of a path.
 #[must_use]
 pub fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());

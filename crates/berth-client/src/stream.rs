@@ -1,4 +1,4 @@
-//! Server-sent events, as they come.
+//! Server-sent events.
 
 use reqwest::Response;
 
@@ -7,11 +7,11 @@ use crate::ClientError;
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerEvent {
-    /// Its id, to resume after.
+    /// Its id, from which a stream is resumed.
     pub id: Option<String>,
     /// Its name.
     pub event: Option<String>,
-    /// Its text.
+    /// Its data.
     pub data: String,
 }
 
@@ -27,10 +27,10 @@ impl ServerEvents {
         Self { response, buffer: Vec::new() }
     }
 
-    /// The next event; absent when the server ended the stream.
+    /// The next event; none if the server ended the stream.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// When the connection is lost.
     pub async fn next(&mut self) -> Result<Option<ServerEvent>, ClientError> {
         loop {
             if let Some(event) = self.take() {
@@ -43,7 +43,7 @@ impl ServerEvents {
         }
     }
 
-    /// An event that is whole in the buffer. Comments, which keep a connection open, are none.
+    /// A complete event in the buffer, if there is one. Comments, which keep a connection open, are skipped.
     fn take(&mut self) -> Option<ServerEvent> {
         loop {
             let end = self.buffer.windows(2).position(|pair| pair == b"\n\n")?;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_an_event_are_told_apart_and_comments_left_out() {
+    fn fields_of_an_event_are_parsed_and_comments_skipped() {
         let event = parse(": keep\nid: 7\nevent: node.state\ndata: {\"a\":1}\ndata: x\n\n");
         let data = "{\"a\":1}\nx".to_owned();
         let (id, name) = (Some("7".to_owned()), Some("node.state".to_owned()));

@@ -1,28 +1,28 @@
 //! The ledger's acceptance scenarios, proven with real processes.
 //!
-//! A [`Stage`] is one database at one level of isolation. A [`Crew`] is a number of worker
+//! A [`Fixture`] is one database at one level of isolation. A [`WorkerPool`] is a number of worker
 //! processes on it that start together. What they did is read back from the database by
-//! [`Books`], which shares no code with the ledger, and judged. The same scenarios also run
-//! against [`naive`] claims, where the judge must find the well-known faults: a harness that
+//! [`LedgerState`], which shares no code with the ledger, and checked. The same scenarios also run
+//! against [`naive`] claims, where the invariants must find the well-known faults: a harness that
 //! cannot see them proves nothing.
 
-mod books;
-mod crew;
-mod hand;
-mod judge;
+mod fixture;
+mod invariants;
+mod ledger_state;
 pub mod naive;
 mod protocol;
-mod stage;
+mod raw_sql;
 mod timing;
 pub mod worker;
+mod worker_pool;
 
-pub use books::{Books, ClaimBook, Counters, DIMENSIONS, NodeBook, TeamBook};
-pub use crew::Crew;
-pub use hand::Hand;
-pub use judge::{Fault, Kind};
+pub use fixture::{Database, Fixture};
+pub use invariants::{Violation, ViolationKind};
+pub use ledger_state::{ClaimRecord, Counters, DIMENSIONS, GroupRecord, LedgerState, NodeRecord};
 pub use protocol::{
-    Ask, Claimant, Held, MoveAsk, Order, Outcome, Placed, PlannedAsk, Report, Settings, SoakAsk,
-    SoakDone, Stood, Task,
+    Claimant, ModelClaim, MoveTask, Outcome, PlaceResult, PlaceTask, PlannedPlaceTask, Report,
+    Settings, SoakReport, SoakTask, StepOutcome, StepTask, Task,
 };
-pub use stage::{Engine, Stage};
+pub use raw_sql::RawSql;
 pub use timing::{seconds_from_environment, stopwatch};
+pub use worker_pool::WorkerPool;

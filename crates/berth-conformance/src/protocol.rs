@@ -1,6 +1,6 @@
-//! What the test says to a worker and hears from it: one line of JSON each way.
+//! Messages between the test and a worker: one line of JSON each way.
 //!
-//! The test sends a task, the worker says [`READY`] when it has read it, the test says [`GO`] to
+//! The test sends a task, the worker sends [`READY`] when it has read it, the test sends [`GO`] to
 //! all workers at once, and each answers with one report.
 
 use berth_engine::{Amounts, InstanceId, InstanceRequest};
@@ -13,12 +13,12 @@ pub(crate) const READY: &str = "ready";
 /// Begin.
 pub(crate) const GO: &str = "go";
 
-/// Who makes the claims.
+/// What makes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claimant {
     /// The real claim path: engine, ledger, planning again.
     Placer,
-    /// The conditional INSERT of seed 001, which must be caught.
+    /// The conditional INSERT of seed 001, whose faults must be found.
     Naive,
 }
 
@@ -29,7 +29,7 @@ pub struct Settings {
     pub url: String,
     /// PostgreSQL's isolation level.
     pub isolation: String,
-    /// Who makes the claims.
+    /// What makes the claims.
     pub claimant: Claimant,
     /// A built-in policy.
     pub policy: String,
@@ -41,7 +41,7 @@ pub struct Settings {
 
 /// Instances to be placed together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Ask {
+pub struct PlaceTask {
     /// A retry under the same id gets the first answer.
     pub request_id: String,
     /// The instances, all of one tenant.
@@ -52,7 +52,7 @@ pub struct Ask {
     pub pools: Vec<String>,
 }
 
-impl Ask {
+impl PlaceTask {
     /// One instance, under a request id made of its own.
     #[must_use]
     pub fn one(instance: InstanceRequest) -> Self {
@@ -74,16 +74,16 @@ impl Ask {
 
 /// A plan made by the test, past the planner: each instance on the node beside it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PlannedAsk {
+pub struct PlannedPlaceTask {
     /// What is asked for.
-    pub ask: Ask,
+    pub ask: PlaceTask,
     /// A node for each instance.
     pub nodes: Vec<String>,
 }
 
 /// A move to another node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MoveAsk {
+pub struct MoveTask {
     /// A retry under the same id gets the first answer.
     pub request_id: String,
     /// What moves.
@@ -94,7 +94,7 @@ pub struct MoveAsk {
 
 /// A random life of many claims.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SoakAsk {
+pub struct SoakTask {
     /// Replays the same choices.
     pub seed: u64,
     /// How long.
@@ -111,7 +111,7 @@ pub struct SoakAsk {
 
 /// One step that is asked of the ledger itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum StepTask {
     /// Held becomes binding.
     Bind {
         /// The instance.
@@ -143,7 +143,7 @@ pub enum Order {
         instance: InstanceId,
     },
     /// The instance moves.
-    Move(Box<MoveAsk>),
+    Move(Box<MoveTask>),
     /// The instance asks how large it may be.
     Permit {
         /// The instance.
@@ -182,20 +182,20 @@ pub enum Task {
     /// Nothing.
     Idle,
     /// Places one request after the other.
-    Place(Vec<Ask>),
+    Place(Vec<PlaceTask>),
     /// Commits plans as they are.
-    Commit(Vec<PlannedAsk>),
+    Commit(Vec<PlannedPlaceTask>),
     /// Takes steps one after the other.
-    Orders(Vec<Order>),
+    Steps(Vec<StepTask>),
     /// Moves an instance between two nodes until it is killed, or for ten seconds.
-    MoveToAndFro {
+    MoveBackAndForth {
         /// What moves.
         instance: InstanceRequest,
         /// Between.
         nodes: [String; 2],
     },
     /// Moves an instance between two nodes while it runs, until it is killed, or for ten seconds.
-    MigrateToAndFro {
+    MigrateBackAndForth {
         /// What moves.
         instance: InstanceRequest,
         /// Between.
@@ -211,7 +211,7 @@ pub enum Task {
         millis: u64,
     },
     /// Lives a random life.
-    Soak(SoakAsk),
+    Soak(SoakTask),
     /// Tells the time.
     Clock,
     /// Tells what the worker's planner knows of these nodes, once it has seen that event.
@@ -223,7 +223,7 @@ pub enum Task {
     },
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Claimed.
@@ -246,9 +246,9 @@ pub enum Outcome {
         /// The guard.
         text: String,
     },
-    /// The request means nothing.
+    /// The request is invalid.
     Invalid(String),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 
@@ -261,7 +261,7 @@ impl Outcome {
 
     /// Whether it is a clear no, and not an error.
     #[must_use]
-    pub const fn is_no(&self) -> bool {
+    pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::NoRoom(_) | Self::Refused(_) | Self::Contended { .. })
     }
 
@@ -294,18 +294,18 @@ impl Outcome {
 
 /// A request's outcome and how long it took.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Placed {
+pub struct PlaceResult {
     /// The outcome.
     pub outcome: Outcome,
     /// Microseconds until it was known.
     pub micros: u64,
 }
 
-/// What became of an order.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stood {
+pub enum StepOutcome {
     /// The claim stands so.
-    Stands {
+    Status {
         /// Its node.
         node: String,
         /// Its state; absent when it is gone.
@@ -335,13 +335,13 @@ pub enum Stood {
     Drifts(Vec<berth_ledger::Drift>),
     /// Done, or done before.
     Done,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 
 /// A claim as a worker believes it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct ModelClaim {
     /// The instance.
     pub instance: InstanceId,
     /// Its node.
@@ -358,9 +358,9 @@ pub struct Held {
 
 /// What a soak came to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SoakDone {
+pub struct SoakReport {
     /// Claims as they should stand.
-    pub held: Vec<Held>,
+    pub held: Vec<ModelClaim>,
     /// Steps taken.
     pub steps: u64,
     /// Claims granted.
@@ -375,18 +375,18 @@ pub enum Report {
     /// Nothing was asked.
     Idle,
     /// Outcomes, in order; and how often transactions began again.
-    Placed {
+    PlaceResult {
         /// The outcomes.
-        placed: Vec<Placed>,
+        placed: Vec<PlaceResult>,
         /// Retries of the worker's ledger since it started.
         retries: u64,
     },
     /// Answers to orders, in order.
-    Stood(Vec<Stood>),
+    StepOutcome(Vec<StepOutcome>),
     /// How many were placed and released.
     Churned(u64),
     /// How the soak went.
-    Soaked(Box<SoakDone>),
+    Soaked(Box<SoakReport>),
     /// The planner's clock, in whole seconds since the Unix epoch.
     Clock(i64),
     /// Instances and used memory per node, and the last event taken in.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use berth_api::Role;
 use berth_engine::NodeId;
-use berth_ledger::{Answer, By, Job, Ledger, LedgerError, Op, Outcome, Rejected, Standing, Text};
+use berth_ledger::{
+    Answer, Audited, ClaimRejection, ClaimStatus, Job, Ledger, LedgerError, Op, Outcome, Text,
+};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -93,7 +95,7 @@ impl ControlPlane {
         request_id: Option<Text>,
         op: Op,
     ) -> Result<Answer, LedgerError> {
-        let op = Op::By(Box::new(By {
+        let op = Op::Audited(Box::new(Audited {
             actor: Text::from(caller.actor()),
             origin: Text::from(caller.origin()),
             action: Text::from(action),
@@ -149,7 +151,7 @@ impl ControlPlane {
         action: &'static str,
         subject: String,
         op: Op,
-    ) -> Result<Result<Standing, Rejected>, ControlError> {
+    ) -> Result<Result<ClaimStatus, ClaimRejection>, ControlError> {
         match self.call(caller, action, subject, None, op).await? {
             Answer::Claim(standing) => Ok(standing),
             other => Err(unexpected(&other)),

@@ -10,7 +10,7 @@ use std::fmt;
 use berth_api::{FieldError, Problem};
 use berth_engine::Refusal;
 use berth_engine::elastic::InvalidPermitRequest;
-use berth_ledger::{Guard, LedgerError, RefusedBy, Rejected};
+use berth_ledger::{ClaimRejection, Guard, LedgerError, RefusalReason};
 use thiserror::Error;
 
 /// What kind of failure an error is.
@@ -317,75 +317,75 @@ impl From<LedgerError> for ControlError {
     }
 }
 
-impl From<Rejected> for ControlError {
-    fn from(rejected: Rejected) -> Self {
+impl From<ClaimRejection> for ControlError {
+    fn from(rejected: ClaimRejection) -> Self {
         let code = rejected.code();
         match rejected {
             // Another tenant's claim is as if it were not there.
-            Rejected::NoClaim(key) | Rejected::NotOwner { key, .. } => {
+            ClaimRejection::NoClaim(key) | ClaimRejection::NotOwner { key, .. } => {
                 Self::not_found("claim", &key.instance.to_string())
             }
-            Rejected::StaleFence { presented, current, .. } if presented > current => {
+            ClaimRejection::StaleFence { presented, current, .. } if presented > current => {
                 let detail = format!("fence {presented} is not this claim's, which is {current}");
                 Self::conflict(code, detail).remedy("read the claim: its fence and its role")
             }
-            Rejected::StaleFence { presented, current, .. } => Self::conflict(
+            ClaimRejection::StaleFence { presented, current, .. } => Self::conflict(
                 code,
                 format!("fence {presented} is no longer valid, a later holder has {current}"),
             )
             .remedy("stop what runs under the old fence and read the claim again"),
-            Rejected::LeaseExpired { expired_at, now, .. } => {
+            ClaimRejection::LeaseExpired { expired_at, now, .. } => {
                 let late_s = (now.0 - expired_at.0) / 1_000_000;
                 Self::conflict(code, format!("its lease ended {late_s} s ago"))
                     .remedy("place the instance again, with a longer lease_s or earlier renewals")
             }
-            Rejected::WrongState { found, wanted, .. } => {
+            ClaimRejection::WrongState { found, wanted, .. } => {
                 Self::conflict(code, format!("it is {}; this step needs {wanted}", found.name()))
             }
-            Rejected::NotElastic(key) => {
+            ClaimRejection::NotElastic(key) => {
                 let detail =
                     format!("instance {} is not elastic: it stays as large as it is", key.instance);
                 Self::conflict(code, detail).remedy("place it with `elastic`: its min and its max")
             }
-            Rejected::Moving(key) => {
+            ClaimRejection::Moving(key) => {
                 let detail =
                     format!("instance {} is being moved and stays as large as it is", key.instance);
                 Self::conflict(code, detail).remedy("ask again when the migration is over")
             }
-            Rejected::Wish(invalid) => Self::invalid_size(&invalid),
-            Rejected::Guard(guard) => Self::conflict(code, describe_guard(&guard)),
-            Rejected::Refused(by) => Self::from(&by),
+            ClaimRejection::Wish(invalid) => Self::invalid_size(&invalid),
+            ClaimRejection::Guard(guard) => Self::conflict(code, describe_guard(&guard)),
+            ClaimRejection::Refused(by) => Self::from(&by),
         }
     }
 }
 
-impl From<&RefusedBy> for ControlError {
+impl From<&RefusalReason> for ControlError {
     /// A limit of the ledger that another node would not change.
-    fn from(by: &RefusedBy) -> Self {
+    fn from(by: &RefusalReason) -> Self {
         let code = by.code();
         match by {
-            RefusedBy::Quota { owner, resource, used, wanted, limit } => Self::conflict(
+            RefusalReason::Quota { owner, resource, used, wanted, limit } => Self::conflict(
                 code,
                 format!("{owner} uses {used} of {limit} {resource} and asks for {wanted} more"),
             )
             .remedy("release instances, or have an operator raise the quota")
             .retry(true),
-            RefusedBy::PoolExhausted { pool, .. } => {
+            RefusalReason::PoolExhausted { pool, .. } => {
                 Self::conflict(code, format!("pool {pool} has no free value"))
                     .remedy("release instances that hold its values, or widen its range")
                     .retry(true)
             }
-            RefusedBy::UnknownPool(pool) => {
+            RefusalReason::UnknownPool(pool) => {
                 Self::field("pools", Some(format!("{pool:?}")), "pools that exist")
             }
-            RefusedBy::RequestIdReused { request_id } => Self::new(
+            RefusalReason::RequestIdReused { request_id } => Self::new(
                 ErrorKind::Unprocessable,
                 code,
                 "the request id was used for something else",
                 format!("request id {request_id:?} was used with another body"),
             )
             .remedy("send the first body again to get the first answer, or use a new id"),
-            RefusedBy::Malformed(why) => Self::invalid(why.clone()),
+            RefusalReason::Malformed(why) => Self::invalid(why.clone()),
         }
     }
 }

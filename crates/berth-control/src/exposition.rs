@@ -175,7 +175,7 @@ fn ledger(control: &ControlPlane, lines: &mut Lines) {
     lines.head("ledger_retries", "counter", "Transactions begun again, by cause");
     let retries = &stats.retries;
     for (cause, count) in [
-        ("serialization", retries.again),
+        ("serialization", retries.conflicts),
         ("duplicate", retries.duplicates),
         ("guard", retries.guards),
         ("connection", retries.lost),

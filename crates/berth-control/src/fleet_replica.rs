@@ -8,7 +8,8 @@ use std::collections::hash_map::Entry;
 use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
-    Allocated, Claim, ClaimKey, EventBody, LedgerError, Role, Seen, SnapshotItem, Spec, Text,
+    Allocation, Claim, ClaimKey, EventBody, LedgerError, NodeVersion, Role, SnapshotItem, Spec,
+    Text,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -18,7 +19,7 @@ use crate::slots::Seats;
 #[derive(Clone, Debug, Default)]
 struct NodeMark {
     /// As the log tells it.
-    seen: Seen,
+    seen: NodeVersion,
     /// How often our own plans in flight will raise its rules.
     expected: i64,
 }
@@ -93,9 +94,9 @@ impl FleetReplica {
 
     /// What a plan on this node rests on.
     #[must_use]
-    pub fn seen(&self, node: &NodeId) -> Seen {
-        let Some(mark) = self.nodes.get(node) else { return Seen::default() };
-        Seen { rules_gen: mark.seen.rules_gen + mark.expected, ..mark.seen.clone() }
+    pub fn seen(&self, node: &NodeId) -> NodeVersion {
+        let Some(mark) = self.nodes.get(node) else { return NodeVersion::default() };
+        NodeVersion { rules_gen: mark.seen.rules_gen + mark.expected, ..mark.seen.clone() }
     }
 
     /// The other nodes that an instance's hard rules about racks and zones are about, if it goes
@@ -146,9 +147,9 @@ impl FleetReplica {
     fn load_claim(&mut self, claim: &Claim) -> Result<(), LedgerError> {
         let id = engine_id(claim.key);
         self.fences.insert(id, claim.fence);
-        if let Some(slot) = claim.ties.as_deref().and_then(|ties| ties.slot.as_ref()) {
+        if let Some(slot) = claim.holdings.as_deref().and_then(|ties| ties.slot.as_ref()) {
             let key = (slot.owner.clone(), slot.workload.clone());
-            self.seats.take(id, key, slot.seat());
+            self.seats.take(id, key, slot.in_workload());
         }
         let name = claim.name.as_deref();
         self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))
@@ -262,7 +263,7 @@ impl FleetReplica {
         Ok(())
     }
 
-    fn allocated(&mut self, allocated: &Allocated) -> Result<(), LedgerError> {
+    fn allocated(&mut self, allocated: &Allocation) -> Result<(), LedgerError> {
         let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
         let id = engine_id(key);
         if self.fences.get(&id).is_some_and(|known| *known >= allocated.fence) {
@@ -306,8 +307,8 @@ impl FleetReplica {
     }
 
     /// The seat of a claim that was granted is taken.
-    fn sit(&mut self, id: InstanceId, allocated: &Allocated) {
-        let Some(seat) = allocated.seat else { return };
+    fn sit(&mut self, id: InstanceId, allocated: &Allocation) {
+        let Some(seat) = allocated.slot else { return };
         let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
         let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
         let Some(request) = request.cloned().or_else(parsed) else { return };
@@ -439,7 +440,7 @@ impl FleetReplica {
     ///
     /// # Errors
     /// When what is stored cannot be read.
-    pub fn foresee(&mut self, plan: &Allocated) -> Result<Option<InstanceId>, LedgerError> {
+    pub fn foresee(&mut self, plan: &Allocation) -> Result<Option<InstanceId>, LedgerError> {
         let id = engine_id(ClaimKey { instance: plan.instance_id, role: plan.role });
         let is_new = self.engine.fleet().node_of(id).is_none();
         let Some(spec) = plan.spec.as_ref().filter(|_| is_new) else { return Ok(None) };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use berth_api::CapacityRule;
 use berth_engine::workload::{on_demand_slots, slot_class};
 use berth_engine::{CapacityType, InstanceId};
-use berth_ledger::{Seat, Text, Workload};
+use berth_ledger::{Slot, Text, Workload};
 use rustc_hash::FxHashMap;
 
 use crate::workload::{Definition, WorkloadKey};
@@ -26,8 +26,8 @@ struct Rule {
 pub struct Seats {
     rules: FxHashMap<WorkloadKey, Rule>,
     /// How many sit in each seat: more than one while it is handed over.
-    taken: FxHashMap<WorkloadKey, BTreeMap<Seat, u32>>,
-    of: FxHashMap<InstanceId, (WorkloadKey, Seat)>,
+    taken: FxHashMap<WorkloadKey, BTreeMap<Slot, u32>>,
+    of: FxHashMap<InstanceId, (WorkloadKey, Slot)>,
 }
 
 impl Seats {
@@ -46,7 +46,7 @@ impl Seats {
     }
 
     /// An instance sits in a seat.
-    pub fn take(&mut self, id: InstanceId, key: WorkloadKey, seat: Seat) {
+    pub fn take(&mut self, id: InstanceId, key: WorkloadKey, seat: Slot) {
         self.free(id);
         *self.taken.entry(key.clone()).or_default().entry(seat).or_default() += 1;
         self.of.insert(id, (key, seat));
@@ -81,13 +81,13 @@ impl Seats {
         &self,
         key: &WorkloadKey,
         pinned: Option<CapacityType>,
-        denied: &[Seat],
-    ) -> Option<(Seat, Option<CapacityType>)> {
+        denied: &[Slot],
+    ) -> Option<(Slot, Option<CapacityType>)> {
         let rule = self.rules.get(key)?;
         let revision = rule.revision;
         let taken = self.taken.get(key);
         let is_free = |slot: i64| {
-            let seat = Seat { revision, slot };
+            let seat = Slot { revision, slot };
             !denied.contains(&seat) && taken.is_none_or(|taken| !taken.contains_key(&seat))
         };
         let lowest = |from: i64| (from..).find(|slot| is_free(*slot)).unwrap_or(from);
@@ -99,7 +99,7 @@ impl Seats {
         };
         let narrow = u32::try_from(slot).unwrap_or(u32::MAX);
         let class = rule.capacity.and_then(|it| slot_class(&it, rule.replicas, narrow));
-        Some((Seat { revision, slot }, class))
+        Some((Slot { revision, slot }, class))
     }
 }
 
@@ -124,8 +124,8 @@ mod tests {
         (Text::from("acme"), Text::from("web"))
     }
 
-    fn seat(slot: i64) -> Seat {
-        Seat { revision: 3, slot }
+    fn seat(slot: i64) -> Slot {
+        Slot { revision: 3, slot }
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! What must hold after any fault: nothing acknowledged is lost, no plan is half placed, counters
-//! are the sums of claims, the log is dense and tells exactly what is there, receipts are whole.
+//! are the sums of claims, the log is dense and matches the tables, receipts are complete.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context;
 use berth_engine::InstanceId;
-use berth_ledger::{Allocated, EventBody, Ledger, Options, Role};
+use berth_ledger::{Allocation, EventBody, Ledger, Options, Role};
 
-use crate::book::{Book, Known};
-use crate::deed::Reply;
+use crate::fixture::Fixture;
 use crate::fleet::{in_group, set_up, takes_value};
-use crate::stage::Stage;
+use crate::history::{ExpectedClaim, History};
+use crate::operation::Reply;
 
 /// Events read at once.
 const PAGE: usize = 5000;
@@ -26,62 +26,62 @@ struct Row {
     fence: i64,
 }
 
-/// Compares tables, log and receipts with the book and with each other. Returns what is wrong.
+/// Compares tables, log and receipts with the history and with each other. Returns the violations.
 ///
 /// # Errors
 /// When the database cannot be read.
-pub fn check(stage: &Stage, book: &mut Book) -> anyhow::Result<Vec<String>> {
-    let claims = claims(stage)?;
-    let mut complaints = Vec::new();
-    let known = claims.iter().map(|(id, row)| (*id, row.known())).collect();
-    complaints.extend(book.compare(&known));
-    nodes(stage, &claims, &mut complaints)?;
-    tenants(stage, &claims, &mut complaints)?;
-    group(stage, &claims, &mut complaints)?;
-    values(stage, &claims, &mut complaints)?;
-    let ledger = Ledger::open(stage.backend(), Options::default())?;
-    feed(&ledger, &claims, &mut complaints)?;
-    numbers(stage, &mut complaints)?;
+pub fn check(fixture: &Fixture, history: &mut History) -> anyhow::Result<Vec<String>> {
+    let claims = claims(fixture)?;
+    let mut violations = Vec::new();
+    let expected_claim = claims.iter().map(|(id, row)| (*id, row.expected_claim())).collect();
+    violations.extend(history.compare(&expected_claim));
+    nodes(fixture, &claims, &mut violations)?;
+    tenants(fixture, &claims, &mut violations)?;
+    group(fixture, &claims, &mut violations)?;
+    values(fixture, &claims, &mut violations)?;
+    let ledger = Ledger::open(fixture.backend(), Options::default())?;
+    feed(&ledger, &claims, &mut violations)?;
+    numbers(fixture, &mut violations)?;
     let verification = ledger.verify()?;
-    complaints.extend(verification.faults.iter().map(|fault| format!("receipts: {fault}")));
-    if verification.decisions != book.plans {
-        let (kept, granted) = (verification.decisions, book.plans);
-        complaints.push(format!("receipts: {kept} decisions for {granted} granted plans"));
+    violations.extend(verification.faults.iter().map(|fault| format!("receipts: {fault}")));
+    if verification.decisions != history.plans {
+        let (kept, granted) = (verification.decisions, history.plans);
+        violations.push(format!("receipts: {kept} decisions for {granted} granted plans"));
     }
     let drifts = ledger.reconcile()?;
-    complaints.extend(drifts.iter().map(|drift| format!("reconciled: {drift:?}")));
-    Ok(complaints)
+    violations.extend(drifts.iter().map(|drift| format!("reconciled: {drift:?}")));
+    Ok(violations)
 }
 
 /// The same, and then sends again what was never answered: it must be granted, once.
 ///
 /// # Errors
 /// When the database cannot be read.
-pub fn finish(stage: &Stage, book: &mut Book) -> anyhow::Result<Vec<String>> {
-    let open = book.open();
-    let mut complaints = check(stage, book)?;
+pub fn finish(fixture: &Fixture, history: &mut History) -> anyhow::Result<Vec<String>> {
+    let open = history.open();
+    let mut violations = check(fixture, history)?;
     if !open.is_empty() {
-        let ledger = Ledger::open(stage.backend(), Options::default())?;
+        let ledger = Ledger::open(fixture.backend(), Options::default())?;
         let nodes = set_up(&ledger)?;
-        for deed in &open {
-            match deed.perform(&ledger, &nodes) {
-                Reply::Done(_) => book.apply(deed),
-                Reply::Refused(why) => complaints.push(format!("sent again and refused: {why}")),
-                Reply::Failed { why, .. } => complaints.push(format!("sent again: {why}")),
+        for operation in &open {
+            match operation.perform(&ledger, &nodes) {
+                Reply::Done(_) => history.apply(operation),
+                Reply::Refused(why) => violations.push(format!("sent again and refused: {why}")),
+                Reply::Failed { why, .. } => violations.push(format!("sent again: {why}")),
             }
         }
         drop(ledger);
-        let again = check(stage, book)?;
-        complaints.extend(again.iter().map(|text| format!("after sending again: {text}")));
+        let again = check(fixture, history)?;
+        violations.extend(again.iter().map(|text| format!("after sending again: {text}")));
     }
-    complaints.extend(book.refused.iter().take(3).map(|why| format!("refused: {why}")));
-    Ok(complaints)
+    violations.extend(history.refused.iter().take(3).map(|why| format!("refused: {why}")));
+    Ok(violations)
 }
 
 impl Row {
-    fn known(&self) -> Known {
+    fn expected_claim(&self) -> ExpectedClaim {
         let [cpu_milli, memory_mib, ..] = self.amounts;
-        Known { node: self.node.clone(), cpu_milli, memory_mib, state: self.state }
+        ExpectedClaim { node: self.node.clone(), cpu_milli, memory_mib, state: self.state }
     }
 }
 
@@ -97,14 +97,14 @@ fn instance(hex: &str) -> anyhow::Result<InstanceId> {
     Ok(InstanceId::from_u128(u128::from_str_radix(hex, 16)?))
 }
 
-fn claims(stage: &Stage) -> anyhow::Result<BTreeMap<InstanceId, Row>> {
+fn claims(fixture: &Fixture) -> anyhow::Result<BTreeMap<InstanceId, Row>> {
     let sql = format!(
         "SELECT {}, node, owner, state, cpu, memory, disk, bandwidth, capped, fence FROM claim \
          WHERE role = 0",
-        stage.hex("instance")
+        fixture.hex("instance")
     );
     let mut claims = BTreeMap::new();
-    for cells in stage.rows(&sql)? {
+    for cells in fixture.rows(&sql)? {
         let numbers = integers(&cells[3..])?;
         let row = Row {
             node: cells[1].clone(),
@@ -124,7 +124,7 @@ fn compare(
     what: &str,
     mut counters: BTreeMap<String, Vec<i64>>,
     mut sums: BTreeMap<String, Vec<i64>>,
-    complaints: &mut Vec<String>,
+    violations: &mut Vec<String>,
 ) {
     let some = |numbers: &Vec<i64>| numbers.iter().any(|number| *number != 0);
     counters.retain(|_, numbers| some(numbers));
@@ -136,11 +136,11 @@ fn compare(
     let wrong = wrong.or_else(|| sums.iter().find(|(name, _)| !counters.contains_key(*name)));
     let name = wrong.map(|(name, _)| name.clone()).unwrap_or_default();
     let (counted, summed) = (counters.get(&name), sums.get(&name));
-    complaints.push(format!("{what} {name}: counters {counted:?}, claims {summed:?}"));
+    violations.push(format!("{what} {name}: counters {counted:?}, claims {summed:?}"));
 }
 
-fn counters(stage: &Stage, sql: &str) -> anyhow::Result<BTreeMap<String, Vec<i64>>> {
-    let rows = stage.rows(sql)?.into_iter();
+fn counters(fixture: &Fixture, sql: &str) -> anyhow::Result<BTreeMap<String, Vec<i64>>> {
+    let rows = fixture.rows(sql)?.into_iter();
     rows.map(|cells| Ok((cells[0].clone(), integers(&cells[1..])?))).collect()
 }
 
@@ -160,7 +160,7 @@ fn sums<'a>(
 
 type Claims = BTreeMap<InstanceId, Row>;
 
-fn nodes(stage: &Stage, claims: &Claims, complaints: &mut Vec<String>) -> anyhow::Result<()> {
+fn nodes(fixture: &Fixture, claims: &Claims, violations: &mut Vec<String>) -> anyhow::Result<()> {
     let sql = "SELECT node, used_cpu, used_memory, used_disk, used_bandwidth, used_instances, \
          used_capped FROM node_room";
     let numbers = |row: &Row| {
@@ -169,79 +169,80 @@ fn nodes(stage: &Stage, claims: &Claims, complaints: &mut Vec<String>) -> anyhow
         numbers
     };
     let summed = sums(claims, |row| row.node.clone(), numbers);
-    compare("node", counters(stage, sql)?, summed, complaints);
+    compare("node", counters(fixture, sql)?, summed, violations);
     Ok(())
 }
 
-fn tenants(stage: &Stage, claims: &Claims, complaints: &mut Vec<String>) -> anyhow::Result<()> {
+fn tenants(fixture: &Fixture, claims: &Claims, violations: &mut Vec<String>) -> anyhow::Result<()> {
     let sql = "SELECT owner, used_cpu, used_memory, used_disk, used_instances FROM tenant";
     let numbers = |row: &Row| {
         let [cpu, memory, disk, _] = row.amounts;
         vec![cpu, memory, disk, 1]
     };
     let summed = sums(claims, |row| row.owner.clone(), numbers);
-    compare("tenant", counters(stage, sql)?, summed, complaints);
+    compare("tenant", counters(fixture, sql)?, summed, violations);
     Ok(())
 }
 
-fn group(stage: &Stage, claims: &Claims, complaints: &mut Vec<String>) -> anyhow::Result<()> {
+fn group(fixture: &Fixture, claims: &Claims, violations: &mut Vec<String>) -> anyhow::Result<()> {
     let mut members: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for (_, row) in claims.iter().filter(|(id, _)| in_group(**id)) {
         members.entry(row.node.clone()).or_insert_with(|| vec![0])[0] += 1;
     }
     let total = members.values().map(|count| count[0]).sum::<i64>();
-    let counted = counters(stage, "SELECT domain, members FROM team_domain")?;
-    compare("group in", counted, members, complaints);
-    let listed = stage.rows("SELECT count(*) FROM team_member")?;
+    let counted = counters(fixture, "SELECT domain, members FROM placement_group_domain")?;
+    compare("group in", counted, members, violations);
+    let listed = fixture.rows("SELECT count(*) FROM placement_group_member")?;
     if listed != [[total.to_string()]] {
-        complaints.push(format!("group: {listed:?} members listed, {total} claims"));
+        violations.push(format!("group: {listed:?} members listed, {total} claims"));
     }
     Ok(())
 }
 
-fn values(stage: &Stage, claims: &Claims, complaints: &mut Vec<String>) -> anyhow::Result<()> {
+fn values(fixture: &Fixture, claims: &Claims, violations: &mut Vec<String>) -> anyhow::Result<()> {
     let sql = format!(
         "SELECT {}, count(*) FROM pool_value WHERE instance IS NOT NULL GROUP BY instance",
-        stage.hex("instance")
+        fixture.hex("instance")
     );
-    let held = counters(stage, &sql)?;
+    let held = counters(fixture, &sql)?;
     let taking = claims.keys().filter(|id| takes_value(**id));
     let expected = taking.map(|id| (format!("{:032x}", id.0.as_u128()), vec![1])).collect();
-    compare("values of", held, expected, complaints);
+    compare("values of", held, expected, violations);
     Ok(())
 }
 
 /// Segments as stored: each begins where the one before it ended.
-fn numbers(stage: &Stage, complaints: &mut Vec<String>) -> anyhow::Result<()> {
-    let segments = stage.rows("SELECT first, count FROM event_segment ORDER BY first")?;
+fn numbers(fixture: &Fixture, violations: &mut Vec<String>) -> anyhow::Result<()> {
+    let segments = fixture.rows("SELECT first, count FROM event_segment ORDER BY first")?;
     let mut next = 1;
     for cells in &segments {
         let numbers = integers(cells)?;
         if numbers[0] != next {
-            complaints.push(format!("log: a segment begins at {}, not at {next}", numbers[0]));
+            violations.push(format!("log: a segment begins at {}, not at {next}", numbers[0]));
         }
         next = numbers[0] + numbers[1];
     }
-    let told = stage.rows("SELECT next_event FROM ledger")?;
-    if told != [[next.to_string()]] {
-        complaints
-            .push(format!("log: the next event is {told:?}, the last segment ends at {next}"));
+    let from_events = fixture.rows("SELECT next_event FROM ledger")?;
+    if from_events != [[next.to_string()]] {
+        violations.push(format!(
+            "log: the next event is {from_events:?}, the last segment ends at {next}"
+        ));
     }
     Ok(())
 }
 
-/// What the log has told of a claim.
+/// A claim according to the log.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct EventClaim {
     node: String,
     state: i64,
     amounts: [i64; 4],
     fence: i64,
 }
 
-/// Reads the whole log; what it tells must be exactly what is there.
-fn feed(ledger: &Ledger, claims: &Claims, complaints: &mut Vec<String>) -> anyhow::Result<()> {
-    let mut told = BTreeMap::new();
+/// Reads the whole log, which must give exactly the stored claims.
+fn feed(ledger: &Ledger, claims: &Claims, violations: &mut Vec<String>) -> anyhow::Result<()> {
+    let mut from_events = BTreeMap::new();
     let mut cursor = 0;
     loop {
         let page = ledger.events_after(cursor, PAGE)?;
@@ -250,55 +251,60 @@ fn feed(ledger: &Ledger, claims: &Claims, complaints: &mut Vec<String>) -> anyho
         }
         for event in page.events {
             if event.seq != cursor + 1 {
-                complaints.push(format!("feed: event {} after {cursor}", event.seq));
+                violations.push(format!("feed: event {} after {cursor}", event.seq));
             }
             cursor = event.seq;
-            if let Err(why) = fold(&mut told, &event.body) {
-                complaints.push(format!("feed: event {cursor}: {why}"));
+            if let Err(why) = apply_event(&mut from_events, &event.body) {
+                violations.push(format!("feed: event {cursor}: {why}"));
             }
         }
     }
-    let there: BTreeMap<InstanceId, Told> = claims
+    let there: BTreeMap<InstanceId, EventClaim> = claims
         .iter()
         .map(|(id, row)| {
             let (node, amounts) = (row.node.clone(), row.amounts);
-            (*id, Told { node, state: row.state, amounts, fence: row.fence })
+            (*id, EventClaim { node, state: row.state, amounts, fence: row.fence })
         })
         .collect();
-    if told != there {
-        let differs = |id: &&InstanceId| told.get(*id) != there.get(*id);
-        let id = told.keys().chain(there.keys()).find(differs);
-        let both = id.map(|id| (told.get(id), there.get(id)));
-        complaints.push(format!("feed: {id:?} was told and is {both:?}"));
+    if from_events != there {
+        let differs = |id: &&InstanceId| from_events.get(*id) != there.get(*id);
+        let id = from_events.keys().chain(there.keys()).find(differs);
+        let both = id.map(|id| (from_events.get(id), there.get(id)));
+        violations.push(format!("feed: {id:?} differs between log and table: {both:?}"));
     }
     Ok(())
 }
 
-fn fold(told: &mut BTreeMap<InstanceId, Told>, body: &EventBody) -> Result<(), String> {
+fn apply_event(
+    from_events: &mut BTreeMap<InstanceId, EventClaim>,
+    body: &EventBody,
+) -> Result<(), String> {
     match body {
         EventBody::Allocated(allocated) => {
-            let before = told.insert(allocated.instance_id, of_allocated(allocated));
+            let before = from_events.insert(allocated.instance_id, of_allocated(allocated));
             if before.is_some() || allocated.role != Role::Primary {
                 return Err(format!("allocated twice: {allocated:?}"));
             }
         }
         EventBody::Released { instance_id, .. } => {
-            told.remove(instance_id).ok_or_else(|| format!("{instance_id} released, not there"))?;
+            from_events
+                .remove(instance_id)
+                .ok_or_else(|| format!("{instance_id} released, not there"))?;
         }
         EventBody::Resized { instance_id, resources, .. } => {
-            let claim = told.get_mut(instance_id).ok_or("resized, not there")?;
+            let claim = from_events.get_mut(instance_id).ok_or("resized, not there")?;
             claim.amounts = resources.named().map(|(_, amount, _)| i64::from(amount));
         }
         EventBody::State { instance_id, state, .. } => {
-            told.get_mut(instance_id).ok_or("stepped, not there")?.state = state.number();
+            from_events.get_mut(instance_id).ok_or("stepped, not there")?.state = state.number();
         }
         _ => {}
     }
     Ok(())
 }
 
-fn of_allocated(allocated: &Allocated) -> Told {
-    Told {
+fn of_allocated(allocated: &Allocation) -> EventClaim {
+    EventClaim {
         node: allocated.node_id.to_string(),
         state: allocated.state.number(),
         amounts: allocated.resources.named().map(|(_, amount, _)| i64::from(amount)),

@@ -1,4 +1,4 @@
-//! A small disk that can be filled up. It needs the right to mount; who has not is told so.
+//! A small disk that can be filled up. It needs the right to mount, and reports when it is missing.
 
 use std::fmt;
 use std::fs::File;
@@ -56,7 +56,7 @@ impl SmallDisk {
     /// MiB that are free.
     ///
     /// # Errors
-    /// When `df` cannot tell.
+    /// When `df` fails.
     pub fn free_mib(&self) -> anyhow::Result<u64> {
         let mut command = Command::new("df");
         let output = command.args(["--output=avail", "-B1M"]).arg(self.path()).output()?;
@@ -91,7 +91,7 @@ impl Ballast {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open there keeps it until they are gone.
+        // Lazily: processes that still have a file open there keep it until they end.
         let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
     }
 }

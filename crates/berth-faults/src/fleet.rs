@@ -8,10 +8,10 @@ use berth_engine::{
     Amounts, Group, GroupKind, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
 };
 use berth_ledger::{
-    Ledger, LedgerError, Op, Outcome, PlannedClaim, Pool, Quota, Seen, SnapshotItem, Text,
+    Ledger, LedgerError, NodeVersion, Op, Outcome, PlannedClaim, Pool, Quota, SnapshotItem, Text,
 };
 
-/// Nodes of the fleet. Few, so that writers meet on their rows.
+/// Nodes of the fleet. Few, so that writers contend for their rows.
 pub const NODES: usize = 40;
 
 /// Tenants, each with a quota, so that their use is counted.
@@ -59,7 +59,7 @@ pub(crate) fn request(instance: InstanceId, cpu_milli: u32, memory_mib: u32) -> 
 /// What a planner knows of the nodes.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    seen: Vec<Seen>,
+    versions: Vec<NodeVersion>,
     policy: Policy,
 }
 
@@ -68,8 +68,8 @@ impl Nodes {
     pub(crate) fn plan(&self, request: InstanceRequest, node: usize) -> PlannedClaim {
         let id = request.id;
         let name = NodeId::new(&node_name(node));
-        let seen = self.seen.get(node).cloned().unwrap_or_default();
-        let mut claim = PlannedClaim::new(Arc::new(request), &self.policy, name, seen);
+        let versions = self.versions.get(node).cloned().unwrap_or_default();
+        let mut claim = PlannedClaim::new(Arc::new(request), &self.policy, name, versions);
         if takes_value(id) {
             claim.pools = vec![Text::from(POOL)];
         }
@@ -118,16 +118,16 @@ pub fn set_up(ledger: &Ledger) -> anyhow::Result<Nodes> {
             Outcome::Stale { current } => bail!("the fleet was changed meanwhile: {current:?}"),
         }
     }
-    let mut seen = vec![Seen::default(); NODES];
+    let mut versions = vec![NodeVersion::default(); NODES];
     let mut take = |item: SnapshotItem| -> Result<(), LedgerError> {
-        if let SnapshotItem::Node(facts, known) = item {
+        if let SnapshotItem::Node(facts, expected_claim) = item {
             let place = facts.id.as_str().strip_prefix("node-").and_then(|text| text.parse().ok());
-            if let Some(slot) = place.and_then(|place: usize| seen.get_mut(place)) {
-                *slot = known;
+            if let Some(slot) = place.and_then(|place: usize| versions.get_mut(place)) {
+                *slot = expected_claim;
             }
         }
         Ok(())
     };
     ledger.snapshot(&mut take)?;
-    Ok(Nodes { seen, policy: Policy::builtin("balanced").context("the built-in policy")? })
+    Ok(Nodes { versions, policy: Policy::builtin("balanced").context("the built-in policy")? })
 }

@@ -1,30 +1,30 @@
 //! Faults at bad moments, and what must hold after them.
 //!
-//! A load writes to a ledger and tells of every request before it is sent and of every answer when
-//! it has come. Something is killed, filled up or cut off meanwhile. Then [`check`] compares what
-//! was acknowledged with what the tables say, in SQL of its own: it must share no code with the
-//! ledger that it judges.
+//! A load writes to a ledger and reports every request before it is sent and every answer when
+//! it arrives. Something is killed, filled up or cut off meanwhile. Then [`check`] compares what
+//! was acknowledged with the tables, in its own SQL: it must share no code with the
+//! ledger that it checks.
 
-mod book;
 mod check;
-mod deed;
 mod disk;
+mod fixture;
 mod fleet;
+mod history;
 mod load;
+mod operation;
 mod process;
 mod proxy;
 mod size;
-mod stage;
 mod wait;
 
-pub use book::{Book, Known};
 pub use check::{check, finish};
-pub use deed::{Deed, Message, Reply, Wanted};
 pub use disk::{Ballast, NoDisk, SmallDisk};
+pub use fixture::Fixture;
 pub use fleet::{NODES, Nodes, set_up};
+pub use history::{ExpectedClaim, History};
 pub use load::Load;
+pub use operation::{ClaimSpec, Message, Operation, Reply};
 pub use process::Worker;
 pub use proxy::Proxy;
 pub use size::{FirstDecision, Size, decide_first, fill};
-pub use stage::Stage;
 pub use wait::{Stopwatch, setting, wait_until};

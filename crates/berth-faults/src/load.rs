@@ -9,8 +9,8 @@ use berth_engine::InstanceId;
 use berth_ledger::Ledger;
 use fastrand::Rng;
 
-use crate::deed::{Deed, Message, Reply, Wanted};
 use crate::fleet::{NODES, Nodes};
+use crate::operation::{ClaimSpec, Message, Operation, Reply};
 
 /// Between an error and the next try.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -35,8 +35,8 @@ pub struct Load {
 }
 
 /// A claim that a client has.
-struct Held {
-    wanted: Wanted,
+struct LoadClaim {
+    spec: ClaimSpec,
     fence: i64,
 }
 
@@ -44,14 +44,14 @@ struct Client<'a> {
     load: &'a Load,
     thread: u32,
     random: Rng,
-    held: Vec<Held>,
+    held: Vec<LoadClaim>,
     requests: u64,
     instances: u64,
 }
 
 impl Load {
-    /// Works until told to stop. A request that fails is sent again, as it was.
-    pub fn run(&self, stop: &AtomicBool, tell: &(dyn Fn(Message) + Sync)) {
+    /// Runs until stopped. A request that fails is sent again, as it was.
+    pub fn run(&self, stop: &AtomicBool, send: &(dyn Fn(Message) + Sync)) {
         thread::scope(|scope| {
             for thread in 0..self.threads {
                 scope.spawn(move || {
@@ -61,7 +61,7 @@ impl Load {
                     let mut client =
                         Client { load: self, thread, random, held, requests: 0, instances: 0 };
                     while !stop.load(Ordering::Relaxed) {
-                        client.step(stop, tell);
+                        client.step(stop, send);
                     }
                 });
             }
@@ -70,24 +70,24 @@ impl Load {
 }
 
 impl Client<'_> {
-    fn step(&mut self, stop: &AtomicBool, tell: &(dyn Fn(Message) + Sync)) {
+    fn step(&mut self, stop: &AtomicBool, send: &(dyn Fn(Message) + Sync)) {
         let (thread, load) = (self.thread, self.load);
-        let deed = self.choose();
-        tell(Message::Begun { thread, deed: deed.clone() });
+        let operation = self.choose();
+        send(Message::Started { thread, operation: operation.clone() });
         if load.acknowledges_early {
-            tell(Message::Done { thread });
+            send(Message::Done { thread });
         }
         loop {
-            match deed.perform(&load.ledger, &load.nodes) {
+            match operation.perform(&load.ledger, &load.nodes) {
                 Reply::Done(fences) => {
                     if !load.acknowledges_early {
-                        tell(Message::Done { thread });
+                        send(Message::Done { thread });
                     }
-                    return self.note(&deed, &fences);
+                    return self.record(&operation, &fences);
                 }
                 // The claims that it names stay out of use.
-                Reply::Refused(why) => return tell(Message::Refused { thread, why }),
-                Reply::Failed { kind, why } => tell(Message::Failed { thread, kind, why }),
+                Reply::Refused(why) => return send(Message::Refused { thread, why }),
+                Reply::Failed { kind, why } => send(Message::Failed { thread, kind, why }),
             }
             if stop.load(Ordering::Relaxed) {
                 return;
@@ -101,38 +101,38 @@ impl Client<'_> {
         format!("r{}-{}-{}", self.load.round, self.thread, self.requests)
     }
 
-    fn choose(&mut self) -> Deed {
+    fn choose(&mut self) -> Operation {
         let commits = self.held.len() < 2 || self.random.usize(..KEPT * 2) > self.held.len();
         if commits {
-            let claims = (0..self.random.usize(1..=5)).map(|_| self.wanted()).collect();
-            return Deed::Commit { request: self.request(), claims };
+            let claims = (0..self.random.usize(1..=5)).map(|_| self.spec()).collect();
+            return Operation::Commit { request: self.request(), claims };
         }
         let request = self.request();
         let place = self.random.usize(..self.held.len());
         let (node, size) = (self.random.usize(..NODES), self.random.u32(1..=8));
         let held = &self.held[place];
-        let (mut to, fence, instance) = (held.wanted.clone(), held.fence, held.wanted.instance);
+        let (mut to, fence, instance) = (held.spec.clone(), held.fence, held.spec.instance);
         match self.random.u32(..10) {
-            0..=3 => Deed::Release { request, instance, fence },
+            0..=3 => Operation::Release { request, instance, fence },
             4 | 5 if node != to.node => {
                 to.node = node;
-                Deed::Move { request, fence, to }
+                Operation::Move { request, fence, to }
             }
             6 | 7 => {
                 (to.cpu_milli, to.memory_mib) = (size * 100, size * 128);
-                Deed::Resize { request, fence, to }
+                Operation::Resize { request, fence, to }
             }
-            _ => Deed::Bind { instance, fence },
+            _ => Operation::Bind { instance, fence },
         }
     }
 
-    fn wanted(&mut self) -> Wanted {
+    fn spec(&mut self) -> ClaimSpec {
         self.instances += 1;
         let number = (u128::from(self.load.round) << 96)
             | (u128::from(self.thread) << 64)
             | u128::from(self.instances);
         let size = self.random.u32(1..=8);
-        Wanted {
+        ClaimSpec {
             instance: InstanceId::from_u128(number),
             node: self.random.usize(..NODES),
             cpu_milli: size * 100,
@@ -140,25 +140,25 @@ impl Client<'_> {
         }
     }
 
-    fn note(&mut self, deed: &Deed, fences: &[i64]) {
-        match deed {
-            Deed::Commit { claims, .. } => {
-                for (wanted, fence) in claims.iter().zip(fences) {
-                    self.held.push(Held { wanted: wanted.clone(), fence: *fence });
+    fn record(&mut self, operation: &Operation, fences: &[i64]) {
+        match operation {
+            Operation::Commit { claims, .. } => {
+                for (spec, fence) in claims.iter().zip(fences) {
+                    self.held.push(LoadClaim { spec: spec.clone(), fence: *fence });
                 }
             }
-            Deed::Release { instance, .. } => {
-                self.held.retain(|held| held.wanted.instance != *instance);
+            Operation::Release { instance, .. } => {
+                self.held.retain(|held| held.spec.instance != *instance);
             }
-            Deed::Move { to, .. } | Deed::Resize { to, .. } => {
+            Operation::Move { to, .. } | Operation::Resize { to, .. } => {
                 let instance = to.instance;
-                let held = self.held.iter_mut().find(|held| held.wanted.instance == instance);
+                let held = self.held.iter_mut().find(|held| held.spec.instance == instance);
                 if let Some((held, fence)) = held.zip(fences.first()) {
-                    held.wanted = to.clone();
+                    held.spec = to.clone();
                     held.fence = *fence;
                 }
             }
-            Deed::Bind { .. } => {}
+            Operation::Bind { .. } => {}
         }
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::book::Book;
-use crate::deed::Message;
+use crate::history::History;
+use crate::operation::Message;
 
-/// How long a worker may take until it has something to tell.
+/// How long a worker may take until it prints a line.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// A running worker. Killed when dropped.
@@ -37,7 +37,7 @@ impl Worker {
             loop {
                 let mut line = String::new();
                 match output.read_line(&mut line) {
-                    // A line without its end was cut off: nobody can have relied on it.
+                    // A line without its end was cut off: no one can have relied on it.
                     Ok(1..) if line.ends_with('\n') => drop(sender.send(line)),
                     _ => return,
                 }
@@ -49,11 +49,11 @@ impl Worker {
     /// The next line.
     ///
     /// # Errors
-    /// When the worker ended, or says nothing for a minute.
+    /// When the worker ended, or prints nothing for a minute.
     pub fn line(&mut self) -> anyhow::Result<String> {
         match self.lines.recv_timeout(SILENCE) {
             Ok(line) => Ok(line.trim_end().to_owned()),
-            Err(_) => bail!("the worker says nothing; it ended: {:?}", self.child.try_wait()),
+            Err(_) => bail!("no output from the worker; exit status: {:?}", self.child.try_wait()),
         }
     }
 
@@ -62,15 +62,15 @@ impl Worker {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Takes down what the worker tells until its first answer is there.
+    /// Records what the worker reports until its first answer is there.
     ///
     /// # Errors
     /// When it ended before.
-    pub fn wait_for_answer(&mut self, round: u32, book: &mut Book) -> anyhow::Result<()> {
-        let before = book.done;
-        while book.done == before {
+    pub fn wait_for_answer(&mut self, round: u32, history: &mut History) -> anyhow::Result<()> {
+        let before = history.done;
+        while history.done == before {
             let line = self.line()?;
-            book.note(round, serde_json::from_str(&line)?);
+            history.record(round, serde_json::from_str(&line)?);
         }
         Ok(())
     }
@@ -88,14 +88,14 @@ impl Worker {
         Ok(self.lines.iter().collect())
     }
 
-    /// Kills it and takes down what it had told until then.
+    /// Kills it and records what it had reported until then.
     ///
     /// # Errors
-    /// As [`Worker::kill`], or when what it told cannot be read.
-    pub fn kill_and_note(self, round: u32, book: &mut Book) -> anyhow::Result<()> {
+    /// As [`Worker::kill`], or when its output cannot be parsed.
+    pub fn kill_and_record(self, round: u32, history: &mut History) -> anyhow::Result<()> {
         for line in self.kill()? {
             let message: Message = serde_json::from_str(&line).with_context(|| line.clone())?;
-            book.note(round, message);
+            history.record(round, message);
         }
         Ok(())
     }

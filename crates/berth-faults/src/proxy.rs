@@ -54,12 +54,12 @@ impl Proxy {
         self.address
     }
 
-    /// From now on the server hears the clients and they do not hear it.
+    /// From now on requests reach the server and its answers are dropped.
     pub fn swallow_answers(&self) {
         self.state.deaf.store(true, Ordering::SeqCst);
     }
 
-    /// From the next commit on, of any connection, the same: the commit is done, and nobody is told.
+    /// From the next commit on, of any connection, the same: the commit happens, and its answer is dropped.
     pub fn swallow_next_commit(&self) {
         self.state.armed.store(true, Ordering::SeqCst);
     }
@@ -119,11 +119,11 @@ fn connect(state: &Arc<State>, client: TcpStream, server: SocketAddr) -> std::io
 }
 
 /// Passes bytes on until one side is gone, as far as they are wanted.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut wanted: impl FnMut(&[u8]) -> bool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, mut spec: impl FnMut(&[u8]) -> bool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let bytes = &buffer[..count];
-        if wanted(bytes) && to.write_all(bytes).is_err() {
+        if spec(bytes) && to.write_all(bytes).is_err() {
             break;
         }
     }

@@ -7,14 +7,14 @@ use anyhow::{Context, bail};
 use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, Fleet, InstanceId, InstanceRequest, NodeFacts, Policy};
 use berth_ledger::{
-    Answer, Backend, DEFAULT_LEASE_S, Job, Ledger, LedgerError, Op, Outcome, Plan, PlannedClaim,
-    Seen, Spec, Text, Verdict,
+    Answer, Backend, DEFAULT_LEASE_S, Job, Ledger, LedgerError, NodeVersion, Op, Outcome, Plan,
+    PlannedClaim, Spec, Text, Verdict,
 };
 use berth_sim::NOW;
 
 use crate::wait::Stopwatch;
 
-/// Claims in one plan, and plans that may be under way.
+/// Claims in one plan, and plans that may be in progress.
 const PLAN: u64 = 20;
 const UNDER_WAY: usize = 400;
 
@@ -114,8 +114,8 @@ pub fn fill(ledger: &Ledger, size: Size) -> anyhow::Result<()> {
             let mut request = shape.clone();
             request.id = InstanceId::from_u128((9 << 100) | u128::from(claim));
             let node = berth_sim::node_id(claim % size.nodes);
-            let seen = Seen { constraint_gen: 1, ..Seen::default() };
-            PlannedClaim::with_spec(Arc::new(request), spec.clone(), &policy, node, seen)
+            let versions = NodeVersion { constraint_gen: 1, ..NodeVersion::default() };
+            PlannedClaim::with_spec(Arc::new(request), spec.clone(), &policy, node, versions)
         });
         Ok(Op::Commit(Plan::new(&format!("fill-{number}"), &shape.owner, claims.collect())))
     });

@@ -5,13 +5,13 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use berth_faults::Stage;
+use berth_faults::Fixture;
 use berth_ledger::{Job, Ledger, Op, Options, Text};
 
 #[test]
 fn a_ledger_whose_last_handle_is_in_an_answer_closes() {
-    let stage = Stage::sqlite().unwrap();
-    let ledger = Ledger::open(stage.backend(), Options::default()).unwrap();
+    let fixture = Fixture::sqlite().unwrap();
+    let ledger = Ledger::open(fixture.backend(), Options::default()).unwrap();
     let (sender, receiver) = mpsc::channel();
     let (last, handle) = (ledger.clone(), mpsc::channel::<()>());
     let (dropped, wait) = handle;

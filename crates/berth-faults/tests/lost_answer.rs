@@ -1,5 +1,5 @@
 //! The worst moment to lose a connection: the commit is done and its answer is lost. Then the
-//! database stays away for longer than the writer waits, and nobody asks until it is back.
+//! database stays away for longer than the writer waits, and no one asks until it is back.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Timestamp};
-use berth_faults::{Book, Deed, Message, Proxy, Reply, Stage, Wanted, finish, set_up, wait_until};
+use berth_faults::{
+    ClaimSpec, Fixture, History, Message, Operation, Proxy, Reply, finish, set_up, wait_until,
+};
 use berth_ledger::{Backend, ClaimKey, Ledger, Options, Text};
 use berth_pgtemp::Options as ServerOptions;
 
@@ -17,8 +19,8 @@ use berth_pgtemp::Options as ServerOptions;
 const LOST: u32 = 3;
 const TRIES: u32 = 30;
 
-fn through_a_proxy(stage: &Stage) -> (Proxy, Backend) {
-    let url = stage.url();
+fn through_a_proxy(fixture: &Fixture) -> (Proxy, Backend) {
+    let url = fixture.url();
     let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap();
     let port: u16 = port.parse().unwrap();
     let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
@@ -27,7 +29,7 @@ fn through_a_proxy(stage: &Stage) -> (Proxy, Backend) {
 }
 
 fn impatient() -> Options {
-    Options { lanes: 1, patience: Duration::from_millis(100), ..Options::default() }
+    Options { writers: 1, retry_budget: Duration::from_millis(100), ..Options::default() }
 }
 
 /// Does something whose commit is not answered, and mends the wire when there is an answer.
@@ -47,45 +49,47 @@ fn cut_during<T: Send>(proxy: &Proxy, act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn count(stage: &Stage, request: &str) -> String {
+fn count(fixture: &Fixture, request: &str) -> String {
     let sql = format!("SELECT count(*) FROM request WHERE request_id = '{request}'");
-    stage.rows(&sql).unwrap().remove(0).remove(0)
+    fixture.rows(&sql).unwrap().remove(0).remove(0)
 }
 
 #[test]
 fn a_writer_that_lost_an_answer_and_waited_no_longer_goes_on() {
-    let stage = Stage::postgres(ServerOptions::default()).unwrap();
-    let (proxy, backend) = through_a_proxy(&stage);
+    let fixture = Fixture::postgres(ServerOptions::default()).unwrap();
+    let (proxy, backend) = through_a_proxy(&fixture);
     let ledger = Ledger::open(backend, impatient()).unwrap();
     let nodes = set_up(&ledger).unwrap();
-    let (mut book, mut lost) = (Book::default(), 0);
+    let (mut history, mut lost) = (History::default(), 0);
     for number in 1..=TRIES {
-        let deed = |part: u32| {
+        let operation = |part: u32| {
             let instance = InstanceId::from_u128(u128::from(number * 2 + part));
             let node = usize::try_from(number % 7).unwrap();
-            let claims = vec![Wanted { instance, node, cpu_milli: 100, memory_mib: 128 }];
-            Deed::Commit { request: format!("{number}-{part}"), claims }
+            let claims = vec![ClaimSpec { instance, node, cpu_milli: 100, memory_mib: 128 }];
+            Operation::Commit { request: format!("{number}-{part}"), claims }
         };
-        let (cut, next) = (deed(0), deed(1));
-        book.note(1, Message::Begun { thread: 0, deed: cut.clone() });
+        let (cut, next) = (operation(0), operation(1));
+        history.record(1, Message::Started { thread: 0, operation: cut.clone() });
         let answer = cut_during(&proxy, || cut.perform(&ledger, &nodes));
         match answer {
-            Reply::Failed { .. } => lost += u32::from(count(&stage, &format!("{number}-0")) == "1"),
+            Reply::Failed { .. } => {
+                lost += u32::from(count(&fixture, &format!("{number}-0")) == "1")
+            }
             Reply::Done(_) => {}
             Reply::Refused(why) => panic!("{why}"),
         }
-        for deed in [&cut, &next] {
-            book.note(1, Message::Begun { thread: 0, deed: deed.clone() });
-            let answer = deed.perform(&ledger, &nodes);
+        for operation in [&cut, &next] {
+            history.record(1, Message::Started { thread: 0, operation: operation.clone() });
+            let answer = operation.perform(&ledger, &nodes);
             assert!(matches!(answer, Reply::Done(_)), "try {number}, {lost} lost: {answer:?}");
-            book.note(1, Message::Done { thread: 0 });
+            history.record(1, Message::Done { thread: 0 });
         }
         if lost == LOST {
             break;
         }
     }
     assert_eq!(lost, LOST, "too few answers were lost after their commit");
-    assert_eq!(finish(&stage, &mut book).unwrap(), [""; 0]);
+    assert_eq!(finish(&fixture, &mut history).unwrap(), [""; 0]);
 }
 
 fn place(number: u128) -> PlaceRequest {
@@ -115,9 +119,9 @@ fn agree(placer: &Placer, instance: InstanceId) -> Result<(), String> {
 
 #[test]
 fn a_placer_that_lost_an_answer_knows_its_fleet_again() {
-    let stage = Stage::postgres(ServerOptions::default()).unwrap();
-    let (proxy, backend) = through_a_proxy(&stage);
-    drop(set_up(&Ledger::open(stage.backend(), Options::default()).unwrap()).unwrap());
+    let fixture = Fixture::postgres(ServerOptions::default()).unwrap();
+    let (proxy, backend) = through_a_proxy(&fixture);
+    drop(set_up(&Ledger::open(fixture.backend(), Options::default()).unwrap()).unwrap());
     let mut options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
     options.clock = Arc::new(|| Timestamp(2));
     options.ledger = impatient();
@@ -129,7 +133,7 @@ fn a_placer_that_lost_an_answer_knows_its_fleet_again() {
         let answer = cut_during(&proxy, || placer.place(place(number)));
         let was_lost = match answer {
             PlaceAnswer::Granted(_) => false,
-            PlaceAnswer::Unknown(_) => count(&stage, &number.to_string()) == "1",
+            PlaceAnswer::Unknown(_) => count(&fixture, &number.to_string()) == "1",
             other => panic!("{other:?}"),
         };
         // Some are sent again; the others must be learnt of all the same.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_faults::{Book, Load, Proxy, Stage, finish, set_up, wait_until};
+use berth_faults::{Fixture, History, Load, Proxy, finish, set_up, wait_until};
 use berth_ledger::{Backend, Ledger, Options};
 use berth_pgtemp::Options as ServerOptions;
 use fastrand::Rng;
@@ -20,91 +20,91 @@ const THREADS: u32 = 6;
 const PROGRESS: u64 = 5;
 
 /// A load in this process, while something happens to its database.
-fn under_load(backend: Backend, options: Options, happen: impl FnOnce(&Mutex<Book>)) -> Book {
+fn under_load(backend: Backend, options: Options, happen: impl FnOnce(&Mutex<History>)) -> History {
     let ledger = Ledger::open(backend, options).unwrap();
     let nodes = set_up(&ledger).unwrap();
     let threads = THREADS;
     let load = Load { ledger, nodes, seed: SEED, round: 1, threads, acknowledges_early: false };
-    let (book, stop) = (Mutex::new(Book::default()), AtomicBool::new(false));
+    let (history, stop) = (Mutex::new(History::default()), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        scope.spawn(|| load.run(&stop, &|message| held(&book).note(1, message)));
-        let happened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| happen(&book)));
+        scope.spawn(|| load.run(&stop, &|message| held(&history).record(1, message)));
+        let happened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| happen(&history)));
         stop.store(true, Ordering::Relaxed);
         if let Err(panic) = happened {
             std::panic::resume_unwind(panic);
         }
     });
-    book.into_inner().unwrap()
+    history.into_inner().unwrap()
 }
 
-fn held(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+fn held(history: &Mutex<History>) -> MutexGuard<'_, History> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until every client has got some more answers.
-fn everyone_gets_on(book: &Mutex<Book>) {
-    let before = held(book).done_by_thread.clone();
+fn everyone_gets_on(history: &Mutex<History>) {
+    let before = held(history).done_by_thread.clone();
     let got_on = || {
-        let now = held(book).done_by_thread.clone();
+        let now = held(history).done_by_thread.clone();
         (0..THREADS).all(|thread| {
             let then = before.get(&thread).copied().unwrap_or(0);
             now.get(&thread).is_some_and(|now| *now >= then + PROGRESS)
         })
     };
     let well = wait_until(Duration::from_secs(40), got_on);
-    assert!(well, "service did not resume: {:?}", held(book).last_failure);
+    assert!(well, "service did not resume: {:?}", held(history).last_failure);
 }
 
-fn the_server_is_killed(patience: Duration, down_ms: std::ops::Range<u64>) -> Book {
-    let mut stage = Stage::postgres(ServerOptions::default()).unwrap();
-    let backend = stage.backend();
+fn the_server_is_killed(patience: Duration, down_ms: std::ops::Range<u64>) -> History {
+    let mut fixture = Fixture::postgres(ServerOptions::default()).unwrap();
+    let backend = fixture.backend();
     let mut random = Rng::with_seed(SEED);
-    let options = Options { patience, ..Options::default() };
-    let mut book = under_load(backend, options, |book| {
-        let server = stage.server().unwrap();
+    let options = Options { retry_budget: patience, ..Options::default() };
+    let mut history = under_load(backend, options, |history| {
+        let server = fixture.server().unwrap();
         for _ in 0..4 {
-            everyone_gets_on(book);
+            everyone_gets_on(history);
             std::thread::sleep(Duration::from_millis(random.u64(0..400)));
             server.kill().unwrap();
             std::thread::sleep(Duration::from_millis(random.u64(down_ms.clone())));
             server.restart().unwrap();
         }
-        everyone_gets_on(book);
+        everyone_gets_on(history);
     });
-    assert_eq!(finish(&stage, &mut book).unwrap(), [""; 0]);
-    println!("{} acknowledged, errors {:?}", book.done, book.failed);
-    book
+    assert_eq!(finish(&fixture, &mut history).unwrap(), [""; 0]);
+    println!("{} acknowledged, errors {:?}", history.done, history.failed);
+    history
 }
 
 #[test]
 fn a_short_outage_is_only_a_delay() {
-    let book = the_server_is_killed(Duration::from_secs(20), 0..500);
-    assert!(book.failed.is_empty(), "{:?}", book.last_failure);
+    let history = the_server_is_killed(Duration::from_secs(20), 0..500);
+    assert!(history.failed.is_empty(), "{:?}", history.last_failure);
 }
 
 #[test]
 fn a_long_outage_shows_as_errors_and_ends_by_itself() {
-    let book = the_server_is_killed(Duration::from_millis(300), 600..1500);
-    assert!(book.failed.contains_key("unreachable"), "{:?}", book.failed);
-    let others: Vec<_> = book.failed.keys().filter(|kind| *kind != "unreachable").collect();
-    assert!(others.is_empty(), "{:?}", book.last_failure);
+    let history = the_server_is_killed(Duration::from_millis(300), 600..1500);
+    assert!(history.failed.contains_key("unreachable"), "{:?}", history.failed);
+    let others: Vec<_> = history.failed.keys().filter(|kind| *kind != "unreachable").collect();
+    assert!(others.is_empty(), "{:?}", history.last_failure);
 }
 
 /// The worst moment: the commit is done and its answer is lost, and then the database stays away
 /// for longer than the writer waits.
 #[test]
 fn a_commit_whose_answer_is_lost_is_done_once_and_service_resumes() {
-    let mut stage = Stage::postgres(ServerOptions::default()).unwrap();
-    let url = stage.url();
+    let mut fixture = Fixture::postgres(ServerOptions::default()).unwrap();
+    let url = fixture.url();
     let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap();
     let port: u16 = port.parse().unwrap();
     let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
-    let options = Options { patience: Duration::from_millis(200), ..Options::default() };
+    let options = Options { retry_budget: Duration::from_millis(200), ..Options::default() };
     let mut random = Rng::with_seed(SEED);
-    let mut book = under_load(Backend::Postgres(through), options, |book| {
+    let mut history = under_load(Backend::Postgres(through), options, |history| {
         for _ in 0..8 {
-            everyone_gets_on(book);
+            everyone_gets_on(history);
             std::thread::sleep(Duration::from_millis(random.u64(0..60)));
             proxy.swallow_answers();
             std::thread::sleep(Duration::from_millis(150));
@@ -112,12 +112,12 @@ fn a_commit_whose_answer_is_lost_is_done_once_and_service_resumes() {
             std::thread::sleep(Duration::from_millis(400));
             proxy.mend();
         }
-        everyone_gets_on(book);
+        everyone_gets_on(history);
     });
-    assert!(stage.server().is_some());
-    stage.wait_until_left().unwrap();
-    assert_eq!(finish(&stage, &mut book).unwrap(), [""; 0]);
-    let others: Vec<_> = book.failed.keys().filter(|kind| *kind != "unreachable").collect();
-    assert!(others.is_empty(), "{:?}", book.last_failure);
-    println!("{} acknowledged, errors {:?}", book.done, book.failed);
+    assert!(fixture.server().is_some());
+    fixture.wait_until_left().unwrap();
+    assert_eq!(finish(&fixture, &mut history).unwrap(), [""; 0]);
+    let others: Vec<_> = history.failed.keys().filter(|kind| *kind != "unreachable").collect();
+    assert!(others.is_empty(), "{:?}", history.last_failure);
+    println!("{} acknowledged, errors {:?}", history.done, history.failed);
 }

@@ -6,14 +6,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use berth_faults::{Size, Stage, Worker, setting};
+use berth_faults::{Fixture, Size, Worker, setting};
 
 const SMALL: Size = Size { nodes: 2_000, claims: 20_000 };
 const LARGE: Size = Size { nodes: 100_000, claims: 1_000_000 };
 
-fn restart(stage: &Stage, size: Size) {
+fn restart(fixture: &Fixture, size: Size) {
     let program = Path::new(env!("CARGO_BIN_EXE_fault-worker"));
-    let url = stage.url();
+    let url = fixture.url();
     let arguments = ["fill", &url, &size.nodes.to_string(), &size.claims.to_string()];
     let mut worker = Worker::start(program, &arguments).unwrap();
     loop {
@@ -27,8 +27,8 @@ fn restart(stage: &Stage, size: Size) {
     // Kill it while it writes.
     worker.line().unwrap();
     std::thread::sleep(Duration::from_millis(700));
-    let told = worker.kill().unwrap();
-    assert!(told.len() > 10, "it wrote while it was killed");
+    let from_events = worker.kill().unwrap();
+    assert!(from_events.len() > 10, "it wrote while it was killed");
     for _ in 0..3 {
         let mut fresh = Worker::start(program, &["decide", &url]).unwrap();
         let line = fresh.line().unwrap();
@@ -38,39 +38,39 @@ fn restart(stage: &Stage, size: Size) {
             size.claims, size.nodes
         );
     }
-    let claims = stage.rows("SELECT count(*) FROM claim").unwrap();
+    let claims = fixture.rows("SELECT count(*) FROM claim").unwrap();
     let claims: u64 = claims[0][0].parse().unwrap();
     assert!(claims >= size.claims + 3, "{claims}");
 }
 
 #[test]
 fn a_small_ledger_restarts_on_sqlite() {
-    restart(&Stage::sqlite().unwrap(), SMALL);
+    restart(&Fixture::sqlite().unwrap(), SMALL);
 }
 
 #[test]
 fn a_small_ledger_restarts_on_postgres() {
-    restart(&Stage::postgres(berth_pgtemp::Options::default()).unwrap(), SMALL);
+    restart(&Fixture::postgres(berth_pgtemp::Options::default()).unwrap(), SMALL);
 }
 
 fn wants_large() -> bool {
-    let wanted = setting("BERTH_LARGE").is_some();
-    if !wanted {
+    let spec = setting("BERTH_LARGE").is_some();
+    if !spec {
         println!("SKIPPED, nothing was checked: set BERTH_LARGE for a million claims");
     }
-    wanted
+    spec
 }
 
 #[test]
 fn a_large_ledger_restarts_on_sqlite() {
     if wants_large() {
-        restart(&Stage::sqlite().unwrap(), LARGE);
+        restart(&Fixture::sqlite().unwrap(), LARGE);
     }
 }
 
 #[test]
 fn a_large_ledger_restarts_on_postgres() {
     if wants_large() {
-        restart(&Stage::postgres(berth_pgtemp::Options::default()).unwrap(), LARGE);
+        restart(&Fixture::postgres(berth_pgtemp::Options::default()).unwrap(), LARGE);
     }
 }

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::NodeId;
 
-use crate::model::{Text, Ties};
+use crate::model::{ClaimHoldings, Text};
 
 /// Rows that need to be recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Drifted {
+pub(crate) struct DriftedRows {
     pub(crate) nodes: BTreeSet<NodeId>,
     pub(crate) groups: BTreeSet<Text>,
     pub(crate) tenants: BTreeSet<Text>,
@@ -33,28 +33,29 @@ pub(crate) const TENANTS: &str = "SELECT t.owner FROM tenant t LEFT JOIN (SELECT
     OR t.used_disk <> coalesce(c.disk, 0) OR t.used_instances <> coalesce(c.instances, 0)";
 
 /// Claims that hold more than amounts.
-pub(crate) const TIED: &str = "SELECT node, ties FROM claim WHERE ties IS NOT NULL";
+pub(crate) const HOLDINGS: &str = "SELECT node, ties FROM claim WHERE ties IS NOT NULL";
 
 /// Counters of further classes.
 pub(crate) const CLASSES: &str = "SELECT node, class, used FROM node_class WHERE used <> 0";
 
 /// Counters of groups.
-pub(crate) const DOMAINS: &str = "SELECT team, domain, members FROM team_domain";
+pub(crate) const DOMAINS: &str =
+    "SELECT placement_group, domain, members FROM placement_group_domain";
 
-/// What claims say of classes and groups, less what the counters say.
+/// Classes and groups by claims, minus the counters.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct DriftCounters {
     classes: BTreeMap<(String, String), i64>,
     domains: BTreeMap<(String, String), i64>,
 }
 
-impl Tally {
-    pub(crate) fn claim(&mut self, node: &str, ties: &Ties) {
-        for (class, amount) in &ties.classes {
+impl DriftCounters {
+    pub(crate) fn claim(&mut self, node: &str, holdings: &ClaimHoldings) {
+        for (class, amount) in &holdings.classes {
             let key = (node.to_owned(), class.clone());
             *self.classes.entry(key).or_default() += i64::from(*amount);
         }
-        for place in &ties.groups {
+        for place in &holdings.groups {
             if let Some(domain) = &place.domain {
                 let key = (place.group.to_string(), domain.to_string());
                 *self.domains.entry(key).or_default() += 1;
@@ -70,8 +71,8 @@ impl Tally {
         *self.domains.entry((group.to_owned(), domain.to_owned())).or_default() -= members;
     }
 
-    /// Adds the rows that do not come out even.
-    pub(crate) fn report(&self, drifted: &mut Drifted) {
+    /// Adds the rows whose difference is not zero.
+    pub(crate) fn report(&self, drifted: &mut DriftedRows) {
         let nodes = self.classes.iter().filter(|(_, off)| **off != 0);
         drifted.nodes.extend(nodes.map(|((node, _), _)| NodeId::new(node)));
         let groups = self.domains.iter().filter(|(_, off)| **off != 0);

@@ -1,104 +1,104 @@
-//! What can go wrong with the ledger itself. None of it ever means "full": see [`crate::Verdict`].
+//! Errors of the ledger itself. None of them ever means "no room": see [`crate::Verdict`].
 
 use thiserror::Error;
 
-/// The ledger does not know, or cannot do, what was asked. Nothing may be concluded from it about
-/// the fleet; a write may or may not have happened, and a retry with the same request id finds out.
+/// The ledger could not do what was asked, or does not know whether it did. It says nothing about
+/// the fleet. A write may have happened; a retry with the same request id finds out.
 #[derive(Debug, Clone, Error)]
 pub enum LedgerError {
     /// The database cannot be reached.
-    #[error(
-        "the database cannot be reached: {0}; Berth keeps trying, retry with the same request id"
-    )]
+    #[error("database unreachable: {0}; retry with the same request id")]
     Unreachable(String),
     /// The database has no space left.
-    #[error("the database has no space left: {0}; free some, nothing was written")]
+    #[error("database out of disk space: {0}; nothing was written, free some space and retry")]
     StorageFull(String),
-    /// Others kept getting in the way.
-    #[error("the transaction was retried {tries} times and others kept getting in the way: {last}")]
+    /// Every attempt conflicted with other transactions.
+    #[error(
+        "transaction failed after {tries} attempts because of conflicts with other transactions: {last}"
+    )]
     Contention {
-        /// How often.
+        /// Attempts.
         tries: u32,
-        /// The last reason.
+        /// The last conflict.
         last: String,
     },
-    /// The database was made by a newer Berth.
+    /// The database was written by a newer Berth.
     #[error(
-        "the database has schema version {found}, this Berth knows up to {known}: use a newer Berth"
+        "the database has schema version {found}, but this Berth supports versions up to {known}; use a newer Berth"
     )]
     NewerSchema {
         /// The database's version.
         found: i64,
-        /// The newest this binary knows.
+        /// The newest version that this binary supports.
         known: i64,
     },
-    /// The URL names no database that Berth knows.
+    /// The URL is not that of a supported database.
     #[error(
-        "{url:?} is not a database URL; accepted are a file path, sqlite:PATH and postgres://USER@HOST/NAME"
+        "invalid database URL {url:?}; accepted are a file path, sqlite:PATH and postgres://USER@HOST/NAME"
     )]
     InvalidUrl {
         /// What was given.
         url: String,
     },
-    /// The URL has a setting that means nothing.
-    #[error("{name} of the database URL is {value:?}; accepted is {accepted}")]
+    /// A parameter of the URL has an invalid value.
+    #[error("invalid value {value:?} for {name} in the database URL; accepted is {accepted}")]
     InvalidUrlSetting {
-        /// Which setting.
+        /// The parameter.
         name: &'static str,
         /// What was given.
         value: String,
-        /// What would do.
+        /// Accepted values.
         accepted: String,
     },
-    /// A cursor points before the oldest event that is kept.
-    #[error("event {cursor} is no longer kept, the oldest is {oldest}: start from a snapshot")]
+    /// A cursor points before the oldest stored event.
+    #[error("event {cursor} has been deleted, the oldest event is {oldest}; start from a snapshot")]
     CursorTooOld {
         /// What was asked for.
         cursor: i64,
-        /// The oldest kept event.
+        /// The oldest stored event.
         oldest: i64,
     },
-    /// A cursor points past the end: of another ledger, or of one that was restored.
-    #[error("event {cursor} is not yet written, the newest is {newest}: start from a snapshot")]
+    /// A cursor points past the end: it belongs to another ledger, or this one was restored.
+    #[error(
+        "event {cursor} does not exist yet, the newest event is {newest}; start from a snapshot"
+    )]
     CursorInFuture {
         /// What was asked for.
         cursor: i64,
         /// The newest event.
         newest: i64,
     },
-    /// A place in the list of decisions that is none.
-    #[error(
-        "{cursor:?} is not the id of a decision; accepted is CHAIN/NUMBER/PLACE, as a decision carries it"
-    )]
+    /// A text that is not the id of a decision.
+    #[error("invalid decision id {cursor:?}; accepted is CHAIN/NUMBER/PLACE")]
     InvalidCursor {
         /// What was given.
         cursor: String,
     },
     /// Stored data cannot be read.
-    #[error("stored data cannot be read: {0}")]
+    #[error("stored data is corrupt: {0}")]
     Corrupt(String),
     /// The ledger is being closed.
     #[error("the ledger is closed")]
     Closed,
-    /// The database refused a statement; a defect of Berth or of the database.
-    #[error("the database refused: {0}")]
+    /// The database rejected a statement, which indicates a bug.
+    #[error("database error: {0}")]
     Database(String),
 }
 
-/// Why one attempt at a transaction failed, and so what to do next.
+/// Why one attempt at a transaction failed, and so how to proceed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// A serialization failure, a deadlock or a busy database: begin again.
-    Again(String),
-    /// A unique key was taken: begin again, and look first.
+    /// A serialization failure, a deadlock or a busy database: retry.
+    Retry(String),
+    /// A unique key already exists: retry, and look for it first.
     Duplicate(String),
-    /// A guarded write did not find the row as it was read: begin again, and wonder.
+    /// A guarded write did not find the row as it was read: retry; indicates a bug.
     Guard(String),
-    /// The connection is gone; whether a commit happened is not known.
-    Lost(String),
-    /// No space is left.
-    Full(String),
-    /// Nothing that another attempt would change.
+    /// The connection was lost; whether a commit happened is unknown.
+    Disconnected(String),
+    /// The disk is full.
+    StorageFull(String),
+    /// An error that retrying would not change.
     Fatal(LedgerError),
 }
 
@@ -113,14 +113,14 @@ impl Fault {
         Self::Fatal(LedgerError::Corrupt(what.to_string()))
     }
 
-    /// What a caller is told when there is no further attempt.
+    /// The error that callers get when there is no further attempt.
     pub(crate) fn into_error(self, tries: u32) -> LedgerError {
         match self {
-            Self::Again(last) | Self::Duplicate(last) | Self::Guard(last) => {
+            Self::Retry(last) | Self::Duplicate(last) | Self::Guard(last) => {
                 LedgerError::Contention { tries, last }
             }
-            Self::Lost(why) => LedgerError::Unreachable(why),
-            Self::Full(why) => LedgerError::StorageFull(why),
+            Self::Disconnected(why) => LedgerError::Unreachable(why),
+            Self::StorageFull(why) => LedgerError::StorageFull(why),
             Self::Fatal(error) => error,
         }
     }

@@ -1,31 +1,40 @@
-//! Moving a ledger: every row of every table as a line of JSON, counted and hashed.
+//! Exporting and importing a ledger: every row of every table as a line of JSON, counted and hashed.
 //!
-//! The same lines come out of SQLite and PostgreSQL, so a ledger can move between them. An import
-//! goes into an empty ledger, as one transaction, and only if counts and hash are right.
+//! SQLite and PostgreSQL give the same lines, so a ledger can move between them. An import fills an
+//! empty ledger in one transaction, and only if counts and hash match.
 
 use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::encoding::hex;
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
+use crate::schema::{Cell, Column, TABLES};
 
-/// The form of the lines; a newer one would be refused. Format 1 had fewer tables, and up to format 2
-/// claims had no permits.
-const FORMAT: u32 = 3;
+/// The format of the lines; a newer one is refused. Format 1 had fewer tables, up to format 2 claims
+/// had no permits, and up to format 3 groups were called teams.
+const FORMAT: u32 = 4;
 
-/// What went wrong with an export or import.
+/// Names of tables in older formats, and what they are called now.
+const RENAMED: [(&str, &str); 3] = [
+    ("team", "placement_group"),
+    ("team_domain", "placement_group_domain"),
+    ("team_member", "placement_group_member"),
+];
+
+/// An export or import failed.
 #[derive(Debug, Error)]
 pub enum TransferError {
     /// The ledger.
-    #[error("the ledger")]
+    #[error("ledger error")]
     Ledger(#[from] LedgerError),
     /// The file.
-    #[error("the file")]
+    #[error("cannot read or write the export file")]
     File(#[from] std::io::Error),
-    /// The file is not an export, or not a whole one.
+    /// The file is not an export, or is incomplete.
     #[error("line {line} of the export: {why}")]
     Malformed {
         /// Which line.
@@ -33,7 +42,7 @@ pub enum TransferError {
         /// What is wrong.
         why: String,
     },
-    /// The ledger already holds something.
+    /// The ledger is not empty.
     #[error(
         "the ledger is not empty: {rows} rows in table {table}; import into a new database or file"
     )]
@@ -65,7 +74,7 @@ impl Ledger {
     /// Writes everything, as of one moment, to `out`.
     ///
     /// # Errors
-    /// When the database cannot be read or the file not be written.
+    /// When the database cannot be read or the file cannot be written.
     pub fn export(&self, out: &mut dyn Write) -> Result<Transfer, TransferError> {
         let mut lines = Lines::default();
         let mut failed: Option<std::io::Error> = None;
@@ -94,7 +103,7 @@ impl Ledger {
     /// Reads an export into this ledger, which must be empty. All of it, or nothing.
     ///
     /// # Errors
-    /// When the export is not whole, or the ledger is not empty.
+    /// When the export is incomplete, or the ledger is not empty.
     pub fn import(&self, input: &mut dyn BufRead) -> Result<Transfer, TransferError> {
         self.must_be_empty()?;
         let mut reader =
@@ -105,7 +114,29 @@ impl Ledger {
             return Err(problem);
         }
         loaded?;
-        reader.end.ok_or_else(|| malformed(reader.line, "the export has no end".to_owned()))
+        reader.end.ok_or_else(|| malformed(reader.line, "the export has no last line".to_owned()))
+    }
+
+    /// Passes every row of some tables, as of one moment, to `take`: the table, and its columns by name.
+    /// Bytes are in hexadecimal. Returns the number of the last event that is in them.
+    ///
+    /// # Errors
+    /// When the database cannot be read, or `take` refuses.
+    pub fn rows(
+        &self,
+        tables: &[&str],
+        mut take: impl FnMut(&'static str, Map<String, Value>) -> Result<(), LedgerError>,
+    ) -> Result<i64, LedgerError> {
+        // Not on a pooled connection: rows that were passed on cannot be read again after an error.
+        let mut open = self.open_database()?;
+        let wanted = |table: &str| tables.contains(&table);
+        let read = open.dump(&wanted, &mut |table, cells| {
+            let shape = &TABLES[table];
+            let names = shape.columns.iter().map(|column| column.name().to_owned());
+            let row = names.zip(cells.iter().map(Cell::value)).collect();
+            take(shape.table, row).map_err(Fault::Fatal)
+        });
+        read.map_err(|fault| fault.into_error(1))
     }
 
     fn must_be_empty(&self) -> Result<(), TransferError> {
@@ -187,10 +218,13 @@ impl Reader<'_> {
     fn header(&mut self) -> Result<(), TransferError> {
         let line = self.line()?.unwrap_or_default();
         let header: Header = serde_json::from_str(&line)
-            .map_err(|_| malformed(1, "this is not an export of Berth".to_owned()))?;
+            .map_err(|_| malformed(1, "not a Berth export".to_owned()))?;
         if !(1..=FORMAT).contains(&header.berth_export) {
             let found = header.berth_export;
-            return Err(malformed(1, format!("format {found}, this Berth reads 1 to {FORMAT}")));
+            return Err(malformed(
+                1,
+                format!("unsupported format {found}; this Berth reads formats 1 to {FORMAT}"),
+            ));
         }
         self.lines.note(None, &line);
         Ok(())
@@ -203,11 +237,11 @@ impl Reader<'_> {
         })
     }
 
-    /// The next row; absent once the end was read and found right.
+    /// The next row; absent once the last line was read and matched.
     fn row(&mut self) -> Result<Option<(usize, Vec<Cell>)>, TransferError> {
         let number = self.line + 1;
         let Some(line) = self.line()? else {
-            return Err(malformed(number, "the export is cut off".to_owned()));
+            return Err(malformed(number, "the export is truncated".to_owned()));
         };
         if let Ok(end) = serde_json::from_str::<Transfer>(&line) {
             let found = self.lines.transfer();
@@ -218,9 +252,10 @@ impl Reader<'_> {
             self.end = Some(end);
             return Ok(None);
         }
-        let (table, cells) =
-            read_line(&line).ok_or_else(|| malformed(number, "not a row".to_owned()))?;
-        self.lines.note(Some(TABLES[table].table), &line);
+        let (name, table, cells) =
+            read_line(&line).ok_or_else(|| malformed(number, "not a valid row".to_owned()))?;
+        // Counted under the name it has in the export, which its last line repeats.
+        self.lines.note(Some(&name), &line);
         Ok(Some((table, cells)))
     }
 }
@@ -235,10 +270,13 @@ fn line_of(table: usize, cells: &[Cell]) -> String {
     Value::Array(name.chain(cells.iter().map(value)).collect()).to_string()
 }
 
-fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
+/// A row: the table's name in the export, which table that is, and the cells.
+fn read_line(line: &str) -> Option<(String, usize, Vec<Cell>)> {
     let Value::Array(values) = serde_json::from_str(line).ok()? else { return None };
-    let (name, values) = values.split_first()?;
-    let table = TABLES.iter().position(|shape| Some(shape.table) == name.as_str())?;
+    let (Value::String(name), values) = values.split_first()? else { return None };
+    let renamed = RENAMED.iter().find(|(old, _)| *old == name.as_str());
+    let current = renamed.map_or(name.as_str(), |(_, new)| *new);
+    let table = TABLES.iter().position(|shape| shape.table == current)?;
     // Columns that came later are at the end, and empty in older exports.
     let columns = TABLES[table].columns;
     let missing = columns.len().checked_sub(values.len())?;
@@ -257,11 +295,7 @@ fn read_line(line: &str) -> Option<(usize, Vec<Cell>)> {
             _ => return None,
         })
     });
-    Some((table, cells.collect::<Option<Vec<Cell>>>()?))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Some((name.clone(), table, cells.collect::<Option<Vec<Cell>>>()?))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -271,308 +305,3 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
     (0..text.len()).step_by(2).map(byte).collect()
 }
-
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
-    Int(&'static str),
-    Text(&'static str),
-    Bytes(&'static str),
-}
-
-impl Column {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Int(name) | Self::Text(name) | Self::Bytes(name) => name,
-        }
-    }
-}
-
-/// A table, the same in every database.
-pub(crate) struct Shape {
-    pub(crate) table: &'static str,
-    pub(crate) columns: &'static [Column],
-}
-
-/// One value of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cell {
-    Null,
-    Int(i64),
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl Cell {
-    /// The value in JSON; bytes in hexadecimal.
-    pub(crate) fn value(&self) -> Value {
-        match self {
-            Self::Null => Value::Null,
-            Self::Int(number) => Value::from(*number),
-            Self::Text(text) => Value::from(text.as_str()),
-            Self::Bytes(bytes) => Value::from(hex(bytes)),
-        }
-    }
-}
-
-/// Takes rows as they are read: which table, and its cells in the order of its columns.
-pub(crate) type TakeRow<'a> = dyn FnMut(usize, Vec<Cell>) -> Result<(), Fault> + 'a;
-
-/// Hands out rows to be stored.
-pub(crate) type NextRow<'a> = dyn FnMut() -> Result<Option<(usize, Vec<Cell>)>, Fault> + 'a;
-
-/// Every table and column, in the order of the schema.
-pub(crate) static TABLES: &[Shape] = &[
-    Shape {
-        table: "ledger",
-        columns: &[
-            Column::Int("one"),
-            Column::Text("id"),
-            Column::Int("next_event"),
-            Column::Int("first_event"),
-        ],
-    },
-    Shape {
-        table: "node",
-        columns: &[Column::Text("id"), Column::Text("facts"), Column::Int("heartbeat_at")],
-    },
-    Shape {
-        table: "node_room",
-        columns: &[
-            Column::Text("node"),
-            Column::Text("state"),
-            Column::Int("known"),
-            Column::Text("zone"),
-            Column::Text("rack"),
-            Column::Int("constraint_gen"),
-            Column::Int("rules_gen"),
-            Column::Int("fence"),
-            Column::Int("limit_cpu"),
-            Column::Int("limit_memory"),
-            Column::Int("limit_disk"),
-            Column::Int("limit_bandwidth"),
-            Column::Int("limit_instances"),
-            Column::Int("overhead_mib"),
-            Column::Text("cap_mode"),
-            Column::Int("used_cpu"),
-            Column::Int("used_memory"),
-            Column::Int("used_disk"),
-            Column::Int("used_bandwidth"),
-            Column::Int("used_instances"),
-            Column::Int("used_capped"),
-        ],
-    },
-    Shape {
-        table: "node_class",
-        columns: &[
-            Column::Text("node"),
-            Column::Text("class"),
-            Column::Int("lim"),
-            Column::Int("used"),
-        ],
-    },
-    Shape {
-        table: "claim",
-        columns: &[
-            Column::Bytes("instance"),
-            Column::Int("role"),
-            Column::Text("node"),
-            Column::Text("owner"),
-            Column::Text("workload"),
-            Column::Int("state"),
-            Column::Int("cpu"),
-            Column::Int("memory"),
-            Column::Int("disk"),
-            Column::Int("bandwidth"),
-            Column::Int("capped"),
-            Column::Int("lease_until"),
-            Column::Int("fence"),
-            Column::Text("request_id"),
-            Column::Bytes("batch"),
-            Column::Text("name"),
-            Column::Text("spec"),
-            Column::Text("ties"),
-            Column::Text("release_id"),
-            Column::Text("secrets_version"),
-            Column::Int("created_at"),
-            Column::Text("permit"),
-        ],
-    },
-    Shape {
-        table: "request",
-        columns: &[
-            Column::Text("request_id"),
-            Column::Text("owner"),
-            Column::Bytes("body_hash"),
-            Column::Text("answer"),
-            Column::Int("at"),
-        ],
-    },
-    Shape {
-        table: "team",
-        columns: &[
-            Column::Text("id"),
-            Column::Text("owner"),
-            Column::Text("kind"),
-            Column::Text("strength"),
-            Column::Text("topology"),
-            Column::Int("max_per_domain"),
-            Column::Text("home"),
-        ],
-    },
-    Shape {
-        table: "team_domain",
-        columns: &[Column::Text("team"), Column::Text("domain"), Column::Int("members")],
-    },
-    Shape {
-        table: "team_member",
-        columns: &[Column::Text("team"), Column::Bytes("instance"), Column::Int("role")],
-    },
-    Shape {
-        table: "volume",
-        columns: &[
-            Column::Text("id"),
-            Column::Text("owner"),
-            Column::Text("home"),
-            Column::Bytes("attached_to"),
-        ],
-    },
-    Shape {
-        table: "pool",
-        columns: &[
-            Column::Text("id"),
-            Column::Text("kind"),
-            Column::Bytes("first"),
-            Column::Bytes("last"),
-            Column::Bytes("next"),
-            Column::Int("quarantine_s"),
-        ],
-    },
-    Shape {
-        table: "pool_value",
-        columns: &[
-            Column::Text("pool"),
-            Column::Bytes("value"),
-            Column::Bytes("instance"),
-            Column::Int("role"),
-            Column::Int("released_at"),
-        ],
-    },
-    Shape {
-        table: "tenant",
-        columns: &[
-            Column::Text("owner"),
-            Column::Int("limit_cpu"),
-            Column::Int("limit_memory"),
-            Column::Int("limit_disk"),
-            Column::Int("limit_instances"),
-            Column::Int("used_cpu"),
-            Column::Int("used_memory"),
-            Column::Int("used_disk"),
-            Column::Int("used_instances"),
-        ],
-    },
-    Shape {
-        table: "workload",
-        columns: &[
-            Column::Text("owner"),
-            Column::Text("name"),
-            Column::Int("revision"),
-            Column::Int("replicas"),
-            Column::Text("body"),
-        ],
-    },
-    Shape {
-        table: "slot",
-        columns: &[
-            Column::Text("owner"),
-            Column::Text("workload"),
-            Column::Int("revision"),
-            Column::Int("slot"),
-            Column::Bytes("instance"),
-            Column::Int("role"),
-        ],
-    },
-    Shape { table: "env_secrets", columns: &[Column::Text("env"), Column::Text("version")] },
-    Shape {
-        table: "policy",
-        columns: &[
-            Column::Text("hash"),
-            Column::Text("name"),
-            Column::Text("body"),
-            Column::Int("at"),
-            Column::Int("active"),
-        ],
-    },
-    Shape {
-        table: "demand",
-        columns: &[
-            Column::Text("shape"),
-            Column::Text("owner"),
-            Column::Text("code"),
-            Column::Text("spec"),
-            Column::Int("times"),
-            Column::Int("first_at"),
-            Column::Int("last_at"),
-        ],
-    },
-    Shape {
-        table: "event_segment",
-        columns: &[
-            Column::Int("id"),
-            Column::Int("first"),
-            Column::Int("count"),
-            Column::Int("at"),
-            Column::Text("origin"),
-            Column::Text("body"),
-        ],
-    },
-    Shape {
-        table: "chain",
-        columns: &[
-            Column::Text("id"),
-            Column::Int("length"),
-            Column::Bytes("head"),
-            Column::Int("base"),
-            Column::Bytes("base_hash"),
-            Column::Int("started_at"),
-        ],
-    },
-    Shape {
-        table: "receipt",
-        columns: &[
-            Column::Text("chain"),
-            Column::Int("n"),
-            Column::Int("at"),
-            Column::Bytes("hash"),
-            Column::Int("count"),
-            Column::Text("body"),
-        ],
-    },
-    Shape {
-        table: "document",
-        columns: &[
-            Column::Text("kind"),
-            Column::Text("id"),
-            Column::Int("rev"),
-            Column::Text("body"),
-            Column::Int("at"),
-        ],
-    },
-    Shape {
-        table: "audit",
-        columns: &[
-            Column::Int("n"),
-            Column::Int("at"),
-            Column::Text("actor"),
-            Column::Text("origin"),
-            Column::Text("action"),
-            Column::Text("subject"),
-            Column::Text("request_id"),
-        ],
-    },
-    Shape {
-        table: "policy_history",
-        columns: &[Column::Int("n"), Column::Text("hash"), Column::Int("at")],
-    },
-];

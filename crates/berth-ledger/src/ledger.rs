@@ -1,7 +1,6 @@
-//! The door: one handle to one ledger, whichever database it is on.
+//! One handle to one ledger, on either database.
 
 use std::hash::{Hash, Hasher};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,99 +8,30 @@ use std::time::Duration;
 use berth_engine::{InstanceId, NodeId};
 use rustc_hash::FxHasher;
 
+use crate::backend::{Backend, Options};
+use crate::database::{Database, SnapshotItem};
 use crate::error::{Fault, LedgerError};
 use crate::model::{
-    Adopt, Advance, Answer, Claim, ClaimKey, Drift, Expect, Move, Op, Outcome, Page, Plan,
-    Rejected, Release, Resize, Segment, Standing, Text, UnmetDemand, Verdict,
+    Adopt, Advance, Answer, Claim, ClaimKey, ClaimRejection, ClaimStatus, Drift, EventPage, Expect,
+    Move, Op, Outcome, Plan, Release, Resize, Segment, Text, UnmetDemand, Verdict,
 };
-use crate::postgres::{Isolation, Postgres};
-use crate::retention::{Forget, Retention};
-use crate::run::{Chain, Patience};
-use crate::sqlite::Sqlite;
-use crate::tables::{SnapshotItem, Tables};
-use crate::writer::{self, Job, LaneSettings, Observer, Queue, Reply, Tally, WriteStats};
-
-/// Which database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// A SQLite file.
-    Sqlite(PathBuf),
-    /// A PostgreSQL server, by URL.
-    Postgres(String),
-}
-
-impl Backend {
-    /// Reads a database URL: `postgres://…`, `sqlite:PATH`, or a path.
-    ///
-    /// # Errors
-    /// When it is none of these.
-    pub fn parse(url: &str) -> Result<Self, LedgerError> {
-        let invalid = || LedgerError::InvalidUrl { url: url.to_owned() };
-        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            return Ok(Self::Postgres(url.to_owned()));
-        }
-        let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:"));
-        match path {
-            Some("") => Err(invalid()),
-            Some(path) => Ok(Self::Sqlite(PathBuf::from(path))),
-            None if url.is_empty() || url.contains("://") => Err(invalid()),
-            None => Ok(Self::Sqlite(PathBuf::from(url))),
-        }
-    }
-
-    fn open(&self, isolation: Isolation) -> Result<Box<dyn Tables>, LedgerError> {
-        let opened: Result<Box<dyn Tables>, Fault> = match self {
-            Self::Sqlite(path) => Sqlite::open(path).map(|tables| Box::new(tables) as _),
-            Self::Postgres(url) => {
-                Postgres::open(url, isolation).map(|tables| Box::new(tables) as _)
-            }
-        };
-        opened.map_err(|fault| fault.into_error(1))
-    }
-}
-
-/// How a ledger is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Transactions that may be in flight at once. SQLite has one writer whatever this says.
-    pub lanes: usize,
-    /// Most operations in one transaction.
-    pub group: usize,
-    /// PostgreSQL's isolation level. Every level is safe; the higher ones retry more.
-    pub isolation: Isolation,
-    /// How long a write keeps trying while the database cannot be reached.
-    pub patience: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            lanes: default_lanes(),
-            group: 1000,
-            isolation: Isolation::ReadCommitted,
-            patience: Duration::from_secs(10),
-        }
-    }
-}
-
-/// A lane for every two cores: on a small machine, larger groups are worth more than lanes.
-fn default_lanes() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8))
-}
+use crate::retention::{Retention, RetentionCutoffs};
+use crate::transaction::{Chain, RetryBudget};
+use crate::writer::{self, Job, Observer, Queue, Reply, WriteStats, WriterMetrics, WriterSettings};
 
 struct Inner {
     backend: Backend,
     options: Options,
     queues: Vec<Arc<Queue>>,
-    tally: Arc<Tally>,
+    metrics: Arc<WriterMetrics>,
     origins: Vec<Text>,
-    readers: Mutex<Vec<Box<dyn Tables>>>,
-    lanes: Mutex<Vec<JoinHandle<()>>>,
+    readers: Mutex<Vec<Box<dyn Database>>>,
+    writers: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A moment in the work of this process: see [`Ledger::mark`].
+/// A point in the work of this process: see [`Ledger::writer_position`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark(Vec<u64>);
+pub struct WriterPosition(Vec<u64>);
 
 /// A ledger. Copies are the same ledger; it closes when the last is dropped.
 #[derive(Clone)]
@@ -110,18 +40,19 @@ pub struct Ledger(Arc<Inner>);
 impl Drop for Inner {
     fn drop(&mut self) {
         self.queues.iter().for_each(|queue| queue.close());
-        let lanes = std::mem::take(self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner));
-        // A lane whose answer held the last handle cannot be waited for: it ends by itself.
-        if !writer::gives_answers() {
-            for lane in lanes {
-                let _ = lane.join();
+        let writers =
+            std::mem::take(self.writers.get_mut().unwrap_or_else(PoisonError::into_inner));
+        // A writer whose reply held the last handle cannot be joined here: it ends by itself.
+        if !writer::is_reply_thread() {
+            for thread in writers {
+                let _ = thread.join();
             }
         }
     }
 }
 
 impl Ledger {
-    /// Opens a ledger, made or migrated as needed.
+    /// Opens a ledger, and creates or migrates its schema.
     ///
     /// # Errors
     /// When the database cannot be opened, or was made by a newer Berth.
@@ -129,7 +60,7 @@ impl Ledger {
         Self::open_with(backend, options, None)
     }
 
-    /// Opens a ledger, and tells an observer of every commit of this process.
+    /// Opens a ledger with an observer that is called for every commit of this process.
     ///
     /// # Errors
     /// As [`Ledger::open`].
@@ -138,26 +69,26 @@ impl Ledger {
         options: Options,
         observer: Option<Observer>,
     ) -> Result<Self, LedgerError> {
-        let settings = LaneSettings {
+        let settings = WriterSettings {
             most: options.group.max(1),
-            patience: Patience(options.patience),
+            retry_budget: RetryBudget(options.retry_budget),
             observer,
         };
-        let tally = Arc::new(Tally::default());
-        let lanes = match &backend {
+        let metrics = Arc::new(WriterMetrics::default());
+        let writers = match &backend {
             Backend::Sqlite(_) => 1,
-            Backend::Postgres(_) => options.lanes.max(1),
+            Backend::Postgres(_) => options.writers.max(1),
         };
         let (mut handles, mut origins, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..lanes {
+        for number in 0..writers {
             let tables = backend.open(options.isolation)?;
             let (settings, chain) = (settings.clone(), Chain::new());
-            let queue = Arc::new(Queue::new(Arc::clone(&tally)));
+            let queue = Arc::new(Queue::new(Arc::clone(&metrics)));
             queues.push(Arc::clone(&queue));
             origins.push(Text::clone(&chain.id));
-            let lane = move || writer::lane(&queue, tables, chain, &settings);
+            let work = move || writer::run_writer(&queue, tables, chain, &settings);
             let thread = std::thread::Builder::new().name(format!("ledger-{number}"));
-            handles.push(thread.spawn(lane).map_err(|error| {
+            handles.push(thread.spawn(work).map_err(|error| {
                 LedgerError::Database(format!("a thread could not be started: {error}"))
             })?);
         }
@@ -165,44 +96,44 @@ impl Ledger {
             backend,
             options,
             queues,
-            tally,
+            metrics,
             origins,
             readers: Mutex::new(Vec::new()),
-            lanes: Mutex::new(handles),
+            writers: Mutex::new(handles),
         })))
     }
 
-    /// The chains that this process writes; events say which chain they come from.
+    /// The chains that this process writes; events name the chain they come from.
     #[must_use]
     pub fn origins(&self) -> &[Text] {
         &self.0.origins
     }
 
-    /// Marks this moment, to ask later whether the observer was told of all that this process had
-    /// committed by then.
+    /// The current position of all writers, to ask later whether the observer has seen everything that
+    /// this process had committed by then.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark(self.0.queues.iter().map(|queue| queue.taken()).collect())
+    pub fn writer_position(&self) -> WriterPosition {
+        WriterPosition(self.0.queues.iter().map(|queue| queue.started()).collect())
     }
 
-    /// Whether the observer was told of all that this process had committed by the mark.
+    /// Whether the observer has seen everything that this process had committed by a position.
     #[must_use]
-    pub fn has_told(&self, mark: &Mark) -> bool {
-        self.0.queues.iter().zip(&mark.0).all(|(queue, groups)| queue.has_told(*groups))
+    pub fn is_observed(&self, position: &WriterPosition) -> bool {
+        self.0.queues.iter().zip(&position.0).all(|(queue, groups)| queue.is_observed(*groups))
     }
 
-    /// Hands operations over, in order; answers come when they are durable.
+    /// Submits operations in order; answers arrive once they are durable.
     pub fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
         let queues = &self.0.queues;
         if let [queue] = queues.as_slice() {
             queue.submit(jobs);
             return;
         }
-        let mut by_lane: Vec<Vec<Job>> = queues.iter().map(|_| Vec::new()).collect();
+        let mut by_writer: Vec<Vec<Job>> = queues.iter().map(|_| Vec::new()).collect();
         for job in jobs {
-            by_lane[lane_of(&job.op, queues.len())].push(job);
+            by_writer[writer_of(&job.op, queues.len())].push(job);
         }
-        for (queue, jobs) in queues.iter().zip(by_lane) {
+        for (queue, jobs) in queues.iter().zip(by_writer) {
             if !jobs.is_empty() {
                 queue.submit(jobs);
             }
@@ -212,7 +143,7 @@ impl Ledger {
     /// Does one operation and waits for its answer.
     ///
     /// # Errors
-    /// When the ledger does not know what became of it.
+    /// When the outcome is unknown.
     pub fn call(&self, op: Op) -> Result<Answer, LedgerError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let reply: Reply = Box::new(move |answer| drop(sender.send(answer)));
@@ -236,7 +167,10 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn advance(&self, advance: Advance) -> Result<Result<Standing, Rejected>, LedgerError> {
+    pub fn advance(
+        &self,
+        advance: Advance,
+    ) -> Result<Result<ClaimStatus, ClaimRejection>, LedgerError> {
         self.claim_answer(Op::Advance(advance))
     }
 
@@ -244,7 +178,10 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn release(&self, release: Release) -> Result<Result<Standing, Rejected>, LedgerError> {
+    pub fn release(
+        &self,
+        release: Release,
+    ) -> Result<Result<ClaimStatus, ClaimRejection>, LedgerError> {
         self.claim_answer(Op::Release(release))
     }
 
@@ -252,7 +189,10 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn resize(&self, resize: Resize) -> Result<Result<Standing, Rejected>, LedgerError> {
+    pub fn resize(
+        &self,
+        resize: Resize,
+    ) -> Result<Result<ClaimStatus, ClaimRejection>, LedgerError> {
         self.claim_answer(Op::Resize(resize))
     }
 
@@ -260,7 +200,7 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn relocate(&self, to: Move) -> Result<Result<Standing, Rejected>, LedgerError> {
+    pub fn relocate(&self, to: Move) -> Result<Result<ClaimStatus, ClaimRejection>, LedgerError> {
         self.claim_answer(Op::Move(Box::new(to)))
     }
 
@@ -268,11 +208,11 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn adopt(&self, adopt: Adopt) -> Result<Result<Standing, Rejected>, LedgerError> {
+    pub fn adopt(&self, adopt: Adopt) -> Result<Result<ClaimStatus, ClaimRejection>, LedgerError> {
         self.claim_answer(Op::Adopt(adopt))
     }
 
-    fn claim_answer(&self, op: Op) -> Result<Result<Standing, Rejected>, LedgerError> {
+    fn claim_answer(&self, op: Op) -> Result<Result<ClaimStatus, ClaimRejection>, LedgerError> {
         match self.call(op)? {
             Answer::Claim(answer) => Ok(answer),
             other => Err(unexpected(&other)),
@@ -290,7 +230,7 @@ impl Ledger {
         }
     }
 
-    /// Ends every lease that has run out, node by node. Any process may do so at any time.
+    /// Releases every claim whose lease has expired, node by node. Any process may do so at any time.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -302,7 +242,7 @@ impl Ledger {
         Ok(reaped)
     }
 
-    /// Ends the leases of one node that have run out: for a planner that found no room there.
+    /// Releases the expired claims of one node, for a planner that found no room there.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -313,8 +253,8 @@ impl Ledger {
         }
     }
 
-    /// Looks for counters that are not the sum of their claims, recomputes those under their row's
-    /// lock, and reports what was out of step: a defect, never silent.
+    /// Finds counters that are not the sum of their claims, recomputes those under their row's
+    /// lock, and reports every difference: each is a bug.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -333,7 +273,7 @@ impl Ledger {
         Ok(drifts)
     }
 
-    /// Forgets a tenant: all it holds, its workloads, its own groups and its limits. Returns how many
+    /// Deletes a tenant: its claims, its workloads, its own groups and its limits. Returns how many
     /// claims were released.
     ///
     /// # Errors
@@ -356,7 +296,7 @@ impl Ledger {
         Ok(released)
     }
 
-    /// Forgets a workload and releases all it holds. Returns how many claims were released.
+    /// Deletes a workload and releases its claims. Returns how many claims were released.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -391,7 +331,7 @@ impl Ledger {
         }
     }
 
-    /// Releases one claim, whoever holds it. Returns whether it was there.
+    /// Releases one claim, regardless of its holder. Returns whether it was there.
     ///
     /// # Errors
     /// As [`Ledger::call`].
@@ -419,7 +359,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the cursor is older than the log reaches, or newer; or the database cannot be read.
-    pub fn events_after(&self, cursor: i64, limit: usize) -> Result<Page, LedgerError> {
+    pub fn events_after(&self, cursor: i64, limit: usize) -> Result<EventPage, LedgerError> {
         let limit = limit.max(1);
         let mut events = Vec::new();
         for segment in self.segments_after(cursor, limit)? {
@@ -429,7 +369,7 @@ impl Ledger {
         events.retain(|event| event.seq > cursor);
         events.truncate(limit);
         let cursor = events.last().map_or(cursor, |event| event.seq);
-        Ok(Page { events, cursor })
+        Ok(EventPage { events, cursor })
     }
 
     /// The segments that hold the events after a cursor, unread: for followers that skip their own.
@@ -467,14 +407,14 @@ impl Ledger {
         Ok(self.read(|tables| tables.number_events())?.first)
     }
 
-    /// Waits until this process has committed something since `seen`, or the time is up. Other
-    /// processes' commits are noticed by asking again.
+    /// Waits until this process has committed something since `seen`, or the timeout ends. Other
+    /// processes' commits are found by polling.
     #[must_use]
     pub fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
-        self.0.tally.wait_for_commit(seen, timeout)
+        self.0.metrics.wait_for_commit(seen, timeout)
     }
 
-    /// Everything as of one moment, in an order in which a fleet can take it in. Returns the cursor
+    /// Everything as of one moment, in the order in which a fleet can apply it. Returns the cursor
     /// from which events go on.
     ///
     /// # Errors
@@ -483,13 +423,13 @@ impl Ledger {
         &self,
         mut take: impl FnMut(SnapshotItem) -> Result<(), LedgerError>,
     ) -> Result<i64, LedgerError> {
-        let mut tables = self.open_tables()?;
+        let mut tables = self.open_database()?;
         let snapshot = tables.snapshot(&mut |item| take(item).map_err(Fault::Fatal));
         snapshot.map_err(|fault| fault.into_error(1))
     }
 
-    /// A connection of its own, for a read that cannot begin again.
-    pub(crate) fn open_tables(&self) -> Result<Box<dyn Tables>, LedgerError> {
+    /// A new connection, for a read that cannot be retried.
+    pub(crate) fn open_database(&self) -> Result<Box<dyn Database>, LedgerError> {
         self.0.backend.open(self.0.options.isolation)
     }
 
@@ -509,14 +449,14 @@ impl Ledger {
         self.read(|tables| tables.demand())
     }
 
-    /// Drops what need not be kept any longer. Returns how many rows went.
+    /// Deletes what has passed its retention. Returns the number of deleted rows.
     ///
     /// # Errors
     /// When the database cannot be written.
     pub fn forget(&self, retention: &Retention) -> Result<u64, LedgerError> {
         self.read(|tables| {
             let (now, ends) = (tables.clock()?, tables.number_events()?);
-            tables.forget(&Forget {
+            tables.forget(&RetentionCutoffs {
                 events_before: ends.next - retention.events,
                 answers_before: now.plus_seconds(-retention.answers_s),
                 receipts_before: retention.receipts_s.map(|age| now.plus_seconds(-age)),
@@ -526,16 +466,16 @@ impl Ledger {
         })
     }
 
-    /// How much was written, and how often it had to begin again.
+    /// Counts of writes and retries.
     #[must_use]
     pub fn stats(&self) -> WriteStats {
-        self.0.tally.stats()
+        self.0.metrics.stats()
     }
 
-    /// Reads on a connection of its own, and once more when the connection was lost.
+    /// Reads on a pooled connection, and retries when the connection was lost.
     pub(crate) fn read<T>(
         &self,
-        mut read: impl FnMut(&mut dyn Tables) -> Result<T, Fault>,
+        mut read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let kept = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut tables = match kept {
@@ -548,12 +488,12 @@ impl Ledger {
                     self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).push(tables);
                     return Ok(found);
                 }
-                Err(Fault::Lost(_)) if tries < 20 => {
+                Err(Fault::Disconnected(_)) if tries < 20 => {
                     tables.rollback();
                     std::thread::sleep(Duration::from_millis(10 * tries));
                     let _ = tables.reconnect();
                 }
-                Err(Fault::Again(_)) if tries < 20 => tables.rollback(),
+                Err(Fault::Retry(_)) if tries < 20 => tables.rollback(),
                 Err(fault) => {
                     tables.rollback();
                     return Err(fault.into_error(u32::try_from(tries).unwrap_or(u32::MAX)));
@@ -564,13 +504,13 @@ impl Ledger {
     }
 }
 
-/// The lane of an operation. Those about one node go to one lane, so that the lanes of a server do
-/// not wait for each other's locks; what is about several may go anywhere, since locks are taken in
+/// The writer of an operation. Those about one node go to one writer, so that writers of a server do
+/// not wait for each other's locks; those about several may go to any, since locks are taken in
 /// one order.
-fn lane_of(op: &Op, lanes: usize) -> usize {
+fn writer_of(op: &Op, writers: usize) -> usize {
     let mut hasher = FxHasher::default();
     match op.bare() {
-        Op::Commit(plan) | Op::Rehearse(plan) => {
+        Op::Commit(plan) | Op::DryRun(plan) => {
             plan.claims.first().map(|claim| &claim.node).hash(&mut hasher)
         }
         Op::Move(to) => to.to.node.hash(&mut hasher),
@@ -581,9 +521,9 @@ fn lane_of(op: &Op, lanes: usize) -> usize {
         Op::Resize(resize) => resize.key.hash(&mut hasher),
         _ => return 0,
     }
-    let lanes = u64::try_from(lanes).unwrap_or(1).max(1);
-    // The low bits of this hash are poor.
-    usize::try_from((hasher.finish() >> 32) % lanes).unwrap_or(0)
+    let writers = u64::try_from(writers).unwrap_or(1).max(1);
+    // The low bits of this hash are weak.
+    usize::try_from((hasher.finish() >> 32) % writers).unwrap_or(0)
 }
 
 fn unexpected(answer: &Answer) -> LedgerError {

@@ -1,34 +1,38 @@
-//! The truth of Berth: what is placed where, and what that leaves.
+//! The source of truth of Berth: which instance is placed where, and what capacity is left.
 //!
 //! A plan from the engine becomes claims in one guarded commit: all of it, or nothing, with the
 //! numbers that stood against it. On SQLite, embedded, or on PostgreSQL, shared by any number of
-//! servers; the rules are in one place (`work`) and the databases only lock, read and write rows.
+//! servers; the rules are in one place (`unit_of_work`) and the databases only lock, read and write rows.
 
+mod backend;
+mod database;
 mod drift;
+mod encoding;
 mod error;
 mod export;
-mod inspect;
 mod ledger;
 mod lists;
 mod model;
+mod pool_search;
 mod postgres;
 mod receipts;
 mod retention;
-mod run;
+mod schema;
 mod sqlite;
-mod stored;
-mod tables;
-mod values;
-mod work;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod unit_of_work;
 mod writer;
 
+pub use backend::{Backend, Options};
+pub use database::SnapshotItem;
 pub use error::LedgerError;
 pub use export::{Transfer, TransferError};
-pub use ledger::{Backend, Ledger, Mark, Options};
+pub use ledger::{Ledger, WriterPosition};
 pub use model::*;
 pub use postgres::{InvalidIsolation, Isolation};
 pub use receipts::{ChainFault, Decision, Verification};
 pub use retention::Retention;
-pub use run::{Committed, Retries};
-pub use tables::SnapshotItem;
+pub use transaction::{CommitRecord, Retries};
 pub use writer::{Job, Observer, Reply, WriteStats};

@@ -1,15 +1,15 @@
-//! Walking the chains of receipts: every decision is there, unaltered, in its place.
+//! Verifying the chains of receipts: every decision is present, unaltered and in order.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
+use crate::database::{ChainRow, Database, ReceiptPlace, ReceiptRow};
+use crate::encoding::{hex, is_storable};
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
-use crate::lists::{ReceiptPlace, storable};
 use crate::model::{DecisionRecord, Micros, link, unpack_decisions};
-use crate::tables::{ChainRow, ReceiptRow, Tables};
 
 /// Receipts read at once.
 const STEP: i64 = 500;
@@ -18,33 +18,33 @@ const STEP: i64 = 500;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub enum ChainFault {
-    /// A receipt is not there.
+    /// A receipt is missing.
     Missing {
         /// The chain.
         chain: String,
         /// Its number.
         n: i64,
     },
-    /// A receipt is not what it was.
+    /// A receipt was altered.
     Altered {
         /// The chain.
         chain: String,
         /// Its number.
         n: i64,
     },
-    /// A receipt does not hold as many decisions as it says, or cannot be read.
+    /// A receipt does not hold as many decisions as it states, or cannot be read.
     Unreadable {
         /// The chain.
         chain: String,
         /// Its number.
         n: i64,
     },
-    /// A chain ends elsewhere than it says.
+    /// A chain does not end where its row says.
     WrongEnd {
         /// The chain.
         chain: String,
     },
-    /// A chain that another names is not there, or is shorter or other than it was.
+    /// A chain that another names is missing, shorter or altered.
     LostChain {
         /// The chain that is wrong.
         chain: String,
@@ -59,9 +59,9 @@ impl fmt::Display for ChainFault {
             Self::Missing { chain, n } => write!(f, "receipt {chain}/{n} is missing"),
             Self::Altered { chain, n } => write!(f, "receipt {chain}/{n} was altered"),
             Self::Unreadable { chain, n } => write!(f, "receipt {chain}/{n} cannot be read"),
-            Self::WrongEnd { chain } => write!(f, "chain {chain} does not end where it says"),
+            Self::WrongEnd { chain } => write!(f, "chain {chain} does not end where its row says"),
             Self::LostChain { chain, named_by } => {
-                write!(f, "chain {chain}, which {named_by} names, is lost or was altered")
+                write!(f, "chain {chain}, named by chain {named_by}, is missing or was altered")
             }
         }
     }
@@ -100,7 +100,7 @@ impl Ledger {
     /// When the database cannot be read.
     pub fn verify(&self) -> Result<Verification, LedgerError> {
         self.read(|tables| {
-            let mut walk = Walk::default();
+            let mut walk = ChainWalk::default();
             let chains = tables.chains()?;
             for chain in &chains {
                 walk.chain(tables, chain)?;
@@ -115,7 +115,7 @@ impl Ledger {
     /// # Errors
     /// When the database cannot be read.
     pub fn decision(&self, id: &str) -> Result<Option<Decision>, LedgerError> {
-        let Some((chain, n, place)) = parts_of(id) else { return Ok(None) };
+        let Some((chain, n, place)) = parse_decision_id(id) else { return Ok(None) };
         self.read(|tables| {
             let receipts = tables.receipts(chain, n, 1)?;
             let Some(receipt) = receipts.into_iter().find(|receipt| receipt.n == n) else {
@@ -140,7 +140,7 @@ impl Ledger {
             // No id of a chain sorts after it.
             None => (ReceiptPlace { at: i64::MAX, chain: "~".to_owned(), n: i64::MAX }, usize::MAX),
             Some((at, id)) => {
-                let parts = parts_of(id);
+                let parts = parse_decision_id(id);
                 let (chain, n, place) =
                     parts.ok_or_else(|| LedgerError::InvalidCursor { cursor: id.clone() })?;
                 (ReceiptPlace { at: *at, chain: chain.to_owned(), n }, place)
@@ -199,10 +199,10 @@ impl Ledger {
 }
 
 /// Chain, receipt and place of a decision's id.
-fn parts_of(id: &str) -> Option<(&str, i64, usize)> {
+fn parse_decision_id(id: &str) -> Option<(&str, i64, usize)> {
     let mut parts = id.split('/');
     let (chain, n, place) = (parts.next()?, parts.next()?, parts.next()?);
-    let whole = parts.next().is_none() && !chain.is_empty() && storable([chain]);
+    let whole = parts.next().is_none() && !chain.is_empty() && is_storable([chain]);
     whole.then_some((chain, n.parse().ok()?, place.parse().ok()?))
 }
 
@@ -210,19 +210,19 @@ fn decisions(receipt: &ReceiptRow) -> Result<Vec<DecisionRecord>, Fault> {
     if receipt.count == 0 { Ok(Vec::new()) } else { Ok(unpack_decisions(&receipt.body)?) }
 }
 
-/// What one chain says of others: their length and head when it began.
-type Named = (String, String, i64, String);
+/// What one chain records of others: their length and head when it began.
+type NamedChain = (String, String, i64, String);
 
 #[derive(Default)]
-struct Walk {
+struct ChainWalk {
     found: Verification,
-    named: Vec<Named>,
+    named: Vec<NamedChain>,
     /// Hashes at places that others may name.
     hashes: BTreeMap<(String, i64), String>,
 }
 
-impl Walk {
-    fn chain(&mut self, tables: &mut dyn Tables, chain: &ChainRow) -> Result<(), Fault> {
+impl ChainWalk {
+    fn chain(&mut self, tables: &mut dyn Database, chain: &ChainRow) -> Result<(), Fault> {
         let (mut next, mut head) = (chain.base, chain.base_hash.clone());
         let id = chain.id.to_string();
         self.found.chains += 1;
@@ -243,7 +243,7 @@ impl Walk {
                 }
                 self.count(&id, &receipt);
                 self.hashes.insert((id.clone(), receipt.n + 1), hex(&receipt.hash));
-                // From the stored hash on, so that one fault is told once.
+                // From the stored hash on, so that one fault is reported once.
                 head = receipt.hash;
                 next = receipt.n + 1;
             }
@@ -262,7 +262,7 @@ impl Walk {
     fn count(&mut self, chain: &str, receipt: &ReceiptRow) {
         self.found.receipts += 1;
         if receipt.n == 0 {
-            self.take_genesis(chain, &receipt.body);
+            self.read_genesis(chain, &receipt.body);
             return;
         }
         let counted = i64::try_from(decisions(receipt).map_or(0, |all| all.len()));
@@ -273,7 +273,7 @@ impl Walk {
         self.found.decisions += u64::try_from(receipt.count).unwrap_or(0);
     }
 
-    fn take_genesis(&mut self, chain: &str, body: &str) {
+    fn read_genesis(&mut self, chain: &str, body: &str) {
         let parsed: Option<serde_json::Value> = serde_json::from_str(body).ok();
         let chains = parsed.as_ref().and_then(|body| body.get("chains")?.as_object());
         for (other, end) in chains.into_iter().flatten() {
@@ -283,7 +283,7 @@ impl Walk {
         }
     }
 
-    /// Compares what chains say of each other with what is there.
+    /// Compares what chains record of each other with what is stored.
     fn compare(&mut self, chains: &[ChainRow]) {
         for (named_by, chain, length, head) in &self.named {
             let row = chains.iter().find(|row| *row.id == **chain);
@@ -298,8 +298,4 @@ impl Walk {
             }
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

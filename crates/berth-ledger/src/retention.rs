@@ -5,13 +5,13 @@ use crate::model::Micros;
 /// How long the ledger remembers what no longer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Events, in number; older ones are dropped, and a follower that needs them starts anew.
+    /// Events, in number; older ones are dropped, and a follower that needs them starts again.
     pub events: i64,
     /// Answers that a retry gets again, in seconds.
     pub answers_s: i64,
-    /// Receipts, in seconds; absent: for ever.
+    /// Receipts, in seconds; absent: forever.
     pub receipts_s: Option<i64>,
-    /// The audit log, in seconds; absent: for ever.
+    /// The audit log, in seconds; absent: forever.
     pub audit_s: Option<i64>,
 }
 
@@ -23,7 +23,7 @@ impl Default for Retention {
 
 /// What is to be dropped now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forget {
+pub(crate) struct RetentionCutoffs {
     /// Segments that end before this event.
     pub(crate) events_before: i64,
     /// Answers given before this.

@@ -1,7 +1,7 @@
-//! Group commit: operations wait while the last transaction is in flight, then share the next one.
+//! Group commit: operations queue while a transaction is in flight, then share the next one.
 //!
-//! Each lane is a thread with a connection and a chain of its own. A lane never waits for more work
-//! to come: what is there when it is free is what it takes.
+//! Each writer is a thread with its own connection and chain. A writer never waits for more work
+//! to arrive: it takes what is queued when it becomes free.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use crate::database::Database;
 use crate::error::LedgerError;
 use crate::model::{Answer, Op};
-use crate::run::{Chain, Committed, Done, Patience, Retries, run};
-use crate::tables::Tables;
+use crate::transaction::{Chain, CommitRecord, Retries, RetryBudget, TransactionResult, run};
 
-/// Gets the answer once it is durable, on the thread that made it so. It must be quick.
+/// Called with the answer once it is durable. It must return quickly.
 pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
 
-/// An operation and who waits for its answer.
+/// An operation and the callback for its answer.
 pub struct Job {
     /// What to do.
     pub op: Op,
-    /// Who waits.
+    /// The callback.
     pub reply: Reply,
 }
 
@@ -31,57 +31,57 @@ struct State {
     closed: bool,
 }
 
-/// How much was written, and how often it had to begin again.
+/// Counts of writes and retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteStats {
     /// Transactions that committed.
     pub transactions: u64,
     /// Operations in them.
     pub operations: u64,
-    /// Attempts that had to begin again.
+    /// Attempts that had to be retried.
     pub retries: Retries,
-    /// Counters found out of step with their claims: each is a defect.
+    /// Counters that differed from their claims: each is a bug.
     pub drifts: u64,
 }
 
-/// What all lanes of a ledger have done.
+/// What all writers of a ledger have done.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct WriterMetrics {
     stats: Mutex<WriteStats>,
-    /// Rises with every commit, for those who wait for events.
+    /// Rises with every commit, for callers that wait for events.
     commits: Mutex<u64>,
     committed: Condvar,
 }
 
-/// Operations that wait for one lane.
+/// Operations queued for one writer.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
-    tally: Arc<Tally>,
-    /// Groups that the lane has taken up, and those that the observer was told of.
-    taken: AtomicU64,
-    told: AtomicU64,
+    metrics: Arc<WriterMetrics>,
+    /// Groups that the writer has started, and those that the observer has seen.
+    started: AtomicU64,
+    observed: AtomicU64,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked left plain data behind, which is still right.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The data stays valid if a thread panics while it holds the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Tally {
+impl WriterMetrics {
     pub(crate) fn stats(&self) -> WriteStats {
-        *held(&self.stats)
+        *lock(&self.stats)
     }
 
-    /// Waits until something was committed here since `seen`, or the time is up.
+    /// Waits until something was committed here since `seen`, or the timeout ends.
     pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
-        let commits = held(&self.commits);
+        let commits = lock(&self.commits);
         let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Counts what was out of step among these answers.
+    /// Counts the drifts among these answers.
     fn note_drifts(&self, answers: &[Answer]) {
         let found = answers.iter().map(|answer| match answer {
             Answer::Drifts(drifts) => drifts.len(),
@@ -89,33 +89,33 @@ impl Tally {
         });
         let found: usize = found.sum();
         if found > 0 {
-            held(&self.stats).drifts += u64::try_from(found).unwrap_or(u64::MAX);
+            lock(&self.stats).drifts += u64::try_from(found).unwrap_or(u64::MAX);
         }
     }
 
     fn note(&self, operations: usize, retries: Retries) {
-        let mut stats = held(&self.stats);
+        let mut stats = lock(&self.stats);
         stats.transactions += 1;
         stats.operations += u64::try_from(operations).unwrap_or(0);
-        stats.retries.again += retries.again;
+        stats.retries.conflicts += retries.conflicts;
         stats.retries.duplicates += retries.duplicates;
         stats.retries.guards += retries.guards;
         stats.retries.lost += retries.lost;
         drop(stats);
-        *held(&self.commits) += 1;
+        *lock(&self.commits) += 1;
         self.committed.notify_all();
     }
 }
 
 impl Queue {
-    /// The queue of one lane.
-    pub(crate) fn new(tally: Arc<Tally>) -> Self {
-        Self { tally, ..Self::default() }
+    /// The queue of one writer.
+    pub(crate) fn new(metrics: Arc<WriterMetrics>) -> Self {
+        Self { metrics, ..Self::default() }
     }
 
     /// Adds operations in the order given.
     pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
-        let mut state = held(&self.state);
+        let mut state = lock(&self.state);
         if state.closed {
             drop(state);
             jobs.into_iter().for_each(|job| (job.reply)(Err(LedgerError::Closed)));
@@ -126,31 +126,31 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// No more operations are taken; those that wait are still done.
+    /// Rejects further operations; queued ones are still run.
     pub(crate) fn close(&self) {
-        held(&self.state).closed = true;
+        lock(&self.state).closed = true;
         self.arrived.notify_all();
     }
 
-    /// How many groups the lane has taken up.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::SeqCst)
+    /// How many groups the writer has started.
+    pub(crate) fn started(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
     }
 
-    /// Whether the observer was told of so many groups.
-    pub(crate) fn has_told(&self, groups: u64) -> bool {
-        self.told.load(Ordering::SeqCst) >= groups
+    /// Whether the observer has seen this many groups.
+    pub(crate) fn is_observed(&self, groups: u64) -> bool {
+        self.observed.load(Ordering::SeqCst) >= groups
     }
 
     fn next_group(&self, most: usize) -> Option<Vec<Job>> {
-        let mut state = held(&self.state);
+        let mut state = lock(&self.state);
         loop {
             if !state.waiting.is_empty() {
-                let taken = state.waiting.len().min(most);
-                let group = state.waiting.drain(..taken).collect();
+                let started = state.waiting.len().min(most);
+                let group = state.waiting.drain(..started).collect();
                 let more = !state.waiting.is_empty();
                 drop(state);
-                self.taken.fetch_add(1, Ordering::SeqCst);
+                self.started.fetch_add(1, Ordering::SeqCst);
                 if more {
                     self.arrived.notify_one();
                 }
@@ -164,43 +164,43 @@ impl Queue {
     }
 }
 
-/// How a lane works.
+/// Settings of a writer.
 #[derive(Clone)]
-pub(crate) struct LaneSettings {
+pub(crate) struct WriterSettings {
     /// Most operations in one transaction.
     pub(crate) most: usize,
-    pub(crate) patience: Patience,
+    pub(crate) retry_budget: RetryBudget,
     pub(crate) observer: Option<Observer>,
 }
 
-/// Told of every commit of this process in which something happened, before the answers go out.
-pub type Observer = Arc<dyn Fn(Committed) + Send + Sync>;
+/// Called for every commit of this process that has events, before its answers are delivered.
+pub type Observer = Arc<dyn Fn(CommitRecord) + Send + Sync>;
 
 thread_local! {
-    /// Whether this thread gives a lane's answers.
-    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread delivers a writer's answers.
+    static REPLY_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a thread that gives answers. Its lane waits for it, so it must not wait for its
-/// lane: whoever gets an answer may have the ledger's last handle, and drop it here.
-pub(crate) fn gives_answers() -> bool {
-    ANSWERS.get()
+/// Whether this thread delivers answers. Its writer joins it, so it must not join its writer: a callback
+/// may own the ledger's last handle, and drop it here.
+pub(crate) fn is_reply_thread() -> bool {
+    REPLY_THREAD.get()
 }
 
-/// What is left to do once a transaction is durable. It is done on another thread, so that the lane
-/// can go on with the next transaction.
-struct Finished {
+/// What is left to do once a transaction is durable. Done on another thread, so that the writer
+/// can continue with the next transaction.
+struct FinishedGroup {
     ops: Vec<Op>,
     replies: Vec<Reply>,
-    outcome: Result<Done, LedgerError>,
-    /// Whether it is all that is left of its group.
+    outcome: Result<TransactionResult, LedgerError>,
+    /// Whether it is the last part of its group.
     ends_group: bool,
 }
 
-fn finish(finished: Finished, observer: Option<&Observer>) {
-    let Finished { ops, replies, outcome, ends_group: _ } = finished;
+fn deliver(finished: FinishedGroup, observer: Option<&Observer>) {
+    let FinishedGroup { ops, replies, outcome, ends_group: _ } = finished;
     match outcome {
-        Ok(Done { answers, commits }) => {
+        Ok(TransactionResult { answers, commits }) => {
             if let Some(observer) = observer {
                 commits.into_iter().for_each(|committed| observer(committed));
             }
@@ -211,34 +211,34 @@ fn finish(finished: Finished, observer: Option<&Observer>) {
     drop(ops);
 }
 
-/// What one lane does until the queue is closed and empty.
-pub(crate) fn lane(
+/// Runs a writer until its queue is closed and empty.
+pub(crate) fn run_writer(
     queue: &Arc<Queue>,
-    mut tables: Box<dyn Tables>,
+    mut tables: Box<dyn Database>,
     mut chain: Chain,
-    settings: &LaneSettings,
+    settings: &WriterSettings,
 ) {
-    let patience = settings.patience;
-    let (finished, to_finish) = mpsc::channel::<Finished>();
+    let retry_budget = settings.retry_budget;
+    let (finished, to_deliver) = mpsc::channel::<FinishedGroup>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            ANSWERS.set(true);
-            for finished in to_finish {
+            REPLY_THREAD.set(true);
+            for finished in to_deliver {
                 let ends_group = finished.ends_group;
-                finish(finished, settings.observer.as_ref());
-                queue.told.fetch_add(u64::from(ends_group), Ordering::SeqCst);
+                deliver(finished, settings.observer.as_ref());
+                queue.observed.fetch_add(u64::from(ends_group), Ordering::SeqCst);
             }
         });
         while let Some(group) = queue.next_group(settings.most) {
             let (ops, replies): (Vec<Op>, Vec<Reply>) =
                 group.into_iter().map(|job| (job.op, job.reply)).unzip();
             let mut retries = Retries::default();
-            let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
-            queue.tally.note(ops.len(), retries);
+            let outcome = run(&mut *tables, &mut chain, &ops, retry_budget, &mut retries);
+            queue.metrics.note(ops.len(), retries);
             if let Ok(done) = &outcome {
-                queue.tally.note_drifts(&done.answers);
+                queue.metrics.note_drifts(&done.answers);
             }
-            // One operation that the database cannot take must not fail those beside it.
+            // An operation that the database rejects must not fail the others of its group.
             let poisoned =
                 matches!(outcome, Err(LedgerError::Database(_) | LedgerError::Corrupt(_)));
             let _ = if poisoned && ops.len() > 1 {
@@ -246,12 +246,12 @@ pub(crate) fn lane(
                 ops.into_iter().zip(replies).try_for_each(|(op, reply)| {
                     left -= 1;
                     let ops = vec![op];
-                    let outcome = run(&mut *tables, &mut chain, &ops, patience, &mut retries);
+                    let outcome = run(&mut *tables, &mut chain, &ops, retry_budget, &mut retries);
                     let replies = vec![reply];
-                    finished.send(Finished { ops, replies, outcome, ends_group: left == 0 })
+                    finished.send(FinishedGroup { ops, replies, outcome, ends_group: left == 0 })
                 })
             } else {
-                finished.send(Finished { ops, replies, outcome, ends_group: true })
+                finished.send(FinishedGroup { ops, replies, outcome, ends_group: true })
             };
         }
         drop(finished);

@@ -11,10 +11,10 @@ use crate::programs;
 /// The account that the system's packages make for the server.
 const SERVER_ACCOUNT: &str = "postgres";
 
-/// Who runs the server's programs.
+/// The account that runs the server's programs.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// User and group to hand folders to; none when we stay ourselves.
+    /// User and group that own the folders; none when the current account is used.
     lent: Option<(u32, u32)>,
     has_setpriv: bool,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a server of one's own, and what to do about it.
+//! Errors of a private server, each with its remedy.
 //!
 //! Never hides what PostgreSQL itself said: each failure carries the program's own words.
 
@@ -38,7 +38,7 @@ pub enum StartError {
     /// A program on the way to the server failed.
     #[error("cannot set the server up")]
     Command(#[from] CommandError),
-    /// Each port that was tried belonged to somebody else.
+    /// Every port that was tried was in use.
     #[error("no free port after {tries} tries; the server's log ends with:\n{log_tail}")]
     PortsTaken {
         /// How many ports were tried.
@@ -92,8 +92,8 @@ pub enum CommandError {
         /// The name.
         name: String,
     },
-    /// The server was told to stop and still runs.
-    #[error("the server still runs {waited_s} s after it was told to stop")]
+    /// The server did not stop.
+    #[error("the server did not stop within {waited_s} s")]
     StillRuns {
         /// How long was waited, in seconds.
         waited_s: u64,

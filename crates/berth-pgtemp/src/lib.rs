@@ -1,7 +1,7 @@
-//! A PostgreSQL server of one's own, for tests and benchmarks.
+//! A private PostgreSQL server, for tests and benchmarks.
 //!
 //! [`TempPostgres::start`] makes a folder, sets up a new cluster in it and starts a server that
-//! nobody else knows. It can be stopped, killed as by a power failure, and started again. Dropping
+//! no one else knows. It can be stopped, killed as by a power failure, and started again. Dropping
 //! it leaves neither process nor folder. If the program that started it is killed, the kernel kills
 //! the server too; only the folder is left then.
 //!
@@ -38,7 +38,7 @@ const PORT_TRIES: u32 = 20;
 /// How much of the server's log an error shows.
 const LOG_TAIL_LINES: usize = 20;
 
-/// How the server is to be.
+/// Options of the server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether a commit waits for the disk, as it must where durability or speed is measured.
@@ -242,7 +242,7 @@ impl TempPostgres {
         self.server = Some(Server::start(command)?);
         let outcome = self.wait_until_ready();
         if outcome.is_err() {
-            // What failed to come up must not linger; why it failed matters more than this.
+            // A server that failed to start must not keep running; the first error matters more.
             let _ = self.kill();
         }
         outcome
@@ -286,7 +286,7 @@ impl TempPostgres {
         Err(StartError::NotReady { waited_s: WAITED_S, log_tail: self.log_tail() })
     }
 
-    /// Asks over the socket, which is ours alone; the port could be somebody else's.
+    /// Asks over the private socket; another process could own the port.
     fn answers(&self) -> bool {
         let mut command = Command::new(self.programs.join("pg_isready"));
         command.args(["-q", "-U", "postgres", "-d", "postgres", "-p", &self.port.to_string()]);
@@ -295,7 +295,7 @@ impl TempPostgres {
     }
 
     /// A killed server leaves a few bytes of System V memory, of which a system has a fixed number
-    /// of pieces. The next start on the same data takes them over; without one, nobody would.
+    /// of pieces. The next start on the same data takes them over; without one, no one would.
     fn free_shared_memory(&self) {
         let lock = std::fs::read_to_string(self.data.path().join("postmaster.pid"));
         let id = lock.ok().and_then(|lock| {
@@ -310,7 +310,7 @@ impl TempPostgres {
 
 impl Drop for TempPostgres {
     fn drop(&mut self) {
-        // Nobody is left to be told; the folders go in any case.
+        // There is no caller to report to; the folders are removed in any case.
         if self.stop().is_err() {
             let _ = self.kill();
         }

@@ -39,7 +39,7 @@ impl Server {
         let (started, receive_started) = channel();
         let (keeper, until_dropped): (SyncSender<()>, Receiver<()>) = sync_channel(0);
         thread::spawn(move || {
-            // Nobody listens only if the caller's thread is gone; then this one may go too.
+            // No one listens only if the caller's thread is gone; then this one may go too.
             if started.send(command.spawn()).is_ok() {
                 let _ = until_dropped.recv();
             }

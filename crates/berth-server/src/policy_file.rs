@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use berth_engine::Policy;
-use berth_ledger::{Answer, DocumentWrite, Expect, LedgerError, Op, Outcome, Text, With};
+use berth_ledger::{Answer, DocumentWrite, Expect, LedgerError, Op, Outcome, Text, WithDocuments};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -172,7 +172,7 @@ impl PolicyFile {
         let (stored, expect) = (policy.to_json(), None);
         let op =
             Op::ActivatePolicy { name: name.clone(), hash: hash.clone(), body: stored, expect };
-        let op = Op::With(Box::new(With { op, documents: vec![document] }));
+        let op = Op::WithDocuments(Box::new(WithDocuments { op, documents: vec![document] }));
         let caller = Caller::local(&format!("policy.file {}", self.path.display()));
         let subject = format!("{name} {hash}");
         let answer = control.call(&caller, "policy.activate", subject, None, op).await;

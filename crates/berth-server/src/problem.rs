@@ -6,7 +6,7 @@ use berth_api::{FieldError, Problem};
 use berth_control::ControlError;
 use berth_control::queue::TicketError;
 use berth_engine::Refusal;
-use berth_ledger::{LedgerError, Rejected};
+use berth_ledger::{ClaimRejection, LedgerError};
 use http::{HeaderValue, StatusCode, header};
 
 /// An error on its way to the caller.
@@ -168,8 +168,8 @@ impl From<LedgerError> for ApiError {
     }
 }
 
-impl From<Rejected> for ApiError {
-    fn from(rejected: Rejected) -> Self {
+impl From<ClaimRejection> for ApiError {
+    fn from(rejected: ClaimRejection) -> Self {
         ControlError::from(rejected).into()
     }
 }

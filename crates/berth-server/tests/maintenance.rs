@@ -12,8 +12,8 @@ use berth_engine::{
     Amounts, Group, GroupKind, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
 };
 use berth_ledger::{
-    Backend, ClaimKey, EventBody, Expect, Ledger, Op, Options, Plan, PlannedClaim, Pool, Quota,
-    Seen, SlotKey, SnapshotItem, Text, Verdict, Workload,
+    Backend, ClaimKey, EventBody, Expect, Ledger, NodeVersion, Op, Options, Plan, PlannedClaim,
+    Pool, Quota, SlotKey, SnapshotItem, Text, Verdict, Workload,
 };
 
 fn ledger(folder: &tempfile::TempDir) -> Ledger {
@@ -28,11 +28,11 @@ fn plan(id: u128, dress: impl FnOnce(&mut InstanceRequest, &mut PlannedClaim)) -
     let amounts = Amounts::new(1000, 1024).with_disk(1);
     let mut request = InstanceRequest::new(InstanceId::from_u128(id), "acme", amounts);
     let policy = Policy::builtin("balanced").unwrap();
-    let seen = Seen { constraint_gen: 1, ..Seen::default() };
+    let seen = NodeVersion { constraint_gen: 1, ..NodeVersion::default() };
     let node = NodeId::new("n1");
     let mut claim = PlannedClaim::new(Arc::new(request.clone()), &policy, node.clone(), seen);
     dress(&mut request, &mut claim);
-    let dressed = PlannedClaim::new(Arc::new(request), &policy, node, claim.seen.clone());
+    let dressed = PlannedClaim::new(Arc::new(request), &policy, node, claim.node_version.clone());
     let claim = PlannedClaim { pools: claim.pools, slot: claim.slot, ..dressed };
     Plan::new(&id.to_string(), "acme", vec![claim])
 }
@@ -112,7 +112,15 @@ fn a_deleted_tenant_leaves_no_row_that_counts() {
     assert_eq!(ledger.delete_tenant("acme").unwrap(), 3);
     let hand = rusqlite::Connection::open(folder.path().join("ledger.db")).unwrap();
     let count = |sql: &str| hand.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-    for table in ["claim", "team", "team_domain", "team_member", "slot", "tenant", "workload"] {
+    for table in [
+        "claim",
+        "placement_group",
+        "placement_group_domain",
+        "placement_group_member",
+        "slot",
+        "tenant",
+        "workload",
+    ] {
         assert_eq!(count(&format!("SELECT count(*) FROM {table}")), 0, "{table}");
     }
     assert_eq!(count("SELECT count(*) FROM pool_value WHERE released_at IS NULL"), 0);

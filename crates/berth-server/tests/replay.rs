@@ -26,7 +26,7 @@ fn placer(backend: &Backend) -> Placer {
 /// A placer whose ledger has so many lanes.
 fn placer_of(backend: &Backend, lanes: Option<usize>) -> Placer {
     let mut options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
-    options.ledger.lanes = lanes.unwrap_or(options.ledger.lanes);
+    options.ledger.writers = lanes.unwrap_or(options.ledger.writers);
     options.clock = Arc::new(|| NOW);
     let placer = Placer::start(backend.clone(), &options).unwrap();
     let policy = &options.policy;

@@ -1,8 +1,9 @@
-//! The one binary: `berth`. It parses arguments and prints; what it knows, it asks the crates.
+//! The one binary, `berth`: it parses arguments and runs commands.
 
 mod agent;
 mod bench;
 mod cli;
+mod cmdutil;
 mod kube;
 mod simulate;
 mod transfer;
@@ -10,31 +11,31 @@ mod up;
 
 use std::process::ExitCode;
 
-/// A claim is made on one thread and freed on another, which the system's allocator is slow at.
+/// A claim is allocated on one thread and freed on another, which is slow with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// The placement engine for fleets of virtual machines: which node?
+/// Place virtual machines on the nodes of a fleet.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
-    global: cli::Global,
+    global: cmdutil::Global,
     #[command(subcommand)]
     command: Command,
 }
 
 const FIRST_STEPS: &str = "\
 First steps:
-  berth up --demo                            a server with a simulated fleet
-  berth nodes list --limit 10                what there is
+  berth up --demo                            start a server with a simulated fleet
+  berth nodes list --limit 10                list nodes
   berth place --cpu 2 --memory 4GiB --owner acme --explain
-  berth top                                  the fleet, live
+  berth top                                  show the fleet, live
 
-Which server: --url and --token, else BERTH_URL and BERTH_TOKEN, else the file that BERTH_CONFIG
-names, else berth/client.toml in the folder for settings, else http://127.0.0.1:7070.
+Server: --url and --token, otherwise BERTH_URL and BERTH_TOKEN, otherwise the file that BERTH_CONFIG
+names, otherwise berth/client.toml in the configuration directory, otherwise http://127.0.0.1:7070.
 
 ";
 
@@ -46,21 +47,21 @@ enum Command {
     /// Measure Berth on this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Make certificates, for a server that runs with --tls self.
+    /// Create certificates for a server that runs with --tls self.
     ///
     /// Example: berth certificate agent --node n1 --data-dir berth-data
     #[command(subcommand)]
     Certificate(up::Certificate),
-    /// Look at the configuration of a server.
+    /// Check and show the configuration of a server.
     ///
     /// Example: berth config check berth.toml
     #[command(subcommand)]
     Config(up::ConfigCommand),
-    /// Write a whole ledger to a file, for a backup or to move it to another database.
+    /// Export a ledger to a file, for a backup or to move it to another database.
     ///
     /// Example: berth export --database-url berth.db --out ledger.jsonl
     Export(transfer::Export),
-    /// Read an export into an empty ledger: all of it, or nothing.
+    /// Import an export into an empty ledger: all of it, or nothing.
     ///
     /// Example: berth import --database-url postgres://berth@localhost/berth ledger.jsonl
     Import(transfer::Import),
@@ -69,7 +70,7 @@ enum Command {
     /// Example: berth kube scheduler
     #[command(subcommand)]
     Kube(kube::Kube),
-    /// Play a day in memory, to judge a rule before a fleet depends on it.
+    /// Simulate a day in memory, to evaluate a rule before a fleet depends on it.
     ///
     /// Example: berth simulate elastic --nodes 100 --instances 2000
     #[command(subcommand)]
@@ -78,14 +79,13 @@ enum Command {
     ///
     /// Example: berth up --demo
     Up(up::Up),
-    /// Walk the chain of receipts and find any altered or missing decision.
+    /// Verify the chain of receipts, and find altered or missing decisions.
     ///
     /// Example: berth verify --database-url berth.db
     Verify(transfer::Verify),
 }
 
-/// Commands that ask no server, or have ways of their own to say which: they show none of the
-/// options that do.
+/// Commands that use no server, or have their own options for it: the global options are hidden.
 const LOCAL: [&str; 10] = [
     "agent",
     "bench",
@@ -99,14 +99,14 @@ const LOCAL: [&str; 10] = [
     "verify",
 ];
 
-/// The whole command line. Options that say which server are hidden where none is asked.
+/// The whole command line.
 fn command() -> clap::Command {
-    let mut command = Cli::command().after_help(format!("{FIRST_STEPS}{}", cli::EXIT_CODES));
+    let mut command = Cli::command().after_help(format!("{FIRST_STEPS}{}", cmdutil::EXIT_CODES));
     let global: Vec<Arg> =
         command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
     for name in LOCAL {
         command = command.mut_subcommand(name, |local| {
-            // Its own options go first; one of the same letter keeps it.
+            // The command's own options take precedence.
             let free = |arg: &&Arg| local.get_arguments().all(|own| own.get_id() != arg.get_id());
             let hidden: Vec<Arg> =
                 global.iter().filter(free).map(|arg| arg.clone().hide(true).short(None)).collect();
@@ -116,8 +116,8 @@ fn command() -> clap::Command {
     command
 }
 
-/// Whoever reads our output may stop early, as `head` does. That is no defect of ours to report.
-fn leave_quietly_when_nobody_reads() {
+/// Exits quietly when the reader of the output stops early, as `head` does.
+fn exit_quietly_on_broken_pipe() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or_default();
@@ -129,13 +129,13 @@ fn leave_quietly_when_nobody_reads() {
 }
 
 fn main() -> ExitCode {
-    leave_quietly_when_nobody_reads();
+    exit_quietly_on_broken_pipe();
     let matches = command().get_matches();
-    let Cli { global, command: asked } = match Cli::from_arg_matches(&matches) {
-        Ok(asked) => asked,
+    let Cli { global, command: parsed } = match Cli::from_arg_matches(&matches) {
+        Ok(parsed) => parsed,
         Err(error) => error.exit(),
     };
-    let outcome = match asked {
+    let outcome = match parsed {
         Command::Client(client) => return client.run(&global, command()),
         Command::Agent(agent) => agent.run(),
         Command::Bench(bench) => bench.run(),
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The chain of causes on one line; where in the code it happened is for developers.
+            // The chain of causes on one line.
             eprintln!("error: {error:#}");
             let is_usage = error.is::<up::BadConfig>();
             if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
@@ -162,7 +162,7 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_valid() {
         super::command().debug_assert();
     }
 }

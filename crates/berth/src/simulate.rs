@@ -1,5 +1,5 @@
-//! `berth simulate`: days that are played in memory, against the engine itself, so that a rule can be
-//! judged before a fleet depends on it. It asks no server.
+//! `berth simulate`: simulations in memory with the real engine, to evaluate a rule before a fleet
+//! depends on it. It uses no server.
 
 use std::time::Instant;
 
@@ -8,14 +8,14 @@ use berth_sim::elastic::{Options, Outcome, Rule, TargetPolicy, simulate_day};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-/// What to play.
+/// The simulations.
 #[derive(Subcommand)]
 pub(crate) enum Simulate {
-    /// A day of instances that grow and shrink: permits, pressure and migrations.
+    /// Simulate a day of instances that grow and shrink: permits, pressure and migrations.
     ///
-    /// The same day is played by Berth's rule and by that of the autoscaling scheduler that it
-    /// follows: the instance with the lowest load leaves, for a place that nobody holds. Ends with an
-    /// error if any node was ever oversold, or if Berth's rule ever sent an instance back.
+    /// The same day runs under Berth's rule and under that of the autoscaling scheduler that it follows:
+    /// the instance with the lowest load leaves, without a reserved place. Fails if a node was ever
+    /// oversold, or if Berth's rule ever moved an instance back.
     ///
     /// Example: berth simulate elastic --nodes 1000 --instances 20000 --json
     Elastic(ElasticDay),
@@ -38,47 +38,47 @@ enum Rules {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum PlaceRule {
-    /// The curve of the autoscaling scheduler: nodes are filled to four fifths, not beyond.
+    /// The curve of the autoscaling scheduler: nodes are filled to four fifths.
     Tent,
-    /// As even as can be.
+    /// As even as possible.
     Even,
 }
 
 /// Options of `berth simulate elastic`.
 #[derive(Args)]
 pub(crate) struct ElasticDay {
-    /// How many nodes there are. They are as large as the instances need.
+    /// Number of nodes, which are as large as the instances need.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=100_000))]
     nodes: u32,
-    /// How many instances there are.
+    /// Number of instances.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
     instances: u32,
-    /// How many hours are played, from midnight.
+    /// Number of hours, from midnight.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=168))]
     hours: u32,
-    /// What the day follows from; the same seed gives the same day.
+    /// Seed; the same seed gives the same day.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Whose rule moves instances.
+    /// Rule that moves instances.
     #[arg(long, value_enum, default_value_t = Rules::Both)]
     rule: Rules,
-    /// How places are chosen, under either rule.
+    /// Rule that chooses nodes.
     #[arg(long, value_enum, default_value_t = PlaceRule::Tent)]
     places: PlaceRule,
-    /// How full nodes are on the average of a day, in percent of their watermark.
+    /// Average usage of nodes, in percent of their watermark.
     #[arg(long, default_value_t = 75, value_parser = clap::value_parser!(u32).range(10..=100))]
     fill: u32,
-    /// Let the seed's rule hold places too, from the start of a migration.
+    /// Reserve places at the start of migrations under the seed's rule too.
     #[arg(long)]
     seed_holds: bool,
-    /// Print one JSON object instead of a table.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// One rule's day, and how long it took to play.
+/// The outcome of one rule, and how long the simulation took.
 #[derive(Serialize)]
-struct Played {
+struct DayResult {
     #[serde(flatten)]
     outcome: Outcome,
     wall_ms: u64,
@@ -90,7 +90,7 @@ struct Report {
     instances: u32,
     hours: u32,
     seed: u64,
-    days: Vec<Played>,
+    days: Vec<DayResult>,
 }
 
 impl ElasticDay {
@@ -115,7 +115,7 @@ impl ElasticDay {
             let start = now();
             let outcome = simulate_day(&options, *rule)?;
             let wall_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-            days.push(Played { outcome, wall_ms });
+            days.push(DayResult { outcome, wall_ms });
         }
         let (nodes, instances, hours) = (self.nodes, self.instances, self.hours);
         let report = Report { nodes, instances, hours, seed: self.seed, days };
@@ -124,21 +124,18 @@ impl ElasticDay {
         } else {
             print!("{report}");
         }
-        judge(&report)
+        check(&report)
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "how long it took to simulate_day is part of the report"
-)]
+#[expect(clippy::disallowed_methods, reason = "the wall time is part of the report")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// What must never be.
-fn judge(report: &Report) -> anyhow::Result<()> {
-    for Played { outcome, .. } in &report.days {
+/// Fails if an invariant was violated.
+fn check(report: &Report) -> anyhow::Result<()> {
+    for DayResult { outcome, .. } in &report.days {
         if outcome.violations > 0 {
             bail!(
                 "under the rule of {} nodes were oversold, or not the sum of their instances, for {} \
@@ -149,7 +146,7 @@ fn judge(report: &Report) -> anyhow::Result<()> {
         }
         let ping_pong = outcome.migrations.ping_pong;
         if outcome.rule == "berth" && ping_pong > 0 {
-            bail!("Berth's rule sent instances back {ping_pong} times; accepted is 0");
+            bail!("Berth's rule moved instances back {ping_pong} times; accepted is 0");
         }
     }
     Ok(())
@@ -162,7 +159,7 @@ impl std::fmt::Display for Report {
             "{} nodes, {} elastic instances, {} hours, seed {}",
             self.nodes, self.instances, self.hours, self.seed
         )?;
-        let mut row = |name: &str, value: &dyn Fn(&Played) -> String| {
+        let mut row = |name: &str, value: &dyn Fn(&DayResult) -> String| {
             write!(f, "{name:<34}")?;
             for day in &self.days {
                 write!(f, " {:>12}", value(day))?;
@@ -197,7 +194,7 @@ impl std::fmt::Display for Report {
         }
         row("  mean", &|day| thousandths(day.outcome.per_instance.mean_milli))?;
         row("  max", &|day| day.outcome.per_instance.max.to_string())?;
-        row("seconds to simulate_day", &|day| thousandths(day.wall_ms))
+        row("wall time, s", &|day| thousandths(day.wall_ms))
     }
 }
 

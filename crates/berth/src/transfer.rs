@@ -1,5 +1,4 @@
-//! `berth export`, `berth import` and `berth verify`: a ledger as a file, and the proof that it is
-//! whole.
+//! `berth export`, `berth import` and `berth verify`: a ledger as a file, and its integrity.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -12,10 +11,10 @@ use clap::Args;
 /// Options of `berth export`.
 #[derive(Args)]
 pub(crate) struct Export {
-    /// The ledger: a SQLite file, or postgres://USER@HOST/NAME.
+    /// Database of the ledger: a SQLite file, or postgres://USER@HOST/NAME.
     #[arg(long)]
     database_url: String,
-    /// The file to write; `-` writes to standard output.
+    /// File to write; `-` writes to standard output.
     #[arg(long, short, default_value = "-")]
     out: PathBuf,
 }
@@ -23,20 +22,20 @@ pub(crate) struct Export {
 /// Options of `berth import`.
 #[derive(Args)]
 pub(crate) struct Import {
-    /// The ledger, which must be empty: a SQLite file, or postgres://USER@HOST/NAME.
+    /// Database of an empty ledger: a SQLite file, or postgres://USER@HOST/NAME.
     #[arg(long)]
     database_url: String,
-    /// The file that an export wrote; `-` reads standard input.
+    /// File of an export; `-` reads standard input.
     file: PathBuf,
 }
 
 /// Options of `berth verify`.
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// The ledger: a SQLite file, or postgres://USER@HOST/NAME.
+    /// Database of the ledger: a SQLite file, or postgres://USER@HOST/NAME.
     #[arg(long)]
     database_url: String,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -47,9 +46,9 @@ fn open(url: &str, must_exist: bool) -> anyhow::Result<Ledger> {
         && must_exist
         && !path.exists()
     {
-        bail!("{} does not exist; give the file of a ledger", path.display());
+        bail!("{} does not exist; accepted is the file of a ledger", path.display());
     }
-    let options = Options { lanes: 1, ..Options::default() };
+    let options = Options { writers: 1, ..Options::default() };
     Ledger::open(backend, options).with_context(|| format!("opening the ledger {url}"))
 }
 

@@ -1,4 +1,4 @@
-//! One worker of a conformance crew: does what it is told on its standard input.
+//! One worker of a conformance worker pool: runs the tasks from its standard input.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! Permits and migrations, asked of the ledger itself; and a permit as one would write it by hand,
-//! which is here to be caught.
+//! Permits and migrations, directly on the ledger; and a naive permit that the invariants must catch.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +7,14 @@ use std::time::Duration;
 use berth_engine::elastic::{Grants, PermitRequest, Size, WatermarkRule};
 use berth_engine::{InstanceId, InstanceRequest, NodeId};
 use berth_ledger::{
-    Answer, ClaimKey, DocumentWrite, Expect, Hold, Op, PermitAsk, Release, Switch, Text, With,
+    Answer, ClaimKey, DocumentWrite, Expect, Hold, Op, PermitOperation, Release, Switch, Text,
+    WithDocuments,
 };
 
 use super::Server;
-use super::orders::TO_AND_FRO;
-use crate::hand::Hand;
-use crate::protocol::{Report, Stood};
+use super::steps::MOVING_TIME;
+use crate::protocol::{Report, StepOutcome};
+use crate::raw_sql::RawSql;
 use crate::timing::stopwatch;
 
 /// Between the look and the write, as a server has that does anything else in between.
@@ -24,8 +24,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
 impl Server {
-    pub(super) fn permit(&self, instance: InstanceId, seq: Option<u64>, memory_mib: u32) -> Stood {
-        let asked = PermitAsk {
+    pub(super) fn permit(
+        &self,
+        instance: InstanceId,
+        seq: Option<u64>,
+        memory_mib: u32,
+    ) -> StepOutcome {
+        let asked = PermitOperation {
             instance,
             owner: None,
             node: None,
@@ -39,42 +44,42 @@ impl Server {
         };
         match self.ledger().call(Op::Permit(asked)) {
             Ok(Answer::Permit(answer)) => match *answer {
-                Ok(answer) => Stood::Permitted {
+                Ok(answer) => StepOutcome::Permitted {
                     seq: answer.permit.seq,
                     memory_mib: answer.permit.granted.memory_mib,
                     repeated: answer.repeated,
                 },
-                Err(rejected) => Stood::Rejected {
+                Err(rejected) => StepOutcome::Rejected {
                     code: rejected.code().to_owned(),
                     text: format!("{rejected:?}"),
                 },
             },
-            Ok(other) => Stood::Unknown(format!("{other:?}")),
-            Err(error) => Stood::Unknown(error.to_string()),
+            Ok(other) => StepOutcome::Unknown(format!("{other:?}")),
+            Err(error) => StepOutcome::Unknown(error.to_string()),
         }
     }
 
     /// Looks at what is left, and takes it if it is enough. Two who look at once both take it.
-    pub(super) fn naive_permit(&self, instance: InstanceId, more_mib: u32) -> Stood {
-        match self.take_what_is_left(instance, more_mib) {
-            Ok(memory_mib) => Stood::Permitted { seq: 0, memory_mib, repeated: false },
-            Err(error) => Stood::Unknown(format!("{error:#}")),
+    pub(super) fn naive_permit(&self, instance: InstanceId, more_mib: u32) -> StepOutcome {
+        match self.read_then_take(instance, more_mib) {
+            Ok(memory_mib) => StepOutcome::Permitted { seq: 0, memory_mib, repeated: false },
+            Err(error) => StepOutcome::Unknown(format!("{error:#}")),
         }
     }
 
-    fn take_what_is_left(&self, instance: InstanceId, more_mib: u32) -> anyhow::Result<u32> {
+    fn read_then_take(&self, instance: InstanceId, more_mib: u32) -> anyhow::Result<u32> {
         let url = self.url.as_str();
         let file = url.strip_prefix("sqlite:");
-        let hand =
-            file.map_or_else(|| Hand::postgres(url), |file| Hand::sqlite(Path::new(file)))?;
-        let left = hand.number("SELECT limit_memory - used_memory FROM node_room")?;
+        let sql_connection =
+            file.map_or_else(|| RawSql::postgres(url), |file| RawSql::sqlite(Path::new(file)))?;
+        let left = sql_connection.number("SELECT limit_memory - used_memory FROM node_room")?;
         std::thread::sleep(PAUSE);
         if left < i64::from(more_mib) {
             return Ok(0);
         }
         let id = instance.0.simple();
         let key = if file.is_some() { format!("x'{id}'") } else { format!("'\\x{id}'") };
-        hand.run(&format!(
+        sql_connection.run(&format!(
             "UPDATE claim SET memory = memory + {more_mib} WHERE instance = {key};
              UPDATE node_room SET used_memory = used_memory + {more_mib};"
         ))?;
@@ -83,25 +88,25 @@ impl Server {
 
     /// Moves an instance to and fro while it runs, to be killed in the middle of it: a place is
     /// held, taken, and what is left is cleaned up, each with its document.
-    pub(super) fn migrate_to_and_fro(
+    pub(super) fn migrate_back_and_forth(
         &self,
         instance: &InstanceRequest,
         nodes: &[String; 2],
     ) -> Report {
         let (started, mut answers) = (stopwatch(), Vec::new());
         for node in nodes.iter().cycle() {
-            if started.elapsed() > TO_AND_FRO {
+            if started.elapsed() > MOVING_TIME {
                 break;
             }
             answers.push(self.migrate(instance, node));
         }
-        Report::Stood(answers)
+        Report::StepOutcome(answers)
     }
 
-    fn migrate(&self, instance: &InstanceRequest, node: &str) -> Stood {
+    fn migrate(&self, instance: &InstanceRequest, node: &str) -> StepOutcome {
         match self.try_migrate(instance, node) {
-            Ok(()) => Stood::Done,
-            Err(why) => Stood::Unknown(why),
+            Ok(()) => StepOutcome::Done,
+            Err(why) => StepOutcome::Unknown(why),
         }
     }
 
@@ -109,16 +114,20 @@ impl Server {
         let key = ClaimKey::primary(instance.id);
         let claim = self.ledger().claim(key).map_err(|error| error.to_string())?;
         let claim = claim.ok_or("there is no claim")?;
-        // What somebody who was killed left behind is taken from where it is.
+        // A killed worker may have left a held target; continue from there.
         let held = self.ledger().claim(ClaimKey::target(instance.id));
         let held = held.map_err(|error| error.to_string())?;
         if held.is_none() && claim.node.as_str() != node {
             let to = self.planned(instance, node);
-            self.written(instance.id, "held", Op::Hold(Box::new(Hold { fence: claim.fence, to })))?;
+            self.call_with_document(
+                instance.id,
+                "held",
+                Op::Hold(Box::new(Hold { fence: claim.fence, to })),
+            )?;
         }
         let to = held.map_or_else(|| NodeId::new(node), |held| held.node);
         let switch = Op::Switch(Switch { instance: instance.id, to });
-        self.written(instance.id, "switched", switch)?;
+        self.call_with_document(instance.id, "switched", switch)?;
         let left = self.ledger().claim(ClaimKey::source(instance.id));
         if let Some(left) = left.map_err(|error| error.to_string())? {
             let release = Release {
@@ -129,13 +138,13 @@ impl Server {
                 confirmed: true,
                 reason: Text::from("moved"),
             };
-            self.written(instance.id, "done", Op::Release(release))?;
+            self.call_with_document(instance.id, "done", Op::Release(release))?;
         }
         Ok(())
     }
 
-    /// One step, and the document that says so.
-    fn written(&self, instance: InstanceId, state: &str, op: Op) -> Result<(), String> {
+    /// One step, with the document that records it.
+    fn call_with_document(&self, instance: InstanceId, state: &str, op: Op) -> Result<(), String> {
         let number = STEPS.fetch_add(1, Ordering::Relaxed);
         let document = DocumentWrite {
             kind: Text::from("migration"),
@@ -143,8 +152,8 @@ impl Server {
             body: format!("{{\"state\":\"{state}\",\"by\":\"{}-{number}\"}}", std::process::id()),
             expect: Expect::Any,
         };
-        let with = With { op, documents: vec![document] };
-        match self.ledger().call(Op::With(Box::new(with))) {
+        let with = WithDocuments { op, documents: vec![document] };
+        match self.ledger().call(Op::WithDocuments(Box::new(with))) {
             Ok(Answer::Claim(Ok(_))) => Ok(()),
             Ok(other) => Err(format!("{other:?}")),
             Err(error) => Err(error.to_string()),

@@ -1,10 +1,10 @@
 //! The worker's side: opens a ledger, waits for the start signal of each round, does its task.
 //!
-//! It judges nothing; it reports what it was told.
+//! It checks nothing; it only reports answers.
 
 mod elastic;
-mod orders;
 mod soak;
+mod steps;
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use berth_ledger::{Backend, Conflict, Ledger, Options, Plan, PlannedClaim, Text,
 
 use crate::naive::Naive;
 use crate::protocol::{
-    Ask, Claimant, GO, Outcome, Placed, PlannedAsk, READY, Report, Settings, Task,
+    Claimant, GO, Outcome, PlaceResult, PlaceTask, PlannedPlaceTask, READY, Report, Settings, Task,
 };
 use crate::timing::{stopwatch, wall_clock_s};
 
@@ -29,7 +29,7 @@ pub(crate) struct Server {
     url: String,
 }
 
-enum Hands {
+enum ClaimPath {
     Server(Box<Server>),
     Naive(Box<Naive>),
 }
@@ -37,55 +37,55 @@ enum Hands {
 /// Runs a worker until its standard input ends.
 ///
 /// # Errors
-/// When the ledger cannot be opened, or the test says something that is no task.
+/// When the ledger cannot be opened, or the test sends something that is not a task.
 pub fn run(settings: &str) -> anyhow::Result<()> {
     let settings: Settings = serde_json::from_str(settings)?;
-    let hands = match settings.claimant {
-        Claimant::Placer => Hands::Server(Box::new(Server::open(&settings)?)),
-        Claimant::Naive => Hands::Naive(Box::new(Naive::open(&settings)?)),
+    let claim_path = match settings.claimant {
+        Claimant::Placer => ClaimPath::Server(Box::new(Server::open(&settings)?)),
+        Claimant::Naive => ClaimPath::Naive(Box::new(Naive::open(&settings)?)),
     };
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout());
-    let mut say = |line: &str| -> anyhow::Result<()> {
+    let mut send_line = |line: &str| -> anyhow::Result<()> {
         output.write_all(format!("{line}\n").as_bytes())?;
         Ok(output.flush()?)
     };
-    say(READY)?;
+    send_line(READY)?;
     loop {
         let mut line = String::new();
         if input.read_line(&mut line)? == 0 {
             return Ok(());
         }
         let task: Task = serde_json::from_str(&line).with_context(|| format!("{line:?}"))?;
-        say(READY)?;
+        send_line(READY)?;
         line.clear();
         input.read_line(&mut line)?;
         if line.trim_end() != GO {
             bail!("{line:?} instead of {GO:?}");
         }
-        let report = match &hands {
-            Hands::Server(server) => server.work(&task)?,
-            Hands::Naive(naive) => naive_work(naive, &task)?,
+        let report = match &claim_path {
+            ClaimPath::Server(server) => server.run_task(&task)?,
+            ClaimPath::Naive(naive) => run_naive_task(naive, &task)?,
         };
-        say(&serde_json::to_string(&report)?)?;
+        send_line(&serde_json::to_string(&report)?)?;
     }
 }
 
-fn naive_work(naive: &Naive, task: &Task) -> anyhow::Result<Report> {
+fn run_naive_task(naive: &Naive, task: &Task) -> anyhow::Result<Report> {
     match task {
         Task::Idle => Ok(Report::Idle),
         Task::Place(asks) => {
             let placed = asks.iter().map(|ask| timed(|| naive.place(ask))).collect();
-            Ok(Report::Placed { placed, retries: 0 })
+            Ok(Report::PlaceResult { placed, retries: 0 })
         }
         other => bail!("naive claims know nothing of {other:?}"),
     }
 }
 
-fn timed(act: impl FnOnce() -> Outcome) -> Placed {
+fn timed(act: impl FnOnce() -> Outcome) -> PlaceResult {
     let started = stopwatch();
     let outcome = act();
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    Placed { outcome, micros }
+    PlaceResult { outcome, micros }
 }
 
 impl Server {
@@ -105,7 +105,7 @@ impl Server {
         self.placer.ledger()
     }
 
-    fn work(&self, task: &Task) -> anyhow::Result<Report> {
+    fn run_task(&self, task: &Task) -> anyhow::Result<Report> {
         Ok(match task {
             Task::Idle => Report::Idle,
             Task::Place(asks) => {
@@ -116,11 +116,13 @@ impl Server {
                 let placed = plans.iter().map(|plan| timed(|| self.commit(plan))).collect();
                 self.placed(placed)
             }
-            Task::Orders(orders) => {
-                Report::Stood(orders.iter().map(|order| self.obey(order)).collect())
+            Task::Steps(steps) => {
+                Report::StepOutcome(steps.iter().map(|order| self.take_step(order)).collect())
             }
-            Task::MoveToAndFro { instance, nodes } => self.move_to_and_fro(instance, nodes),
-            Task::MigrateToAndFro { instance, nodes } => self.migrate_to_and_fro(instance, nodes),
+            Task::MoveBackAndForth { instance, nodes } => self.move_back_and_forth(instance, nodes),
+            Task::MigrateBackAndForth { instance, nodes } => {
+                self.migrate_back_and_forth(instance, nodes)
+            }
             Task::Churn { like, space, millis } => self.churn(like, *space, *millis)?,
             Task::Soak(ask) => Report::Soaked(Box::new(soak::run(self, ask)?)),
             Task::Clock => Report::Clock((self.clock)().0),
@@ -128,13 +130,16 @@ impl Server {
         })
     }
 
-    fn placed(&self, placed: Vec<Placed>) -> Report {
+    fn placed(&self, placed: Vec<PlaceResult>) -> Report {
         let retries = self.ledger().stats().retries;
-        Report::Placed { placed, retries: retries.again + retries.duplicates + retries.guards }
+        Report::PlaceResult {
+            placed,
+            retries: retries.conflicts + retries.duplicates + retries.guards,
+        }
     }
 
     /// The real claim path.
-    pub(crate) fn place(&self, ask: &Ask) -> Outcome {
+    pub(crate) fn place(&self, ask: &PlaceTask) -> Outcome {
         let owner = ask.instances.first().map_or("", |instance| &instance.owner);
         let request = PlaceRequest {
             request_id: Text::from(ask.request_id.as_str()),
@@ -168,7 +173,7 @@ impl Server {
     }
 
     /// The bare ledger: a plan that the test made.
-    fn commit(&self, planned: &PlannedAsk) -> Outcome {
+    fn commit(&self, planned: &PlannedPlaceTask) -> Outcome {
         let ask = &planned.ask;
         let pairs = ask.instances.iter().zip(&planned.nodes);
         let claims = pairs.map(|(instance, node)| self.planned(instance, node)).collect();
@@ -193,7 +198,7 @@ impl Server {
             let mut instance = like.clone();
             instance.id = id_in(space, number);
             let key = berth_ledger::ClaimKey::primary(instance.id);
-            match self.place(&Ask::one(instance)) {
+            match self.place(&PlaceTask::one(instance)) {
                 Outcome::Granted { .. } => {
                     self.ledger().force_release(key, "churn")?;
                 }

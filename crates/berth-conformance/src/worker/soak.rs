@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::bail;
 use berth_engine::{Amounts, InstanceId, InstanceRequest};
 use berth_ledger::{
-    Advance, ClaimKey, ClaimState, Move, Rejected, Release, Resize, Standing, Step, Text,
+    Advance, ClaimKey, ClaimRejection, ClaimState, ClaimStatus, Move, Release, Resize, Step, Text,
 };
 
 use super::{Server, id_in};
-use crate::protocol::{Ask, Held, Outcome, SoakAsk, SoakDone};
+use crate::protocol::{ModelClaim, Outcome, PlaceTask, SoakReport, SoakTask};
 use crate::timing::stopwatch;
 
 /// Most claims that one worker keeps.
@@ -25,29 +25,29 @@ const REMEMBERED: usize = 32;
 /// What the worker believes of one of its claims.
 struct Model {
     request: InstanceRequest,
-    held: Held,
+    held: ModelClaim,
 }
 
 struct Soak<'a> {
     server: &'a Server,
-    ask: &'a SoakAsk,
-    chance: fastrand::Rng,
+    ask: &'a SoakTask,
+    random: fastrand::Rng,
     claims: BTreeMap<InstanceId, Model>,
-    granted: Vec<(Ask, Outcome)>,
+    granted: Vec<(PlaceTask, Outcome)>,
     number: u64,
-    done: SoakDone,
+    done: SoakReport,
 }
 
-/// Lives for as long as asked, and tells what should stand at the end.
-pub(super) fn run(server: &Server, ask: &SoakAsk) -> anyhow::Result<SoakDone> {
+/// Runs for as long as asked, and reports what should be stored at the end.
+pub(super) fn run(server: &Server, ask: &SoakTask) -> anyhow::Result<SoakReport> {
     let mut soak = Soak {
         server,
         ask,
-        chance: fastrand::Rng::with_seed(ask.seed),
+        random: fastrand::Rng::with_seed(ask.seed),
         claims: BTreeMap::new(),
         granted: Vec::new(),
         number: 0,
-        done: SoakDone::default(),
+        done: SoakReport::default(),
     };
     let started = stopwatch();
     while started.elapsed() < Duration::from_millis(ask.millis) {
@@ -61,7 +61,7 @@ pub(super) fn run(server: &Server, ask: &SoakAsk) -> anyhow::Result<SoakDone> {
 
 impl Soak<'_> {
     fn step(&mut self) -> anyhow::Result<()> {
-        match self.chance.u32(..100) {
+        match self.random.u32(..100) {
             0..30 if self.claims.len() < CLAIMS => self.place(),
             0..45 => self.release(),
             45..60 => self.relocate(),
@@ -85,7 +85,7 @@ impl Soak<'_> {
     }
 
     fn amounts(&mut self) -> Amounts {
-        let size = 1 << self.chance.u32(..4);
+        let size = 1 << self.random.u32(..4);
         Amounts::new(size * 100, size * 128).with_disk(size * 16)
     }
 
@@ -96,12 +96,12 @@ impl Soak<'_> {
     }
 
     fn place(&mut self) -> anyhow::Result<()> {
-        let many = if self.chance.u32(..4) == 0 { 3 } else { 1 };
+        let many = if self.random.u32(..4) == 0 { 3 } else { 1 };
         let amounts = self.amounts();
-        let group = (self.chance.u32(..5) == 0).then(|| self.chance.choice(&self.ask.groups));
-        let pool = (self.chance.u32(..5) == 0).then(|| self.chance.choice(&self.ask.pools));
-        let with_gpu = self.chance.u32(..6) == 0;
-        let mut ask = Ask::all(&self.request_id("soak"), Vec::new());
+        let group = (self.random.u32(..5) == 0).then(|| self.random.choice(&self.ask.groups));
+        let pool = (self.random.u32(..5) == 0).then(|| self.random.choice(&self.ask.pools));
+        let with_gpu = self.random.u32(..6) == 0;
+        let mut ask = PlaceTask::all(&self.request_id("soak"), Vec::new());
         for _ in 0..many {
             let id = id_in(self.ask.space, self.next());
             let mut instance = InstanceRequest::new(id, "soak", amounts);
@@ -112,14 +112,14 @@ impl Soak<'_> {
             ask.instances.push(instance);
         }
         ask.pools.extend(pool.flatten().cloned());
-        let short = self.chance.u32(..6) == 0;
+        let short = self.random.u32(..6) == 0;
         ask.lease_s = if short { 1 } else { 3600 };
         let outcome = self.server.place(&ask);
         match &outcome {
             Outcome::Granted { claims, .. } => {
                 for (claim, request) in claims.iter().zip(&ask.instances) {
                     self.done.grants += 1;
-                    let held = Held {
+                    let held = ModelClaim {
                         instance: claim.instance,
                         node: claim.node.to_string(),
                         state: ClaimState::Held,
@@ -145,7 +145,7 @@ impl Soak<'_> {
 
     /// A retry of what was granted gets the first answer, whatever became of it since.
     fn repeat(&mut self) -> anyhow::Result<()> {
-        let Some((ask, first)) = self.chance.choice(&self.granted).cloned() else { return Ok(()) };
+        let Some((ask, first)) = self.random.choice(&self.granted).cloned() else { return Ok(()) };
         let again = self.server.place(&ask);
         if again != first {
             self.wrong(format!("{} got first {first:?}, then {again:?}", ask.request_id));
@@ -155,12 +155,12 @@ impl Soak<'_> {
 
     fn any(&mut self) -> Option<InstanceId> {
         let ids: Vec<InstanceId> = self.claims.keys().copied().collect();
-        self.chance.choice(ids)
+        self.random.choice(ids)
     }
 
     fn release(&mut self) -> anyhow::Result<()> {
         let Some(instance) = self.any() else { return Ok(()) };
-        let confirmed = self.chance.bool();
+        let confirmed = self.random.bool();
         let answer = self.server.ledger().release(Release {
             request_id: Text::from(self.request_id("release")),
             key: ClaimKey::primary(instance),
@@ -174,7 +174,7 @@ impl Soak<'_> {
 
     fn relocate(&mut self) -> anyhow::Result<()> {
         let Some(instance) = self.any() else { return Ok(()) };
-        let Some(node) = self.chance.choice(&self.ask.nodes).cloned() else { return Ok(()) };
+        let Some(node) = self.random.choice(&self.ask.nodes).cloned() else { return Ok(()) };
         let request_id = Text::from(self.request_id("move"));
         let Some(model) = self.claims.get(&instance) else { return Ok(()) };
         let mut request = model.request.clone();
@@ -187,7 +187,7 @@ impl Soak<'_> {
 
     fn advance(&mut self) -> anyhow::Result<()> {
         let Some(instance) = self.any() else { return Ok(()) };
-        let step = match self.chance.u32(..3) {
+        let step = match self.random.u32(..3) {
             0 => Step::Renew { lease_s: 3600 },
             1 => Step::Bind,
             _ => Step::Activate,
@@ -228,14 +228,14 @@ impl Soak<'_> {
     fn follow(
         &mut self,
         instance: InstanceId,
-        answer: Result<Standing, Rejected>,
+        answer: Result<ClaimStatus, ClaimRejection>,
         what: &str,
     ) -> anyhow::Result<()> {
         let Some(model) = self.claims.get_mut(&instance) else {
             bail!("an answer about {instance}, which is not in the model");
         };
         match answer {
-            Ok(Standing { state: None, .. }) => drop(self.claims.remove(&instance)),
+            Ok(ClaimStatus { state: None, .. }) => drop(self.claims.remove(&instance)),
             Ok(standing) => {
                 model.held.node = standing.node.to_string();
                 model.held.fence = standing.fence;
@@ -244,13 +244,13 @@ impl Soak<'_> {
                     model.held.state = state;
                 }
             }
-            // Its lease ran out, and perhaps somebody has taken it away.
-            Err(Rejected::NoClaim(_)) if model.held.may_expire => {
+            // Its lease expired, and it may have been reaped.
+            Err(ClaimRejection::NoClaim(_)) if model.held.may_expire => {
                 self.claims.remove(&instance);
             }
-            Err(Rejected::LeaseExpired { .. }) if model.held.may_expire => {}
-            Err(Rejected::WrongState { found, .. }) if found == model.held.state => {}
-            Err(Rejected::Guard(_) | Rejected::Refused(_)) => {}
+            Err(ClaimRejection::LeaseExpired { .. }) if model.held.may_expire => {}
+            Err(ClaimRejection::WrongState { found, .. }) if found == model.held.state => {}
+            Err(ClaimRejection::Guard(_) | ClaimRejection::Refused(_)) => {}
             Err(rejected) => {
                 let held = model.held.clone();
                 self.wrong(format!("a {what} of {held:?} was rejected: {rejected:?}"));

@@ -2,12 +2,13 @@
 //! together, on SQLite and on PostgreSQL at every level of isolation.
 //!
 //! A test is named after its scenario and then its backend. After every scenario the books must
-//! balance; see `setting::assert_clean`.
+//! balance; see `common::assert_clean`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 
 mod answers;
 mod capacity;
+mod common;
 mod drift;
 mod elastic;
 mod groups;
@@ -15,7 +16,6 @@ mod leases;
 mod moves;
 mod naive;
 mod scale;
-mod setting;
 mod soak;
 
 /// One test per scenario and backend.
@@ -23,27 +23,27 @@ macro_rules! conformance {
     ($($(#[$note:meta])* $name:ident => $scenario:path;)*) => {$(
         $(#[$note])*
         mod $name {
-            use berth_conformance::{Engine, Stage};
+            use berth_conformance::{Database, Fixture};
             use berth_ledger::Isolation;
 
             #[test]
             fn sqlite() {
-                $scenario(&Stage::new(Engine::Sqlite).unwrap());
+                $scenario(&Fixture::new(Database::Sqlite).unwrap());
             }
 
             #[test]
             fn postgres_read_committed() {
-                $scenario(&Stage::new(Engine::Postgres(Isolation::ReadCommitted)).unwrap());
+                $scenario(&Fixture::new(Database::Postgres(Isolation::ReadCommitted)).unwrap());
             }
 
             #[test]
             fn postgres_repeatable_read() {
-                $scenario(&Stage::new(Engine::Postgres(Isolation::RepeatableRead)).unwrap());
+                $scenario(&Fixture::new(Database::Postgres(Isolation::RepeatableRead)).unwrap());
             }
 
             #[test]
             fn postgres_serializable() {
-                $scenario(&Stage::new(Engine::Postgres(Isolation::Serializable)).unwrap());
+                $scenario(&Fixture::new(Database::Postgres(Isolation::Serializable)).unwrap());
             }
         }
     )*};

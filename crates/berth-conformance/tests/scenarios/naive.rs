@@ -3,7 +3,7 @@
 //! A control that finds nothing fails: then the harness does not overlap its processes, or its
 //! judge is blind, and everything that passed above means nothing.
 
-use berth_conformance::{Fault, Kind, Stage};
+use berth_conformance::{Fixture, Violation, ViolationKind};
 use berth_ledger::Isolation;
 
 use crate::{capacity, groups};
@@ -11,13 +11,18 @@ use crate::{capacity, groups};
 /// Rounds after which a fault counts as not found.
 const ROUNDS: u128 = 60;
 
-fn assert_caught(isolation: Isolation, kinds: &[Kind], scenario: impl Fn(&Stage) -> Vec<Fault>) {
-    let stage = Stage::naive(isolation).unwrap();
-    let faults = scenario(&stage);
+fn assert_caught(
+    isolation: Isolation,
+    kinds: &[ViolationKind],
+    scenario: impl Fn(&Fixture) -> Vec<Violation>,
+) {
+    let fixture = Fixture::naive(isolation).unwrap();
+    let violations = scenario(&fixture);
     for kind in kinds {
-        let caught = faults.iter().find(|fault| fault.kind == *kind);
-        let caught = caught.unwrap_or_else(|| panic!("{stage}: no {kind:?} was found: {faults:?}"));
-        println!("{stage}: caught {:.200}", caught.to_string());
+        let caught = violations.iter().find(|fault| fault.kind == *kind);
+        let caught =
+            caught.unwrap_or_else(|| panic!("{fixture}: no {kind:?} was found: {violations:?}"));
+        println!("{fixture}: caught {:.200}", caught.to_string());
     }
 }
 
@@ -41,11 +46,11 @@ macro_rules! controls {
 
 controls! {
     naive_batches_both_win =>
-        [Kind::Winners, Kind::Oversold], |stage| capacity::batches(stage, ROUNDS);
+        [ViolationKind::Winners, ViolationKind::Oversold], |fixture| capacity::batches(fixture, ROUNDS);
     naive_claims_oversell =>
-        [Kind::Granted, Kind::Oversold], |stage| capacity::hundred(stage, 1);
+        [ViolationKind::Granted, ViolationKind::Oversold], |fixture| capacity::hundred(fixture, 1);
     naive_members_share_a_node =>
-        [Kind::NotApart], |stage| groups::apart(stage, ROUNDS);
+        [ViolationKind::NotApart], |fixture| groups::apart(fixture, ROUNDS);
     naive_members_part =>
-        [Kind::NotTogether], |stage| groups::together(stage, ROUNDS);
+        [ViolationKind::NotTogether], |fixture| groups::together(fixture, ROUNDS);
 }

@@ -8,8 +8,8 @@ use berth_engine::{
     Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
 };
 use berth_ledger::{
-    Allocated, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Role, Seat, SnapshotItem,
-    Spec, Text,
+    Allocation, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Role, Slot,
+    SnapshotItem, Spec, Text,
 };
 use rustc_hash::FxHashMap;
 
@@ -39,7 +39,7 @@ pub struct ClaimEntry {
     /// When it was granted.
     pub created_at: Micros,
     /// Its seat in its workload.
-    pub seat: Option<Seat>,
+    pub seat: Option<Slot>,
     /// How large it may be, if it is elastic.
     pub permit: Option<Permit>,
 }
@@ -62,7 +62,7 @@ pub struct MemberEntry {
     /// The node.
     pub node: NodeId,
     /// Its seat.
-    pub seat: Seat,
+    pub seat: Slot,
     /// Its claim's fence.
     pub fence: i64,
     /// Its claim's state.
@@ -223,8 +223,8 @@ impl CatalogState {
 
     fn load_claim(&mut self, claim: Claim) {
         let Some(request) = self.request(&claim.spec) else { return };
-        let seat = claim.seat();
-        let values = claim.ties.map(|ties| ties.values).unwrap_or_default();
+        let seat = claim.slot();
+        let values = claim.holdings.map(|ties| ties.values).unwrap_or_default();
         self.put_claim(ClaimEntry {
             key: claim.key,
             node: claim.node,
@@ -424,7 +424,7 @@ impl CatalogState {
         }
     }
 
-    fn allocated(&mut self, at: Micros, allocated: Allocated, touched: &mut Touched) {
+    fn allocated(&mut self, at: Micros, allocated: Allocation, touched: &mut Touched) {
         let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
         let known = self.claims.get(&key).map(|claim| claim.fence);
         let gone = self.gone.iter().filter_map(|gone| gone.get(&key).copied()).max();
@@ -451,7 +451,7 @@ impl CatalogState {
             request,
             values: allocated.values,
             created_at: at,
-            seat: allocated.seat,
+            seat: allocated.slot,
             permit: allocated.permit.as_deref().copied(),
         };
         touched.claim(&entry);

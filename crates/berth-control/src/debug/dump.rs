@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use berth_engine::elastic::{Account, Permit, Size, WatermarkRule};
 use berth_engine::{Amounts, Group, InstanceId, NodeFacts, NodeId, Room, Used, Volume};
-use berth_ledger::{ClaimState, Micros, Quota, Role, Ties};
+use berth_ledger::{ClaimHoldings, ClaimState, Micros, Quota, Role};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -193,7 +193,7 @@ pub struct ClaimDump {
     pub spec: Value,
     /// What it holds beside amounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ties: Option<Ties>,
+    pub ties: Option<ClaimHoldings>,
     /// The release that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release_id: Option<String>,

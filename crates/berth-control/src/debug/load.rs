@@ -4,7 +4,7 @@
 //! that the server planned on.
 
 use berth_engine::{Engine, Policy};
-use berth_ledger::{Claim, ClaimKey, LedgerError, Seen, SnapshotItem, Spec, Text, Workload};
+use berth_ledger::{Claim, ClaimKey, LedgerError, NodeVersion, SnapshotItem, Spec, Text, Workload};
 use thiserror::Error;
 
 use super::dump::{ClaimDump, Dump, SCHEMA};
@@ -87,7 +87,7 @@ impl Dump {
         });
         let groups = self.groups.iter().map(|group| SnapshotItem::Group(group.group.clone()));
         let nodes = self.nodes.iter().map(|node| {
-            let seen = Seen::of(&node.facts, node.generation, node.rules_gen, node.fence);
+            let seen = NodeVersion::of(&node.facts, node.generation, node.rules_gen, node.fence);
             SnapshotItem::Node(Box::new(node.facts.clone()), seen)
         });
         let volumes = self.volumes.iter().cloned().map(SnapshotItem::Volume);
@@ -136,7 +136,7 @@ impl ClaimDump {
             batch: self.batch,
             name: text(&self.name),
             spec: Spec::stored(self.spec.to_string()),
-            ties: self.ties.clone().map(Box::new),
+            holdings: self.ties.clone().map(Box::new),
             release_id: text(&self.release_id),
             secrets_version: text(&self.secrets_version),
             created_at: self.created_at,

@@ -30,8 +30,8 @@ const TABLES: [&str; 11] = [
     "node_room",
     "node_class",
     "claim",
-    "team",
-    "team_domain",
+    "placement_group",
+    "placement_group_domain",
     "volume",
     "tenant",
     "workload",
@@ -80,8 +80,8 @@ impl Rows {
             "node_room" => self.room(read(table, row)?),
             "node_class" => self.class(read(table, row)?),
             "claim" => self.claim(read(table, row)?),
-            "team" => self.group(row),
-            "team_domain" => self.domain(read(table, row)?),
+            "placement_group" => self.group(row),
+            "placement_group_domain" => self.domain(read(table, row)?),
             "volume" => self.volume(read(table, row)?),
             "tenant" => self.tenant(read(table, row)?),
             "workload" => self.workload(read(table, row)?),
@@ -188,15 +188,16 @@ impl Rows {
 
     fn group(&mut self, mut row: Row) -> Taken {
         let home = row.remove("home").and_then(|home| home.as_str().map(str::to_owned));
-        let group: Group = read("team", row)?;
+        let group: Group = read("placement_group", row)?;
         let members = BTreeMap::new();
         self.groups.insert(group.id.clone(), GroupDump { group, home, members });
         Ok(())
     }
 
     fn domain(&mut self, row: DomainRow) -> Taken {
-        let group = self.groups.get_mut(&row.team);
-        let group = group.ok_or_else(|| corrupt("team_domain", "a group that is not there"))?;
+        let group = self.groups.get_mut(&row.placement_group);
+        let group =
+            group.ok_or_else(|| corrupt("placement_group_domain", "a group that is not there"))?;
         group.members.insert(row.domain, row.members);
         Ok(())
     }
@@ -344,7 +345,7 @@ struct ClaimRow {
 
 #[derive(Deserialize)]
 struct DomainRow {
-    team: String,
+    placement_group: String,
     domain: String,
     members: i64,
 }

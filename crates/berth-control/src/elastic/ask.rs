@@ -5,7 +5,7 @@ use berth_engine::elastic::{
     ElasticSettings, Grants, NodeElastic, PermitRequest, Size, WatermarkRule,
 };
 use berth_engine::{Elastic, InstanceId, NodeId};
-use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitAsk, Text};
+use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitOperation, Text};
 
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
@@ -49,7 +49,7 @@ pub async fn ask(
 ) -> ControlResult<Permit> {
     let wish = wish(asked)?;
     let ground = ground(control, instance);
-    let op = Op::Permit(PermitAsk {
+    let op = Op::Permit(PermitOperation {
         instance,
         owner: by.owner,
         node: by.node,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSlot};
 use berth_engine::workload::deletion_cost;
 use berth_engine::{Explanation, NodeId, Policy, Refusal};
-use berth_ledger::{GrantedClaim, Seat};
+use berth_ledger::{GrantedClaim, Slot};
 
 use super::Prepared;
 use crate::caller::Caller;
@@ -151,15 +151,15 @@ fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> P
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),
         values: values.filter(|_| is_real).collect(),
-        seat: claim.seat.map(|it| seat(it, &claim.node, audience)),
+        seat: claim.slot.map(|it| seat(it, &claim.node, audience)),
     }
 }
 
 /// A seat, and what follows of the kind of node it is on.
-fn seat(given: Seat, node: &NodeId, audience: &Audience) -> PlacedSlot {
+fn seat(given: Slot, node: &NodeId, audience: &Audience) -> PlacedSlot {
     let books = audience.catalog.books();
     let on = books.nodes.get(node).map(|node| node.facts.capacity_type);
-    let Seat { revision, slot } = given;
+    let Slot { revision, slot } = given;
     PlacedSlot { revision, slot, on, deletion_cost: on.map(deletion_cost) }
 }
 

@@ -8,7 +8,7 @@
 //! planner nor whoever asked for it. Then the fleet is loaded anew.
 
 use berth_engine::{Policy, Timestamp};
-use berth_ledger::{Event, Ledger, LedgerError, Mark, SnapshotItem, Text};
+use berth_ledger::{Event, Ledger, LedgerError, SnapshotItem, Text, WriterPosition};
 
 use super::planner::Planner;
 use super::{Listener, Message};
@@ -42,7 +42,7 @@ const HEARTBEATS_EVERY: u64 = 40;
 /// Claims that are gone and set apart to be forgotten.
 pub(super) struct Passing {
     /// When they were set apart.
-    mark: Mark,
+    mark: WriterPosition,
     /// Whether the message was sent after which they are forgotten.
     sent: bool,
 }
@@ -110,10 +110,11 @@ impl Planner {
             None => {
                 if self.replica.seal() {
                     self.seals += 1;
-                    self.passing = Some(Passing { mark: self.ledger.mark(), sent: false });
+                    self.passing =
+                        Some(Passing { mark: self.ledger.writer_position(), sent: false });
                 }
             }
-            Some(passing) if !passing.sent && self.ledger.has_told(&passing.mark) => {
+            Some(passing) if !passing.sent && self.ledger.is_observed(&passing.mark) => {
                 passing.sent = true;
                 // The planner is the one who listens.
                 let _ = self.inbox.send(Message::Passed(self.seals));

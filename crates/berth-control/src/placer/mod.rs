@@ -19,8 +19,8 @@ use berth_engine::{
     BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
 };
 use berth_ledger::{
-    Answer, Backend, ClaimKey, Committed, Conflict, Grant, Ledger, LedgerError, Options, RefusedBy,
-    Seat, Text, Verdict,
+    Answer, Backend, ClaimKey, CommitRecord, Conflict, Grant, Ledger, LedgerError, Options,
+    RefusalReason, Slot, Text, Verdict,
 };
 
 use crate::catalog::CatalogUpdate;
@@ -68,7 +68,7 @@ pub struct PlaceRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedSeat {
     /// Which.
-    pub seat: Seat,
+    pub seat: Slot,
     /// The claim that has it now and hands it over.
     pub takes_over: Option<ClaimKey>,
 }
@@ -101,7 +101,7 @@ pub enum PlaceAnswer {
     /// No node can take it, or too few instances can be placed; the refusals say why.
     NoRoom(Vec<Refusal>),
     /// The ledger refused it for a reason that another node would not change.
-    Refused(RefusedBy),
+    Refused(RefusalReason),
     /// Others were faster every time.
     Contended(Box<Conflict>),
     /// The request means nothing.
@@ -173,7 +173,7 @@ enum Message {
     /// The ledger's answer to a move.
     MoveAnswered(Box<moving::Moving>, Result<Answer, LedgerError>),
     /// What was committed here.
-    Committed(Committed),
+    Committed(CommitRecord),
     /// Looks at or changes the replica between two plans.
     Inspect(Box<dyn FnOnce(&mut FleetReplica) + Send>),
     /// Answered when everything before it was taken in.

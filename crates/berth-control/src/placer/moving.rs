@@ -9,7 +9,8 @@ use std::sync::mpsc;
 
 use berth_engine::{InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Refusal};
 use berth_ledger::{
-    Answer, By, ClaimKey, Guard, Job, LedgerError, Move, Op, PlannedClaim, Rejected, Standing, Text,
+    Answer, Audited, ClaimKey, ClaimRejection, ClaimStatus, Guard, Job, LedgerError, Move, Op,
+    PlannedClaim, Text,
 };
 
 use super::planner::{Planner, TRIES};
@@ -32,11 +33,11 @@ pub struct MoveRequest {
 #[derive(Debug)]
 pub enum MoveAnswer {
     /// It is on another node, and starts there.
-    Moved(Standing),
+    Moved(ClaimStatus),
     /// No other node can take it.
     NoRoom(Box<Refusal>),
     /// The claim is not what it was: gone, moved by another, or told to stop.
-    Rejected(Rejected),
+    Rejected(ClaimRejection),
     /// Others were faster every time.
     Contended(Box<Guard>),
     /// It cannot be planned at all.
@@ -99,7 +100,7 @@ impl Planner {
         moving.planned_at = self.replica.cursor;
         let id = moving.id();
         let Some(from) = self.replica.engine().fleet().node_of(id).cloned() else {
-            let rejected = Rejected::NoClaim(moving.key());
+            let rejected = ClaimRejection::NoClaim(moving.key());
             (moving.reply)(MoveAnswer::Rejected(rejected));
             return;
         };
@@ -142,7 +143,7 @@ impl Planner {
         let request = &moving.request;
         let (request_id, fence) = (Text::clone(&request.request_id), Some(request.fence));
         let subject = format!("{} to {}", instance.id, moving.to);
-        let op = Op::By(Box::new(By {
+        let op = Op::Audited(Box::new(Audited {
             actor: Text::clone(&request.by.name),
             origin: Text::clone(&request.by.origin),
             action: Text::from("move"),
@@ -175,7 +176,7 @@ impl Planner {
         moving.raised.clear();
         match answer {
             Ok(Answer::Claim(Ok(standing))) => (moving.reply)(MoveAnswer::Moved(standing)),
-            Ok(Answer::Claim(Err(Rejected::Guard(guard)))) => self.conflicted(moving, guard),
+            Ok(Answer::Claim(Err(ClaimRejection::Guard(guard)))) => self.conflicted(moving, guard),
             Ok(Answer::Claim(Err(rejected))) => (moving.reply)(MoveAnswer::Rejected(rejected)),
             Ok(other) => {
                 let error = LedgerError::Corrupt(format!("{other:?}"));

@@ -9,8 +9,8 @@ use berth_engine::{
     Refusal, Timestamp,
 };
 use berth_ledger::{
-    Answer, Basis, By, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Guard, Job, Ledger,
-    LedgerError, Op, Plan, PlannedClaim, RefusedBy, Seat, Spec, Text, UnmetDemand, Verdict,
+    Answer, Audited, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Guard, Job, Ledger,
+    LedgerError, Op, Plan, PlannedClaim, RefusalReason, Slot, Spec, Text, UnmetDemand, Verdict,
     hash_of_asked,
 };
 
@@ -55,7 +55,7 @@ pub(super) struct InFlight {
     /// The seat that each instance is being given.
     pub(super) seats: Vec<Option<Given>>,
     /// Seats that another had though the replica was up to date.
-    pub(super) denied_seats: Vec<Seat>,
+    pub(super) denied_seats: Vec<Slot>,
 }
 
 impl InFlight {
@@ -428,7 +428,9 @@ impl Planner {
                 self.follow_now();
                 if self.replica.cursor == in_flight.planned_at {
                     match &conflict.guard {
-                        Guard::SlotTaken { slot, .. } => in_flight.denied_seats.push(slot.seat()),
+                        Guard::SlotTaken { slot, .. } => {
+                            in_flight.denied_seats.push(slot.in_workload())
+                        }
                         _ => in_flight.denied.push(conflict.node.clone()),
                     }
                 }
@@ -438,8 +440,9 @@ impl Planner {
     }
 
     /// The ledger refused for a reason that another node would not change: recorded like any other.
-    fn refused(&mut self, in_flight: InFlight, by: RefusedBy) {
-        let is_a_decision = matches!(by, RefusedBy::Quota { .. } | RefusedBy::PoolExhausted { .. });
+    fn refused(&mut self, in_flight: InFlight, by: RefusalReason) {
+        let is_a_decision =
+            matches!(by, RefusalReason::Quota { .. } | RefusalReason::PoolExhausted { .. });
         if !is_a_decision || in_flight.job.request.quiet {
             (in_flight.job.reply)(PlaceAnswer::Refused(by));
             return;
@@ -483,7 +486,7 @@ impl Planner {
             }
             Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
         });
-        self.outgoing.push(Job { op: Op::Rehearse(plan), reply });
+        self.outgoing.push(Job { op: Op::DryRun(plan), reply });
     }
 
     /// A grant of an earlier time: its claims may be gone or elsewhere, and if the answer to our
@@ -568,7 +571,7 @@ fn named(request: &PlaceRequest, action: &str, subject: &str, op: Op) -> Op {
     let (actor, origin) = (Text::clone(&by.name), Text::clone(&by.origin));
     let request_id = Some(Text::clone(&request.request_id));
     let (action, subject) = (Text::from(action), Text::from(subject));
-    Op::By(Box::new(By { actor, origin, action, subject, request_id, op }))
+    Op::Audited(Box::new(Audited { actor, origin, action, subject, request_id, op }))
 }
 
 /// Nodes whose rules a plan raises, once for each claim that does.

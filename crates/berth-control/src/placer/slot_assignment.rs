@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use berth_engine::InstanceRequest;
-use berth_ledger::{ClaimKey, Seat, SlotKey, Text};
+use berth_ledger::{ClaimKey, Slot, SlotKey, Text};
 
 use super::planner::{InFlight, Planner};
 
@@ -28,7 +28,7 @@ impl Planner {
             let given = self.seat_one(in_flight, place, instance);
             if let Some(given) = &given {
                 let key = (given.key.owner.clone(), given.key.workload.clone());
-                self.replica.seats.take(instance.id, key, given.key.seat());
+                self.replica.seats.take(instance.id, key, given.key.in_workload());
             }
             in_flight.seats.push(given);
         }
@@ -68,7 +68,7 @@ impl Planner {
     }
 }
 
-fn given(key: (Text, Text), seat: Seat, takes_over: Option<ClaimKey>) -> Given {
+fn given(key: (Text, Text), seat: Slot, takes_over: Option<ClaimKey>) -> Given {
     let (owner, workload) = key;
     let key = SlotKey { owner, workload, revision: seat.revision, slot: seat.slot };
     Given { key, takes_over }

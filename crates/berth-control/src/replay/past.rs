@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use berth_engine::{InstanceId, Policy, Timestamp};
 use berth_ledger::{
-    Allocated, Decision, DecisionOutcome, Event, EventBody, Ledger, LedgerError, Micros, Segment,
+    Allocation, Decision, DecisionOutcome, Event, EventBody, Ledger, LedgerError, Micros, Segment,
     Text,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -52,7 +52,7 @@ impl Commit {
         Ok(Self { end: segment.first + segment.count - 1, at: segment.at, origin, events })
     }
 
-    fn allocations(&self) -> impl Iterator<Item = &Allocated> {
+    fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         self.events.iter().filter_map(|event| match &event.body {
             EventBody::Allocated(allocated) => Some(&**allocated),
             _ => None,
@@ -67,7 +67,7 @@ pub(super) struct Past {
     version: i64,
     commits: VecDeque<Commit>,
     /// Plans in the decision's own commit that were made before it.
-    beside: Vec<Allocated>,
+    beside: Vec<Allocation>,
     /// The writer that the decision came from.
     origin: Text,
     names: FxHashMap<InstanceId, String>,
@@ -175,7 +175,7 @@ impl Past {
             let name = allocated.name.as_deref().map(str::to_owned);
             self.names.extend(name.map(|name| (allocated.instance_id, name)));
         }
-        let is_mine = |allocated: &&Allocated| granted.contains(&allocated.instance_id);
+        let is_mine = |allocated: &&Allocation| granted.contains(&allocated.instance_id);
         let first = own.allocations().position(|at| is_mine(&at));
         if let Some(first) = first {
             self.beside = own.allocations().take(first).cloned().collect();
@@ -235,14 +235,18 @@ impl Past {
     }
 
     /// Plans that were under way after the last commit in the replica.
-    fn in_flight(&self, from: impl Fn(&Text) -> bool) -> Vec<Allocated> {
+    fn in_flight(&self, from: impl Fn(&Text) -> bool) -> Vec<Allocation> {
         let later = self.commits.iter().filter(|commit| from(&commit.origin));
         let plans = later.flat_map(Commit::allocations).chain(&self.beside);
         // What was moved or found was never planned: the replica learns of it by its commit.
         plans.filter(|at| at.moved_from.is_none() && !at.adopted).cloned().collect()
     }
 
-    fn ask(&mut self, plans: &[Allocated], question: &Question) -> Result<Vec<Value>, LedgerError> {
+    fn ask(
+        &mut self,
+        plans: &[Allocation],
+        question: &Question,
+    ) -> Result<Vec<Value>, LedgerError> {
         let mut foreseen = Vec::new();
         for plan in plans {
             foreseen.extend(self.replica.foresee(plan)?);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use berth_api::Degraded;
-use berth_ledger::{Failing, Op, Scheduling, Text};
+use berth_ledger::{Op, Scheduling, SchedulingFailure, Text};
 
 use crate::documents::{CacheableDocument, DocumentCache, Versioned};
 use crate::workload::{Definition, WorkloadKey};
@@ -63,7 +63,7 @@ pub(crate) fn set_degraded(
 ) -> Op {
     let (owner, workload) = key.clone();
     let env = definition.and_then(Definition::env).map(Text::from);
-    let failing = wrong.map(|wrong| Failing {
+    let failing = wrong.map(|wrong| SchedulingFailure {
         code: Text::from(wrong.code.as_str()),
         message: Text::from(wrong.message.as_str()),
         // Plain data always can be written.

@@ -2,7 +2,7 @@
 
 use berth_api::{CapacityRule, InstanceSpec, NewWorkload, PastRevision, Rolling};
 use berth_engine::InstanceRequest;
-use berth_ledger::{Seat, SlotKey, Text, Workload};
+use berth_ledger::{Slot, SlotKey, Text, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::instance_spec::request_of;
@@ -173,7 +173,7 @@ impl Definition {
 
     /// A seat's name in the ledger.
     #[must_use]
-    pub fn slot_key(&self, seat: Seat) -> SlotKey {
+    pub fn slot_key(&self, seat: Slot) -> SlotKey {
         let (owner, workload) = self.key.clone();
         SlotKey { owner, workload, revision: seat.revision, slot: seat.slot }
     }

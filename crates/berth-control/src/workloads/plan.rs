@@ -7,7 +7,7 @@ use std::sync::Arc;
 use berth_api::Degraded;
 use berth_engine::workload::{Blocker, Cause, Member, Step, reconcile};
 use berth_engine::{CapacityType, InstanceId};
-use berth_ledger::{ClaimKey, Micros, Seat};
+use berth_ledger::{ClaimKey, Micros, Slot};
 use rustc_hash::FxHashSet;
 
 use super::members::{HostContext, Hosts, desired};
@@ -19,7 +19,7 @@ use crate::workload::{Definition, WorkloadKey};
 /// A member to be placed.
 #[derive(Clone, Debug)]
 pub(super) struct CreateAction {
-    pub(super) seat: Seat,
+    pub(super) seat: Slot,
     /// The kind of capacity it must be on.
     pub(super) class: Option<CapacityType>,
     /// Who hands the seat over.
@@ -116,7 +116,7 @@ fn turn(
         match step {
             Step::Create { revision, slot, class, in_place_of, cause } => {
                 let takes_over = in_place_of.map(ClaimKey::primary);
-                let seat = Seat { revision, slot: i64::from(slot) };
+                let seat = Slot { revision, slot: i64::from(slot) };
                 creations.push(CreateAction { seat, class, takes_over, cause });
             }
             Step::Release { instance, cause } => {

@@ -18,7 +18,7 @@ fn print(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn tell(message: &Message) {
+fn send(message: &Message) {
     if let Ok(line) = serde_json::to_string(message) {
         print(&line);
     }
@@ -27,7 +27,7 @@ fn tell(message: &Message) {
 fn load(ledger: Ledger, seed: u64, round: u32, acknowledges_early: bool) -> anyhow::Result<()> {
     let nodes = set_up(&ledger)?;
     let load = Load { ledger, nodes, seed, round, threads: THREADS, acknowledges_early };
-    load.run(&AtomicBool::new(false), &|message| tell(&message));
+    load.run(&AtomicBool::new(false), &|message| send(&message));
     Ok(())
 }
 

@@ -21,8 +21,8 @@ use berth_engine::{
     Amounts, BatchMode, CapacityType, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
 };
 use berth_ledger::{
-    Advance, Answer, Backend, ClaimKey, ClaimState, Expect, Guard, Job, LedgerError, Op, Outcome,
-    Rejected, Release, Seat, Step, Text, Workload,
+    Advance, Answer, Backend, ClaimKey, ClaimRejection, ClaimState, Expect, Guard, Job,
+    LedgerError, Op, Outcome, Release, Slot, Step, Text, Workload,
 };
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -144,7 +144,7 @@ impl Desk {
             Backend::Sqlite(_) => Duration::from_millis(200),
             Backend::Postgres(_) => Duration::from_millis(25),
         };
-        options.ledger.patience = PATIENCE;
+        options.ledger.retry_budget = PATIENCE;
         let placer = Placer::start(backend, &options).map_err(failed)?;
         let ledger = placer.ledger().clone();
         for (name, class) in [(ON_DEMAND, CapacityType::OnDemand), (SPOT, CapacityType::Spot)] {
@@ -202,7 +202,7 @@ impl Desk {
             match self.place(ask).await? {
                 PlaceAnswer::Granted(granted) => {
                     let claim = granted.grant.claims.first();
-                    let seat = claim.and_then(|claim| Some((claim, claim.seat?)));
+                    let seat = claim.and_then(|claim| Some((claim, claim.slot?)));
                     let Some((claim, seat)) = seat else {
                         return Err(DeskError::Refused("the claim has no seat".to_owned()));
                     };
@@ -301,7 +301,7 @@ impl Desk {
         let ledger = self.placer.ledger().clone();
         let read = tokio::task::spawn_blocking(move || ledger.claim(key)).await;
         let Some(claim) = read.map_err(|_| DeskError::Closed)?? else { return Ok(None) };
-        let (Some(workload), Some(seat)) = (claim.workload.clone(), claim.seat()) else {
+        let (Some(workload), Some(seat)) = (claim.workload.clone(), claim.slot()) else {
             return Ok(None);
         };
         Ok(Some(Seated {
@@ -342,9 +342,9 @@ impl Desk {
             reason: Text::from(reason),
         };
         match self.call(Op::Release(release)).await? {
-            Answer::Claim(Ok(_) | Err(Rejected::NoClaim(_) | Rejected::StaleFence { .. })) => {
-                Ok(())
-            }
+            Answer::Claim(
+                Ok(_) | Err(ClaimRejection::NoClaim(_) | ClaimRejection::StaleFence { .. }),
+            ) => Ok(()),
             other => Err(DeskError::Refused(format!("{other:?}"))),
         }
     }
@@ -414,8 +414,8 @@ impl Desk {
     }
 }
 
-fn seat(slot: i64) -> Seat {
-    Seat { revision: REVISION, slot }
+fn seat(slot: i64) -> Slot {
+    Slot { revision: REVISION, slot }
 }
 
 fn node_facts(name: &str, class: CapacityType) -> NodeFacts {

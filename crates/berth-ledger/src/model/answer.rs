@@ -1,10 +1,10 @@
-//! What the ledger answers: granted, conflict or refused. That it does not know is an error.
+//! Answers of the ledger: granted, conflict or refused. An unknown outcome is an error.
 
 use berth_engine::elastic::InvalidPermitRequest;
 use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
 use serde::{Deserialize, Serialize};
 
-use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, Seat, SlotKey, Text};
+use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, Slot, SlotKey, Text};
 
 /// One claim that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,16 +16,16 @@ pub struct GrantedClaim {
     pub role: Role,
     /// The node.
     pub node: NodeId,
-    /// To be presented by whoever acts on it.
+    /// To be presented with every step of the claim.
     pub fence: i64,
     /// When it ends unless it is bound or renewed.
     pub lease_until: Option<Micros>,
     /// Values taken from pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
-    /// Its seat in its workload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seat: Option<Seat>,
+    /// Its slot in its workload; `seat` is its name in what is stored.
+    #[serde(rename = "seat", default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
 }
 
 fn is_primary(role: &Role) -> bool {
@@ -43,7 +43,7 @@ pub struct Grant {
 
 /// A node's row as it stood when a guard failed, for the planner to take in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeNow {
+pub struct NodeSnapshot {
     /// The node.
     pub node: NodeId,
     /// Its state.
@@ -64,23 +64,23 @@ pub enum Guard {
     /// The node's facts or state changed since the plan was made.
     Changed {
         /// As it is now.
-        now: Box<NodeNow>,
+        now: Box<NodeSnapshot>,
         /// The generation the plan was made on.
         planned_gen: i64,
     },
-    /// A claim with a hard rule about others landed there since.
+    /// A claim with a hard rule about others was granted there since.
     RulesChanged {
         /// As it is now.
-        now: Box<NodeNow>,
+        now: Box<NodeSnapshot>,
         /// The generation the plan was made on.
         planned_gen: i64,
     },
     /// The node takes no instances: its capacity is unknown, or its state forbids it.
-    NotSchedulable(Box<NodeNow>),
+    NotSchedulable(Box<NodeSnapshot>),
     /// Too little is left.
     Room {
         /// As it is now.
-        now: Box<NodeNow>,
+        now: Box<NodeSnapshot>,
         /// What is missing.
         lack: Lack,
     },
@@ -119,7 +119,7 @@ pub enum Guard {
     VolumeInUse {
         /// The volume.
         volume: Text,
-        /// Who uses it.
+        /// The instance that uses it.
         by: InstanceId,
     },
     /// The instance already has a claim in this role.
@@ -129,11 +129,11 @@ pub enum Guard {
         /// Where it is.
         node: NodeId,
     },
-    /// Another instance sits in that slot.
+    /// Another instance has that slot.
     SlotTaken {
         /// The slot.
         slot: SlotKey,
-        /// Who sits there.
+        /// Which instance has it.
         by: InstanceId,
     },
 }
@@ -172,7 +172,7 @@ pub struct Conflict {
 
 /// Why planning again would not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RefusedBy {
+pub enum RefusalReason {
     /// The tenant's quota.
     Quota {
         /// The tenant.
@@ -204,7 +204,7 @@ pub enum RefusedBy {
     Malformed(String),
 }
 
-impl RefusedBy {
+impl RefusalReason {
     /// The stable reason code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -227,12 +227,12 @@ pub enum Verdict {
     /// Nothing is claimed: a guard failed, plan again.
     Conflict(Box<Conflict>),
     /// Nothing is claimed, and planning again would not help.
-    Refused(RefusedBy),
+    Refused(RefusalReason),
 }
 
 /// A claim as it stands after a step of its life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ClaimStatus {
     /// The instance.
     pub instance: InstanceId,
     /// Which of its claims.
@@ -251,14 +251,14 @@ pub struct Standing {
 
 /// Why a step of a claim's life was refused. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub enum ClaimRejection {
     /// There is no such claim.
     NoClaim(ClaimKey),
     /// Another tenant's.
     NotOwner {
         /// The claim.
         key: ClaimKey,
-        /// Who asked.
+        /// The caller's tenant.
         asked: Text,
     },
     /// A later holder has it.
@@ -297,10 +297,10 @@ pub enum Rejected {
     /// A guard failed.
     Guard(Box<Guard>),
     /// A limit that planning again would not help with.
-    Refused(RefusedBy),
+    Refused(RefusalReason),
 }
 
-impl Rejected {
+impl ClaimRejection {
     /// The stable reason code.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -47,7 +47,7 @@ pub enum Role {
     Primary,
     /// Where it is being moved to.
     MigrationTarget,
-    /// Where it was moved from: it counts there until its agent says that it is gone.
+    /// Where it was moved from: it counts there until its agent confirms that it is gone.
     MigrationSource,
 }
 
@@ -81,13 +81,13 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
-    /// Leased: the only state that a clock may end.
+    /// Leased: the only state that expires.
     Held,
-    /// An agent has taken it up.
+    /// An agent has bound it.
     Binding,
     /// The instance runs.
     Active,
-    /// To be stopped; frees its room when the agent says that it is gone.
+    /// To be stopped; frees its capacity when the agent confirms that it is gone.
     Releasing,
 }
 
@@ -168,10 +168,10 @@ impl fmt::Display for ClaimKey {
 
 /// What an instance asked for, as stored: the request as JSON, without its id and name.
 #[derive(Clone, Debug)]
-pub struct Spec(Arc<Stored>);
+pub struct Spec(Arc<SpecText>);
 
 #[derive(Debug)]
-struct Stored {
+struct SpecText {
     text: String,
     /// Made when first asked for: a million claims are loaded without it.
     hash: OnceLock<String>,
@@ -209,7 +209,7 @@ impl Spec {
     /// A text that came out of a ledger.
     #[must_use]
     pub fn stored(text: String) -> Self {
-        Self(Arc::new(Stored { text, hash: OnceLock::new() }))
+        Self(Arc::new(SpecText { text, hash: OnceLock::new() }))
     }
 
     /// The JSON.
@@ -231,11 +231,11 @@ impl Spec {
     #[must_use]
     pub fn elastic(&self) -> Option<Elastic> {
         #[derive(Deserialize)]
-        struct Only {
+        struct ElasticField {
             #[serde(default)]
             elastic: Option<Elastic>,
         }
-        serde_json::from_str::<Only>(self.as_str()).ok()?.elastic
+        serde_json::from_str::<ElasticField>(self.as_str()).ok()?.elastic
     }
 
     /// The request again, under a nil id.
@@ -278,7 +278,7 @@ impl HeldValue {
     }
 }
 
-/// A seat in a workload's revision.
+/// A slot of a workload's revision, and whose workload it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlotKey {
     /// The tenant.
@@ -287,31 +287,31 @@ pub struct SlotKey {
     pub workload: Text,
     /// Its revision.
     pub revision: i64,
-    /// The seat's number.
+    /// Its number.
     pub slot: i64,
 }
 
-/// A seat within its workload.
+/// A slot within its workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Seat {
+pub struct Slot {
     /// The workload's revision.
     pub revision: i64,
-    /// The seat's number.
+    /// Its number.
     pub slot: i64,
 }
 
 impl SlotKey {
-    /// The seat, without whose it is.
+    /// The slot within its workload.
     #[must_use]
-    pub const fn seat(&self) -> Seat {
-        Seat { revision: self.revision, slot: self.slot }
+    pub const fn in_workload(&self) -> Slot {
+        Slot { revision: self.revision, slot: self.slot }
     }
 }
 
-/// What a claim holds beside its amounts. Few claims hold any of it.
+/// What a claim holds in addition to its amounts. Few claims hold any of it.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ties {
+pub struct ClaimHoldings {
     /// Places in groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupPlace>,
@@ -324,7 +324,7 @@ pub struct Ties {
     /// Values from pools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
-    /// Its seat in a workload.
+    /// Its slot in a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotKey>,
 }
@@ -358,11 +358,11 @@ pub struct Claim {
     pub name: Option<Text>,
     /// What it asked for.
     pub spec: Spec,
-    /// What it holds beside its amounts.
-    pub ties: Option<Box<Ties>>,
-    /// The release it runs, if told.
+    /// What it holds in addition to its amounts.
+    pub holdings: Option<Box<ClaimHoldings>>,
+    /// The release it runs, if known.
     pub release_id: Option<Text>,
-    /// The version of the secrets it was given, if told.
+    /// The version of the secrets it was given, if known.
     pub secrets_version: Option<Text>,
     /// When it was granted.
     pub created_at: Micros,
@@ -386,16 +386,16 @@ impl Claim {
         Ok(request)
     }
 
-    /// Its seat in its workload.
+    /// Its slot in its workload.
     #[must_use]
-    pub fn seat(&self) -> Option<Seat> {
-        self.ties.as_deref()?.slot.as_ref().map(SlotKey::seat)
+    pub fn slot(&self) -> Option<Slot> {
+        self.holdings.as_deref()?.slot.as_ref().map(SlotKey::in_workload)
     }
 
     /// The overlay address: the first value of an IPv6 pool.
     #[must_use]
     pub fn overlay_ipv6(&self) -> Option<&str> {
-        let values = &self.ties.as_deref()?.values;
+        let values = &self.holdings.as_deref()?.values;
         values.iter().map(|held| held.value.as_str()).find(|value| value.contains(':'))
     }
 }
@@ -411,9 +411,9 @@ mod tests {
         request.tags.insert("role".to_owned(), "web".to_owned());
         let spec = Spec::of(&request);
         assert!(!spec.as_str().contains("\"id\""), "{}", spec.as_str());
-        let mut again = spec.request().unwrap();
-        again.id = request.id;
-        assert_eq!(again, request);
+        let mut conflicts = spec.request().unwrap();
+        conflicts.id = request.id;
+        assert_eq!(conflicts, request);
         request.name = Some("other".to_owned());
         request.id = InstanceId::from_u128(8);
         assert_eq!(spec, Spec::of(&request), "id and name are no part of it");

@@ -12,7 +12,7 @@ use super::service::Expect;
 
 /// Asks how large an instance may be.
 #[derive(Clone, Debug)]
-pub struct PermitAsk {
+pub struct PermitOperation {
     /// The instance.
     pub instance: InstanceId,
     /// The tenant that asks; absent when an agent or operator does.
@@ -27,7 +27,7 @@ pub struct PermitAsk {
     pub unit: Size,
     /// How wishes that do not fit are granted.
     pub grants: Grants,
-    /// Whether sizes must be multiples of the unit that its agent was told.
+    /// Whether sizes must be multiples of the unit that its agent was given.
     pub whole_units: bool,
     /// An instance that is being moved must not change its size at all.
     pub rigid_while_moving: bool,
@@ -102,14 +102,14 @@ pub struct DocumentWrite {
 
 /// An operation with documents: all of it is done, or nothing.
 #[derive(Clone, Debug)]
-pub struct With {
+pub struct WithDocuments {
     /// What to do.
     pub op: Op,
     /// What to write if it is done.
     pub documents: Vec<DocumentWrite>,
 }
 
-impl From<InvalidPermitRequest> for super::answer::Rejected {
+impl From<InvalidPermitRequest> for super::answer::ClaimRejection {
     fn from(invalid: InvalidPermitRequest) -> Self {
         Self::Wish(invalid)
     }

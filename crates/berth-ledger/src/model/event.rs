@@ -1,6 +1,6 @@
 //! Events: what changed, in order. Many events of one transaction are stored as one segment.
 //!
-//! An event tells what happened, never what should: followers rebuild a fleet from it.
+//! An event records what happened, never what should happen: followers rebuild a fleet from it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::claim::{ClaimState, HeldValue, Micros, Role, Seat, Spec, Text};
+use super::claim::{ClaimState, HeldValue, Micros, Role, Slot, Spec, Text};
 use super::op::Workload;
 
 /// What happened.
@@ -19,7 +19,7 @@ use super::op::Workload;
 pub enum EventBody {
     /// A claim was granted, or an instance that was found was recorded.
     #[serde(rename = "instance.allocated")]
-    Allocated(Box<Allocated>),
+    Allocated(Box<Allocation>),
     /// A claim went on in its life.
     #[serde(rename = "instance.state")]
     State {
@@ -104,7 +104,7 @@ pub enum EventBody {
         /// Why.
         reason: Text,
     },
-    /// A lease ended before anyone took the claim up; the release follows.
+    /// A lease expired before the claim was bound; the release follows.
     #[serde(rename = "lease.expired")]
     LeaseExpired {
         /// The instance.
@@ -228,7 +228,7 @@ pub enum EventBody {
         /// Their version; absent: none.
         version: Option<Text>,
     },
-    /// Another policy is in force.
+    /// Another policy is active.
     #[serde(rename = "policy.changed")]
     PolicyChanged {
         /// Its name.
@@ -238,7 +238,7 @@ pub enum EventBody {
         /// Its content, as JSON.
         body: String,
     },
-    /// A document was stored, changed or removed. Its content is not told: it may be secret.
+    /// A document was stored, changed or removed. The content is left out, since it may be secret.
     #[serde(rename = "document.changed")]
     DocumentChanged {
         /// What it is.
@@ -248,7 +248,7 @@ pub enum EventBody {
         /// Its revision; absent when it is gone.
         revision: Option<i64>,
     },
-    /// A counter was not the sum of its claims: a defect, corrected.
+    /// A counter was not the sum of its claims: a bug, corrected.
     #[serde(rename = "ledger.drift")]
     Drift {
         /// The row.
@@ -260,7 +260,7 @@ pub enum EventBody {
 
 /// A claim that was granted, with what a follower needs to know of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Allocated {
+pub struct Allocation {
     /// The instance.
     pub instance_id: InstanceId,
     /// Which of its claims.
@@ -293,9 +293,9 @@ pub struct Allocated {
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Text>,
-    /// Its seat in its workload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seat: Option<Seat>,
+    /// Its slot in its workload; `seat` is its name in what is stored.
+    #[serde(rename = "seat", default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
     /// Recorded as found by an agent, without a guard.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
@@ -330,7 +330,7 @@ pub struct Event {
 
 /// Events after a cursor.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct EventPage {
     /// In order, without gaps.
     pub events: Vec<Event>,
     /// Where to go on: the number of the last event of this page.
@@ -353,7 +353,7 @@ pub struct Segment {
 }
 
 #[derive(Deserialize)]
-struct Unpacked<'a> {
+struct PackedBody<'a> {
     #[serde(borrow)]
     specs: Vec<&'a RawValue>,
     events: Vec<EventBody>,
@@ -365,7 +365,7 @@ impl Segment {
     /// # Errors
     /// When the body is not a segment.
     pub fn events(&self) -> Result<Vec<Event>, serde_json::Error> {
-        let unpacked: Unpacked<'_> = serde_json::from_str(&self.body)?;
+        let unpacked: PackedBody<'_> = serde_json::from_str(&self.body)?;
         let specs: Vec<Spec> =
             unpacked.specs.iter().map(|spec| Spec::stored(spec.get().to_owned())).collect();
         let mut events = Vec::with_capacity(unpacked.events.len());
@@ -402,7 +402,7 @@ impl SpecList {
     }
 
     /// A JSON object of the list and something beside it that is already JSON.
-    pub(crate) fn beside(&self, name: &str, items: &str) -> String {
+    pub(crate) fn with_items(&self, name: &str, items: &str) -> String {
         let mut body = String::with_capacity(self.texts.len() + items.len() + 32);
         body.push_str("{\"specs\":[");
         body.push_str(&self.texts);
@@ -432,5 +432,5 @@ pub(crate) fn pack(events: &mut [EventBody]) -> Result<String, serde_json::Error
             items.push_str(&serde_json::to_string(event)?);
         }
     }
-    Ok(specs.beside("events", &items))
+    Ok(specs.with_items("events", &items))
 }

@@ -5,8 +5,8 @@
 use berth_engine::{Amounts, InstanceId};
 
 use super::answer::{Grant, GrantedClaim};
-use super::claim::{HeldValue, Role, Seat};
-use super::event::Allocated;
+use super::claim::{HeldValue, Role, Slot};
+use super::event::Allocation;
 use super::receipt::{DecisionOutcome, DecisionRecord};
 
 /// Writes a text, quoted. Most need no escape.
@@ -47,8 +47,8 @@ fn values(out: &mut String, values: &[HeldValue]) {
     out.push_str(&serde_json::to_string(values).unwrap_or_default());
 }
 
-fn seat(out: &mut String, seat: Option<Seat>) {
-    let Some(Seat { revision, slot }) = seat else { return };
+fn slot(out: &mut String, slot: Option<Slot>) {
+    let Some(Slot { revision, slot }) = slot else { return };
     out.push_str(",\"seat\":{\"revision\":");
     number(out, revision);
     out.push_str(",\"slot\":");
@@ -77,7 +77,7 @@ const fn role(role: Role) -> &'static str {
 }
 
 /// An allocation, as `EventBody` writes it.
-pub(super) fn allocated(out: &mut String, event: &Allocated) {
+pub(super) fn allocated(out: &mut String, event: &Allocation) {
     out.push_str("{\"kind\":\"instance.allocated\",\"instance_id\":");
     instance(out, event.instance_id);
     out.push_str(",\"role\":");
@@ -101,7 +101,7 @@ pub(super) fn allocated(out: &mut String, event: &Allocated) {
     out.push_str(",\"spec_hash\":");
     text(out, &event.spec_hash);
     optional_text(out, ",\"name\":", event.name.as_deref());
-    seat(out, event.seat);
+    slot(out, event.slot);
     if event.adopted {
         out.push_str(",\"adopted\":true");
     }
@@ -196,14 +196,14 @@ fn granted_claim(out: &mut String, claim: &GrantedClaim) {
         None => out.push_str("null"),
     }
     values(out, &claim.values);
-    seat(out, claim.seat);
+    slot(out, claim.slot);
     out.push('}');
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Basis, ClaimState, EventBody, Micros, PlacedAt, Text};
+    use crate::model::{Basis, ClaimState, EventBody, Micros, PlacedInstance, Text};
     use berth_engine::NodeId;
     use berth_engine::elastic::{Overcommit, Permit, Size};
     use serde_json::Value;
@@ -212,9 +212,9 @@ mod tests {
         vec![HeldValue { pool: Text::from("over\"lay"), value: "fd00::1".to_owned() }]
     }
 
-    fn event(full: bool) -> Allocated {
+    fn event(full: bool) -> Allocation {
         let some = |text: &str| full.then(|| Text::from(text));
-        Allocated {
+        Allocation {
             instance_id: InstanceId::from_u128(0xabc),
             role: if full { Role::MigrationTarget } else { Role::Primary },
             node_id: NodeId::new(if full { "n\\\"\u{1}ä" } else { "node-1" }),
@@ -228,7 +228,7 @@ mod tests {
             secrets_version_id: some("v1"),
             spec_hash: "00ff".to_owned(),
             name: some("web"),
-            seat: full.then_some(Seat { revision: 2, slot: 5 }),
+            slot: full.then_some(Slot { revision: 2, slot: 5 }),
             adopted: full,
             moved_from: full.then(|| NodeId::new("old")),
             permit: full.then(|| Box::new(Permit::placed(Size::new(1, 2), Overcommit::NONE))),
@@ -254,8 +254,12 @@ mod tests {
     #[test]
     fn decisions_and_answers_by_hand_are_what_serde_writes() {
         let id = InstanceId::from_u128(9);
-        let placed =
-            PlacedAt { instance: id, node: NodeId::new("a\"b"), score: -4, constraint_gen: 2 };
+        let placed = PlacedInstance {
+            instance: id,
+            node: NodeId::new("a\"b"),
+            score: -4,
+            constraint_gen: 2,
+        };
         let refused = DecisionOutcome::Refused { code: "no".to_owned(), detail: Some("{}".into()) };
         for outcome in [DecisionOutcome::Granted(vec![placed.clone(), placed]), refused] {
             let record = DecisionRecord {
@@ -278,7 +282,7 @@ mod tests {
             fence: 1,
             lease_until: full.then_some(Micros(8)),
             values: if full { held() } else { Vec::new() },
-            seat: full.then_some(Seat { revision: 1, slot: 0 }),
+            slot: full.then_some(Slot { revision: 1, slot: 0 }),
         };
         let grant = Grant { claims: vec![claim(false), claim(true)], decision: "c/1/0".to_owned() };
         let by_hand: Value = serde_json::from_str(&granted_answer(&grant)).unwrap();

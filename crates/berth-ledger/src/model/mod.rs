@@ -14,25 +14,28 @@ mod receipt;
 mod service;
 
 pub use answer::{
-    Conflict, Grant, GrantedClaim, Guard, NodeNow, RefusedBy, Rejected, Standing, Verdict,
+    ClaimRejection, ClaimStatus, Conflict, Grant, GrantedClaim, Guard, NodeSnapshot, RefusalReason,
+    Verdict,
 };
 pub use claim::{
-    Claim, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, Seat, SlotKey, Spec, Text,
-    Ties,
+    Claim, ClaimHoldings, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, Slot, SlotKey,
+    Spec, Text,
 };
-pub use elastic::{Bounds, DocumentWrite, Hold, PermitAnswer, PermitAsk, Switch, With};
+pub use elastic::{
+    Bounds, DocumentWrite, Hold, PermitAnswer, PermitOperation, Switch, WithDocuments,
+};
 pub(crate) use event::pack as pack_events;
-pub use event::{Allocated, Event, EventBody, Page, Segment};
+pub use event::{Allocation, Event, EventBody, EventPage, Segment};
 pub(crate) use json::granted_answer;
 pub use op::{
-    Adopt, Advance, Answer, Drift, Failing, Move, Op, Outcome, Quota, Release, Resize, Scheduling,
-    Step, UnmetDemand, Workload,
+    Adopt, Advance, Answer, Drift, Move, Op, Outcome, Quota, Release, Resize, Scheduling,
+    SchedulingFailure, Step, UnmetDemand, Workload,
 };
-pub(crate) use plan::first_half;
-pub use plan::{Basis, DEFAULT_LEASE_S, Plan, PlannedClaim, Seen, hash_of_asked};
+pub(crate) use plan::half_hash_of;
+pub use plan::{Basis, DEFAULT_LEASE_S, NodeVersion, Plan, PlannedClaim, hash_of_asked};
 pub use pool::{InvalidPool, Pool, PoolKind};
-pub use receipt::{DecisionOutcome, DecisionRecord, PlacedAt};
+pub use receipt::{DecisionOutcome, DecisionRecord, PlacedInstance};
 pub(crate) use receipt::{link, pack as pack_decisions, unpack as unpack_decisions};
 pub use service::{
-    AuditEntry, AuditFilter, By, Document, Expect, QuotaUse, StoredPolicy, TenantUse,
+    AuditEntry, AuditFilter, Audited, Document, Expect, QuotaUse, StoredPolicy, TenantUse,
 };

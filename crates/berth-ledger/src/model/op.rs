@@ -1,4 +1,4 @@
-//! Everything that may be written: one operation, one answer.
+//! Every write: one operation, one answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,15 +8,17 @@ use berth_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Grant, Rejected, Standing, Verdict};
+use super::answer::{ClaimRejection, ClaimStatus, Grant, Verdict};
 use super::claim::{ClaimKey, Text};
-use super::elastic::{Bounds, DocumentWrite, Hold, PermitAnswer, PermitAsk, Switch, With};
+use super::elastic::{
+    Bounds, DocumentWrite, Hold, PermitAnswer, PermitOperation, Switch, WithDocuments,
+};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
 use super::receipt::DecisionRecord;
-use super::service::{By, Expect};
+use super::service::{Audited, Expect};
 
-/// A step in a claim's life, by whoever holds its fence.
+/// A step in a claim's life, by the holder of its fence.
 #[derive(Clone, Debug)]
 pub struct Advance {
     /// The claim.
@@ -89,11 +91,11 @@ pub struct Move {
     /// is that claim which becomes primary.
     pub to: PlannedClaim,
     /// Whether it is stopped there and started here, rather than carried over running: then it is
-    /// `binding` until the agent of the new node says that it runs.
+    /// `binding` until the agent of the new node reports that it runs.
     pub restart: bool,
 }
 
-/// Reality that an agent found and nobody placed: recorded, loudly, never refused.
+/// An instance that an agent found without a claim: recorded, never refused.
 #[derive(Clone, Debug)]
 pub struct Adopt {
     /// A retry under the same id gets the first answer.
@@ -162,12 +164,12 @@ pub struct Scheduling {
     /// The workload.
     pub workload: Text,
     /// What is wrong; absent: nothing any more.
-    pub failing: Option<Failing>,
+    pub failing: Option<SchedulingFailure>,
 }
 
 /// Why members of a workload cannot be placed.
 #[derive(Clone, Debug)]
-pub struct Failing {
+pub struct SchedulingFailure {
     /// A stable code.
     pub code: Text,
     /// In one sentence.
@@ -180,7 +182,7 @@ impl Scheduling {
     /// The kind of document that it is kept as.
     pub const KIND: &str = "scheduling";
 
-    /// The document it is kept as: names have no line breaks, so they can be told apart.
+    /// The document it is kept as: names have no line breaks, so they stay distinct.
     #[must_use]
     pub fn document(&self) -> (Text, Text) {
         let id = format!("{}\n{}", self.owner, self.workload);
@@ -194,7 +196,7 @@ pub enum Op {
     /// Claims a plan.
     Commit(Plan),
     /// Says whether a plan would be granted, and claims nothing.
-    Rehearse(Plan),
+    DryRun(Plan),
     /// A step in a claim's life.
     Advance(Advance),
     /// Ends a claim.
@@ -204,14 +206,14 @@ pub enum Op {
     /// Moves an instance.
     Move(Box<Move>),
     /// Asks how large an instance may be.
-    Permit(PermitAsk),
+    Permit(PermitOperation),
     /// Changes between which sizes an instance may be.
     Bounds(Bounds),
     /// Holds a place for an instance that is to move while it runs.
     Hold(Box<Hold>),
     /// The instance runs in the place that was held for it, and no longer where it was.
     Switch(Switch),
-    /// Records reality.
+    /// Records an instance that an agent found.
     Adopt(Adopt),
     /// Ends the expired leases of one node.
     Reap(NodeId),
@@ -248,7 +250,7 @@ pub enum Op {
     SetReserve {
         /// The node.
         node: NodeId,
-        /// How much; absent: what the node says itself.
+        /// How much; absent: the node's own value.
         reserve: Option<Amounts>,
     },
     /// Notes when agents were heard, in whole seconds.
@@ -290,7 +292,7 @@ pub enum Op {
         /// What must be stored now.
         expect: Expect,
     },
-    /// Says whether the members of a workload can be placed. An event tells when that changes.
+    /// Records whether the members of a workload can be placed. An event is logged when that changes.
     SetScheduling(Box<Scheduling>),
     /// States an environment's secrets.
     PutSecrets {
@@ -299,7 +301,7 @@ pub enum Op {
         /// Their version; absent: it has none.
         version: Option<Text>,
     },
-    /// Stores a policy without putting it in force.
+    /// Stores a policy without activating it.
     PutPolicy {
         /// Its name.
         name: String,
@@ -308,7 +310,7 @@ pub enum Op {
         /// Its content, as JSON.
         body: String,
     },
-    /// Stores a policy, and puts it in force.
+    /// Stores a policy, and activates it.
     ActivatePolicy {
         /// Its name.
         name: String,
@@ -316,7 +318,7 @@ pub enum Op {
         hash: String,
         /// Its content, as JSON.
         body: String,
-        /// The hash of the policy that must be in force now; absent: any or none.
+        /// The hash of the policy that must be active now; absent: any or none.
         expect: Option<String>,
     },
     /// Stores a document, or changes it.
@@ -343,11 +345,11 @@ pub enum Op {
     Record(Vec<DecisionRecord>),
     /// Counts unmet demand.
     Demand(UnmetDemand),
-    /// Does something on somebody's behalf, and notes it in the audit log if it changed anything.
+    /// Runs an operation on behalf of an actor, and adds an audit entry if it changed anything.
     /// The answer is that of the operation inside.
-    By(Box<By>),
+    Audited(Box<Audited>),
     /// Does something and writes documents with it: all of it, or nothing.
-    With(Box<With>),
+    WithDocuments(Box<WithDocuments>),
 }
 
 impl Op {
@@ -363,8 +365,8 @@ impl Op {
         let mut op = self;
         loop {
             op = match op {
-                Self::By(by) => &by.op,
-                Self::With(with) => &with.op,
+                Self::Audited(audited) => &audited.op,
+                Self::WithDocuments(with) => &with.op,
                 _ => return op,
             };
         }
@@ -375,8 +377,8 @@ impl Op {
         let mut op = Some(self);
         std::iter::from_fn(move || {
             let (documents, next) = match op? {
-                Self::By(by) => (&[][..], &by.op),
-                Self::With(with) => (&with.documents[..], &with.op),
+                Self::Audited(audited) => (&[][..], &audited.op),
+                Self::WithDocuments(with) => (&with.documents[..], &with.op),
                 _ => return None,
             };
             op = Some(next);
@@ -386,7 +388,7 @@ impl Op {
     }
 }
 
-/// What was out of step, and by how much.
+/// A counter that differed from its claims, and by how much.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drift {
     /// The row: a node, a group with domain, or a tenant.
@@ -420,12 +422,12 @@ pub enum Answer {
     /// Of a plan that was granted before: the first answer. Its claims may be gone by now.
     Repeated(Grant),
     /// Of a step in a claim's life.
-    Claim(Result<Standing, Rejected>),
+    Claim(Result<ClaimStatus, ClaimRejection>),
     /// Of a request for a permit.
-    Permit(Box<Result<PermitAnswer, Rejected>>),
+    Permit(Box<Result<PermitAnswer, ClaimRejection>>),
     /// Instances whose lease had ended.
     Reaped(Vec<InstanceId>),
-    /// Counters that were out of step.
+    /// Counters that differed from their claims.
     Drifts(Vec<Drift>),
     /// Of an administrative operation.
     Outcome(Outcome),

@@ -9,17 +9,17 @@ use uuid::Uuid;
 
 use super::claim::{ClaimKey, Role, SlotKey, Spec, Text};
 
-/// Seconds a claim may stay unbound unless told otherwise.
+/// Default lease of a claim, in seconds.
 pub const DEFAULT_LEASE_S: u32 = 120;
 
 /// What the planner knew of a node. A plan made on other knowledge is a conflict, and is replanned.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct NodeVersion {
     /// Generation of its facts.
     pub constraint_gen: i64,
     /// Generation of the hard rules of the instances there.
     pub rules_gen: i64,
-    /// The highest fence given out there: it tells whether anyone has landed since.
+    /// The highest fence given out there: a higher one means that an instance was placed since.
     pub fence: i64,
     /// Its zone.
     pub zone: Option<Text>,
@@ -27,7 +27,7 @@ pub struct Seen {
     pub rack: Option<Text>,
 }
 
-impl Seen {
+impl NodeVersion {
     /// What is known of a node with these facts and generations.
     #[must_use]
     pub fn of(facts: &NodeFacts, constraint_gen: i64, rules_gen: i64, fence: i64) -> Self {
@@ -51,7 +51,7 @@ pub struct PlannedClaim {
     /// The node.
     pub node: NodeId,
     /// What the planner knew of the node.
-    pub seen: Seen,
+    pub node_version: NodeVersion,
     /// For an instance with a hard rule about its rack or zone: the other nodes there, each with
     /// the highest fence that the planner knew of.
     pub neighbours: Vec<(NodeId, i64)>,
@@ -59,9 +59,9 @@ pub struct PlannedClaim {
     pub score: i64,
     /// Pools it takes a value from.
     pub pools: Vec<Text>,
-    /// The seat it takes in its workload.
+    /// The slot it takes in its workload.
     pub slot: Option<SlotKey>,
-    /// The claim that has the seat now and hands it over.
+    /// The claim that has the slot now and hands it over.
     pub takes_over: Option<ClaimKey>,
     /// The release it will run.
     pub release_id: Option<Text>,
@@ -72,19 +72,24 @@ pub struct PlannedClaim {
 impl PlannedClaim {
     /// An instance on a node, under a policy.
     #[must_use]
-    pub fn new(request: Arc<InstanceRequest>, policy: &Policy, node: NodeId, seen: Seen) -> Self {
+    pub fn new(
+        request: Arc<InstanceRequest>,
+        policy: &Policy,
+        node: NodeId,
+        node_version: NodeVersion,
+    ) -> Self {
         let spec = Spec::of(&request);
-        Self::with_spec(request, spec, policy, node, seen)
+        Self::with_spec(request, spec, policy, node, node_version)
     }
 
-    /// The same where the stored form of the request is at hand.
+    /// The same with the stored form of the request given.
     #[must_use]
     pub fn with_spec(
         request: Arc<InstanceRequest>,
         spec: Spec,
         policy: &Policy,
         node: NodeId,
-        seen: Seen,
+        node_version: NodeVersion,
     ) -> Self {
         Self {
             key: ClaimKey { instance: request.id, role: Role::Primary },
@@ -92,7 +97,7 @@ impl PlannedClaim {
             spec,
             request,
             node,
-            seen,
+            node_version,
             neighbours: Vec::new(),
             score: 0,
             pools: Vec::new(),
@@ -105,7 +110,7 @@ impl PlannedClaim {
 }
 
 impl PlannedClaim {
-    /// Whether the instance says something about others that must hold.
+    /// Whether the instance has a hard rule about other instances.
     #[must_use]
     pub fn has_hard_rules(&self) -> bool {
         let request = &self.request;
@@ -117,11 +122,11 @@ impl PlannedClaim {
 /// Where a plan came from; kept in its receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Basis {
-    /// The policy that was in force, by hash.
+    /// The policy that was active, by hash.
     pub policy: String,
     /// The last event that the planner's fleet had taken in.
     pub fleet_version: i64,
-    /// The planner's clock, in whole seconds; 0 in receipts that did not say.
+    /// The planner's clock, in whole seconds; 0 in receipts without it.
     #[serde(default)]
     pub now: i64,
 }
@@ -176,11 +181,11 @@ pub fn hash_of_asked<'a>(asked: impl Iterator<Item = (InstanceId, &'a Spec)>) ->
         hasher.update(instance.0.as_bytes());
         hasher.update(spec.as_str().as_bytes());
     }
-    first_half(&hasher)
+    half_hash_of(&hasher)
 }
 
 /// The first sixteen bytes of a hash.
-pub(crate) fn first_half(hasher: &blake3::Hasher) -> [u8; 16] {
+pub(crate) fn half_hash_of(hasher: &blake3::Hasher) -> [u8; 16] {
     let mut half = [0; 16];
     half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     half

@@ -87,11 +87,11 @@ pub struct InvalidPool {
 }
 
 impl Pool {
-    /// How long a released value rests unless told otherwise.
+    /// Default quarantine of a released value, in seconds.
     pub const DEFAULT_QUARANTINE_S: u32 = 600;
 
     /// Pools up to this size are searched under their row's lock; larger ones from a place of the
-    /// writer's own, where it practically never meets anyone.
+    /// writer's own position, where it practically never collides with another.
     pub const SEARCHED: u128 = 1 << 16;
 
     /// A pool from a range as people write it: `fd00:7::/64`, `10.0.0.0/24` or `1000-4999`.

@@ -10,7 +10,7 @@ use super::plan::Basis;
 
 /// Where an instance of a decision went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlacedAt {
+pub struct PlacedInstance {
     /// The instance.
     pub instance: InstanceId,
     /// The node.
@@ -26,7 +26,7 @@ pub struct PlacedAt {
 #[serde(rename_all = "snake_case")]
 pub enum DecisionOutcome {
     /// All were claimed.
-    Granted(Vec<PlacedAt>),
+    Granted(Vec<PlacedInstance>),
     /// Nothing was.
     Refused {
         /// The reason code.
@@ -89,11 +89,11 @@ pub(crate) fn pack(decisions: &mut [DecisionRecord]) -> String {
         }
         super::json::decision(&mut items, decision);
     }
-    list.beside("decisions", &items)
+    list.with_items("decisions", &items)
 }
 
 #[derive(Deserialize)]
-struct Unpacked<'a> {
+struct PackedBody<'a> {
     #[serde(borrow)]
     specs: Vec<&'a RawValue>,
     decisions: Vec<DecisionRecord>,
@@ -101,7 +101,7 @@ struct Unpacked<'a> {
 
 /// The decisions in a receipt's body.
 pub(crate) fn unpack(body: &str) -> Result<Vec<DecisionRecord>, serde_json::Error> {
-    let unpacked: Unpacked<'_> = serde_json::from_str(body)?;
+    let unpacked: PackedBody<'_> = serde_json::from_str(body)?;
     let specs: Vec<Spec> =
         unpacked.specs.iter().map(|spec| Spec::stored(spec.get().to_owned())).collect();
     let mut decisions = unpacked.decisions;

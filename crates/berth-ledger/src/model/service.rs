@@ -1,4 +1,4 @@
-//! What the service keeps beside claims: documents, the audit log, stored policies; and what an
+//! What the service keeps apart from claims: documents, the audit log, stored policies; and what an
 //! operation may expect of the row it changes.
 
 use super::claim::{Micros, Text};
@@ -43,16 +43,16 @@ pub struct Document {
     pub at: Micros,
 }
 
-/// An operation, and on whose behalf it is done: if it changes something, the audit log says so.
+/// An operation and its actor: if it changes something, an audit entry is written.
 #[derive(Clone, Debug)]
-pub struct By {
-    /// Who.
+pub struct Audited {
+    /// The actor.
     pub actor: Text,
-    /// Where they came from: an address, a program.
+    /// Where the actor came from: an address, a program.
     pub origin: Text,
-    /// What they did.
+    /// The action.
     pub action: Text,
-    /// To what. Left empty for a plan, it says which node won.
+    /// Its subject. If empty for a plan, it names the chosen node.
     pub subject: Text,
     /// The request it came with.
     pub request_id: Option<Text>,
@@ -67,13 +67,13 @@ pub struct AuditEntry {
     pub n: i64,
     /// When.
     pub at: Micros,
-    /// Who.
+    /// The actor.
     pub actor: Text,
     /// Where they came from.
     pub origin: Text,
-    /// What they did.
+    /// The action.
     pub action: Text,
-    /// To what.
+    /// Its subject.
     pub subject: Text,
     /// The request it came with.
     pub request_id: Option<Text>,
@@ -125,6 +125,6 @@ pub struct StoredPolicy {
     pub body: String,
     /// When it was stored.
     pub at: Micros,
-    /// Whether it is in force.
+    /// Whether it is active.
     pub active: bool,
 }

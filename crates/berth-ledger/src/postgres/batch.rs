@@ -3,7 +3,7 @@
 //! Knows how arrays become rows in SQL and nothing of what the columns mean.
 
 use crate::error::Fault;
-use crate::export::{Cell, Column, TABLES};
+use crate::schema::{Cell, Column, TABLES};
 
 use super::pipeline::{Call, Value};
 

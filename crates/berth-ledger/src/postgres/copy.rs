@@ -7,7 +7,7 @@ use super::pipeline::Call;
 use super::rows::get;
 use super::session::Session;
 use crate::error::Fault;
-use crate::export::{Cell, Column, NextRow, Shape, TABLES, TakeRow};
+use crate::schema::{Cell, Column, NextRow, Shape, TABLES, TakeRow};
 
 /// Rows that are sent together.
 const ROUND: usize = 1000;

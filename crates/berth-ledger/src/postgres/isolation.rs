@@ -22,15 +22,17 @@ pub enum Isolation {
     /// Each statement sees what was committed before it: writers wait for each other, and go on.
     #[default]
     ReadCommitted,
-    /// A transaction sees one moment: who meets a row that changed since begins again.
+    /// A transaction sees one moment: one that finds a row changed since is retried.
     RepeatableRead,
-    /// The same, and it begins again when the order of transactions would matter.
+    /// The same, and it is retried when the order of transactions would matter.
     Serializable,
 }
 
 /// A name that is no level of isolation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no isolation level; accepted are read-committed, repeatable-read, serializable")]
+#[error(
+    "invalid isolation level {0:?}; accepted are read-committed, repeatable-read, serializable"
+)]
 pub struct InvalidIsolation(pub String);
 
 impl Isolation {

@@ -1,4 +1,4 @@
-//! What can be looked up beside the claim path.
+//! Lookups outside the claim path.
 //!
 //! How many rows are wanted stands in the statement itself: a plan that did not know it would read
 //! and sort far more than a page.
@@ -8,22 +8,22 @@ use tokio_postgres::Row;
 
 use super::Postgres;
 use super::lock::tenant_from;
-use super::log::{NODES, seen_from};
+use super::log::{NODES, node_version_from};
 use super::pipeline::{Call, Value};
 use super::read::{RECEIPT, list, receipt_from};
 use super::rows::{
     CLAIM, POOL, WORKLOAD, claim_from, get, optional_text, pool_from, text, workload_from,
 };
+use crate::database::ReceiptRow;
+use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
-use crate::lists::{Lists, ReceiptPlace};
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
-    Workload,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, QuotaUse,
+    StoredPolicy, Workload,
 };
-use crate::tables::ReceiptRow;
-use crate::work::StoredAnswer;
+use crate::unit_of_work::StoredAnswer;
 
-/// Receipts that are looked at in one statement.
+/// Receipts read by one statement.
 const RECEIPTS: usize = 1024;
 
 fn owned(text: &str) -> Value {
@@ -52,7 +52,7 @@ fn entry_from(row: &Row) -> Result<AuditEntry, Fault> {
     })
 }
 
-impl Lists for Postgres {
+impl Queries for Postgres {
     fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
         let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = $1 AND id = $2";
         let call = Call::new("document", sql, vec![owned(kind), owned(id)]);
@@ -110,9 +110,9 @@ impl Lists for Postgres {
         self.with(|session| list(session, call, entry))
     }
 
-    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, Fault> {
         let call = Call::new("node", format!("{NODES} WHERE n.id = $1"), vec![owned(id.as_str())]);
-        Ok(self.with(|session| list(session, call, seen_from))?.pop())
+        Ok(self.with(|session| list(session, call, node_version_from))?.pop())
     }
 
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {
@@ -122,7 +122,9 @@ impl Lists for Postgres {
         );
         let call = Call::new("pool", sql, Vec::new());
         // Counts every value that is in use, and may take its time.
-        self.reading(|session| list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 6)?))))
+        self.in_read_transaction(|session| {
+            list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 6)?)))
+        })
     }
 
     fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {

@@ -19,16 +19,16 @@ use tokio_postgres::Row;
 use super::batch::{Batch, cells};
 use super::pipeline::{Call, Value};
 use super::rows::{
-    CLAIM, DEMAND, POOL, ROOM, TEAM, claim_from, claim_key_from, demand_from, get, group_from,
+    CLAIM, DEMAND, GROUP, POOL, ROOM, claim_from, claim_key_from, demand_from, get, group_from,
     node_from, node_id, optional_text, pool_from, quota_from, text, workload_from,
 };
+use crate::encoding;
 use crate::error::Fault;
-use crate::export::Column;
 use crate::model::{ClaimKey, Micros, Text};
-use crate::stored;
-use crate::work::{
-    ClassRow, DocumentRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows,
-    TenantRow, VolumeRow,
+use crate::schema::Column;
+use crate::unit_of_work::{
+    ClassRow, DocumentRow, FactsRow, Keys, PolicyRow, RequestRow, Rows, TenantRow,
+    UnlockedReadKeys, UnlockedReads, VolumeRow,
 };
 
 /// The database's clock, in microseconds.
@@ -68,13 +68,13 @@ pub(super) struct Plan {
 }
 
 /// Whether a row can have this in its key. The database would refuse the question, where the work
-/// has an answer to whoever asked.
-fn can_be(name: &str) -> bool {
+/// has an answer to the caller.
+fn is_storable_name(name: &str) -> bool {
     !name.contains('\0')
 }
 
 fn texts<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Value {
-    let names = names.into_iter().filter(|name| can_be(name.as_ref()));
+    let names = names.into_iter().filter(|name| is_storable_name(name.as_ref()));
     let names: Vec<String> = names.map(|name| name.as_ref().to_owned()).collect();
     Box::new(names)
 }
@@ -92,7 +92,9 @@ fn text_pairs<'a>(
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Batch, Fault> {
     let mut batch = Batch::new(columns);
-    for (first, second) in pairs.into_iter().filter(|pair| can_be(pair.0) && can_be(pair.1)) {
+    for (first, second) in
+        pairs.into_iter().filter(|pair| is_storable_name(pair.0) && is_storable_name(pair.1))
+    {
         batch.push(cells![first, second])?;
     }
     Ok(batch)
@@ -135,28 +137,28 @@ impl Plan {
     }
 
     fn groups(&mut self, keys: &Keys) -> Result<(), Fault> {
-        let together = "SELECT 1 FROM team WHERE id = ANY($1) AND kind = 'together' \
+        let together = "SELECT 1 FROM placement_group WHERE id = ANY($1) AND kind = 'together' \
              ORDER BY id COLLATE \"C\" FOR UPDATE";
-        self.by_name(Load::Nothing, "team", keys.groups.iter(), together.to_owned());
+        self.by_name(Load::Nothing, "placement_group", keys.groups.iter(), together.to_owned());
         let strength = if keys.whole.groups.is_empty() { "SHARE" } else { "UPDATE" };
         let sql = format!(
-            "SELECT {TEAM} FROM team WHERE id = ANY($1) ORDER BY id COLLATE \"C\" FOR {strength}"
+            "SELECT {GROUP} FROM placement_group WHERE id = ANY($1) ORDER BY id COLLATE \"C\" FOR {strength}"
         );
-        self.by_name(Load::Groups, "team", keys.groups.iter(), sql);
-        let pairs = keys.domains.iter().map(|(team, domain)| (&**team, &**domain));
-        let pairs = text_pairs(&[Column::Text("team"), Column::Text("domain")], pairs)?;
-        let sql = "SELECT t.team, t.domain, t.members FROM team_domain AS t JOIN {u} \
-             ON t.team = u.team AND t.domain = u.domain \
-             ORDER BY t.team COLLATE \"C\", t.domain COLLATE \"C\" FOR UPDATE OF t";
-        self.add(Load::Domains, pairs.statement("team_domain", sql));
+        self.by_name(Load::Groups, "placement_group", keys.groups.iter(), sql);
+        let pairs = keys.domains.iter().map(|(group, domain)| (&**group, &**domain));
+        let pairs = text_pairs(&[Column::Text("placement_group"), Column::Text("domain")], pairs)?;
+        let sql = "SELECT t.placement_group, t.domain, t.members FROM placement_group_domain AS t JOIN {u} \
+             ON t.placement_group = u.placement_group AND t.domain = u.domain \
+             ORDER BY t.placement_group COLLATE \"C\", t.domain COLLATE \"C\" FOR UPDATE OF t";
+        self.add(Load::Domains, pairs.statement("placement_group_domain", sql));
         let whole = || keys.whole.groups.iter();
-        let sql = "SELECT team, domain, members FROM team_domain WHERE team = ANY($1)";
-        self.by_name(Load::Domains, "team_domain", whole(), sql.to_owned());
-        let sql = "SELECT team, instance, role FROM team_member WHERE team = ANY($1)";
-        self.by_name(Load::Members, "team_member", whole(), sql.to_owned());
+        let sql = "SELECT placement_group, domain, members FROM placement_group_domain WHERE placement_group = ANY($1)";
+        self.by_name(Load::Domains, "placement_group_domain", whole(), sql.to_owned());
+        let sql = "SELECT placement_group, instance, role FROM placement_group_member WHERE placement_group = ANY($1)";
+        self.by_name(Load::Members, "placement_group_member", whole(), sql.to_owned());
         let sql = format!(
-            "SELECT {CLAIM} FROM team_member AS m JOIN claim AS c \
-             ON c.instance = m.instance AND c.role = m.role WHERE m.team = ANY($1)"
+            "SELECT {CLAIM} FROM placement_group_member AS m JOIN claim AS c \
+             ON c.instance = m.instance AND c.role = m.role WHERE m.placement_group = ANY($1)"
         );
         self.by_name(Load::Claims, "claim", whole(), sql);
         Ok(())
@@ -195,7 +197,7 @@ impl Plan {
     }
 
     fn pools(&mut self, keys: &Keys, large: &BTreeSet<Text>) {
-        // One that nobody draws from is about to be changed.
+        // One that no one draws from is about to be changed.
         let drawn = |(id, wanted): &(&Text, &usize)| **wanted > 0 && large.contains(*id);
         let (drawn, searched): (Vec<_>, Vec<_>) = keys.pools.iter().partition(drawn);
         let sql = format!(
@@ -239,12 +241,15 @@ impl Plan {
         self.add(Load::Claims, claim_keys(&keys.claims)?.statement("claim", &sql));
         if !keys.groups.is_empty() {
             // Where these claims are members, so that they can leave.
-            let sql = "SELECT m.team, m.instance, m.role FROM {u} JOIN claim AS c \
+            let sql = "SELECT m.placement_group, m.instance, m.role FROM {u} JOIN claim AS c \
                  ON c.instance = u.instance AND c.role = u.role \
                  CROSS JOIN LATERAL json_array_elements(c.ties::json -> 'groups') AS g \
-                 JOIN team_member AS m ON m.team = g ->> 'group' \
+                 JOIN placement_group_member AS m ON m.placement_group = g ->> 'group' \
                  AND m.instance = c.instance AND m.role = c.role WHERE c.ties IS NOT NULL";
-            self.add(Load::Members, claim_keys(&keys.claims)?.statement("team_member", sql));
+            self.add(
+                Load::Members,
+                claim_keys(&keys.claims)?.statement("placement_group_member", sql),
+            );
         }
         let pairs = keys.requests.iter().map(|(id, owner)| (&**id, &**owner));
         let pairs = text_pairs(&[Column::Text("request_id"), Column::Text("owner")], pairs)?;
@@ -270,8 +275,8 @@ impl Plan {
         self.by_name(Load::Secrets, "env_secrets", keys.secrets.iter(), sql.to_owned());
         if keys.policies {
             // A policy that is not there yet has no row to lock; the ledger's own stands in.
-            let gate = Call::bare("ledger", "SELECT 1 FROM ledger FOR UPDATE");
-            self.add(Load::Nothing, Some(gate));
+            let writer_lock = Call::bare("ledger", "SELECT 1 FROM ledger FOR UPDATE");
+            self.add(Load::Nothing, Some(writer_lock));
             let sql = "SELECT hash, name, body, at, active FROM policy";
             self.add(Load::Policies, Some(Call::bare("policy", sql)));
         }
@@ -313,7 +318,7 @@ impl Load {
             }
             Self::Facts => {
                 let mut facts: berth_engine::NodeFacts = serde_json::from_str(get(row, 1)?)?;
-                // Signs of life are beside the facts, since they come often.
+                // Signs of life are apart from the facts, since they come often.
                 let heard_at = berth_engine::Timestamp(get(row, 2)?);
                 facts.heartbeat_at = facts.heartbeat_at.max(heard_at);
                 rows.facts.load(node_id(row, 0)?, FactsRow { facts });
@@ -372,13 +377,13 @@ pub(super) fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
 
 fn volume_from(row: &Row) -> Result<VolumeRow, Fault> {
     let attached_to: Option<&[u8]> = get(row, 2)?;
-    let attached_to = attached_to.map(stored::instance).transpose()?;
+    let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
     Ok(VolumeRow { owner: optional_text(row, 3)?, home: node_id(row, 1)?, attached_to })
 }
 
 fn request_from(row: &Row) -> Result<RequestRow, Fault> {
     Ok(RequestRow {
-        body_hash: stored::half_hash(get(row, 2)?)?,
+        body_hash: encoding::parse_half_hash(get(row, 2)?)?,
         answer: serde_json::from_str(get(row, 3)?)?,
         at: Micros(get(row, 4)?),
     })
@@ -397,12 +402,12 @@ fn policy_from(row: &Row) -> Result<PolicyRow, Fault> {
     })
 }
 
-/// The statements that look at rows without locking them.
-pub(super) fn peek(keys: &PeekKeys) -> Result<Vec<Call>, Fault> {
+/// The statements that read rows without locking them.
+pub(super) fn read_unlocked(keys: &UnlockedReadKeys) -> Result<Vec<Call>, Fault> {
     let mut calls = Vec::new();
     if !keys.groups.is_empty() {
-        let sql = "SELECT id, topology FROM team WHERE id = ANY($1)";
-        calls.push(Call::new("team", sql, vec![texts(&keys.groups)]));
+        let sql = "SELECT id, topology FROM placement_group WHERE id = ANY($1)";
+        calls.push(Call::new("placement_group", sql, vec![texts(&keys.groups)]));
     }
     let sql = format!(
         "SELECT {CLAIM} FROM claim AS c JOIN {{u}} ON c.instance = u.instance AND c.role = u.role"
@@ -419,18 +424,18 @@ pub(super) fn peek(keys: &PeekKeys) -> Result<Vec<Call>, Fault> {
     Ok(calls)
 }
 
-/// Takes in what was looked at.
-pub(super) fn peeked(calls: &[Call], answers: &[Vec<Row>]) -> Result<Peeked, Fault> {
-    let mut peeked = Peeked::default();
+/// The rows that they returned.
+pub(super) fn unlocked(calls: &[Call], answers: &[Vec<Row>]) -> Result<UnlockedReads, Fault> {
+    let mut unlocked = UnlockedReads::default();
     for (call, answer) in calls.iter().zip(answers) {
         for row in answer {
-            if call.what == "team" {
-                peeked.topologies.insert(text(row, 0)?, stored::topology(get(row, 1)?)?);
+            if call.what == "placement_group" {
+                unlocked.topologies.insert(text(row, 0)?, encoding::parse_topology(get(row, 1)?)?);
             } else {
                 let claim = claim_from(row)?;
-                peeked.claims.insert(claim.key, claim);
+                unlocked.claims.insert(claim.key, claim);
             }
         }
     }
-    Ok(peeked)
+    Ok(unlocked)
 }

@@ -2,8 +2,8 @@
 //!
 //! Transactions become visible in another order than they drew their segment's id in, so a reader
 //! of "id greater than the last I saw" would miss late commits. Segments therefore commit without
-//! a number, and whoever reads the log numbers what has become visible, one at a time. A number
-//! once given is seen by everyone who sees a higher one.
+//! a number, and readers of the log number what has become visible, one reader at a time. A number
+//! once given is visible to every reader that sees a higher one.
 //!
 //! The order is that of the ids, and that is causal: an id is drawn when all locks are held, so
 //! of two transactions that touch one row the later has the higher id, and who sees the later sees
@@ -14,16 +14,16 @@ use tokio_postgres::Row;
 
 use super::pipeline::Call;
 use super::rows::{
-    CLAIM, POOL, TEAM, WORKLOAD, claim_from, get, group_from, node_id, pool_from, quota_from, text,
-    workload_from,
+    CLAIM, GROUP, POOL, WORKLOAD, claim_from, get, group_from, node_id, pool_from, quota_from,
+    text, workload_from,
 };
 use super::session::Session;
+use crate::database::{LogEnds, SnapshotItem, TakeItem};
+use crate::encoding;
 use crate::error::Fault;
-use crate::model::{Micros, Seen, Segment};
-use crate::stored;
-use crate::tables::{LogEnds, SnapshotItem, Take};
+use crate::model::{Micros, NodeVersion, Segment};
 
-/// Who numbers holds this lock: "berth" and a number.
+/// The advisory lock of the sequencer: "berth" and a number.
 const SEQUENCER: i64 = 0x62_6572_7468_0002;
 
 /// Segments that are numbered in one transaction.
@@ -50,8 +50,8 @@ pub(super) fn ends(session: &mut Session) -> Result<(LogEnds, bool), Fault> {
 
 /// Gives numbers to all segments that have committed. Returns how far the log reaches.
 ///
-/// Waits for another who is at it, and does not merely leave it to them: whoever has committed and
-/// then reads the log must find what they wrote.
+/// Waits while another process numbers, rather than relying on it: a process that has committed and
+/// then reads the log must find its own events.
 pub(super) fn number(session: &mut Session) -> Result<LogEnds, Fault> {
     loop {
         let (ends, waiting) = ends(session)?;
@@ -95,19 +95,19 @@ pub(super) fn segments_after(
     session.rows(call)?.iter().map(segment).collect()
 }
 
-/// Nodes with what a plan on them rests on, as [`seen_from`] reads them.
+/// Nodes with what a plan on them rests on, as [`node_version_from`] reads them.
 pub(super) const NODES: &str = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, \
     r.fence FROM node AS n JOIN node_room AS r ON r.node = n.id";
 
-pub(super) fn seen_from(row: &Row) -> Result<(NodeFacts, Seen), Fault> {
+pub(super) fn node_version_from(row: &Row) -> Result<(NodeFacts, NodeVersion), Fault> {
     let mut facts: NodeFacts = serde_json::from_str(get(row, 0)?)?;
     facts.heartbeat_at = Timestamp(get(row, 1)?);
-    let seen = Seen::of(&facts, get(row, 2)?, get(row, 3)?, get(row, 4)?);
+    let seen = NodeVersion::of(&facts, get(row, 2)?, get(row, 3)?, get(row, 4)?);
     Ok((facts, seen))
 }
 
-/// Hands over everything, in the order in which a fleet can take it in.
-pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(), Fault> {
+/// Hands over everything, in the order in which a fleet can apply it.
+pub(super) fn snapshot(session: &mut Session, take: &mut TakeItem<'_>) -> Result<(), Fault> {
     let mut each =
         |what: &'static str, sql: String, read: fn(&Row) -> Result<SnapshotItem, Fault>| {
             session.each(&Call::new(what, sql, Vec::new()), &mut |row| take(read(row)?))
@@ -119,16 +119,16 @@ pub(super) fn snapshot(session: &mut Session, take: &mut Take<'_>) -> Result<(),
     each("env_secrets", "SELECT env, version FROM env_secrets".to_owned(), |row| {
         Ok(SnapshotItem::Secrets(text(row, 0)?, text(row, 1)?))
     })?;
-    each("team", format!("SELECT {TEAM} FROM team"), |row| {
+    each("placement_group", format!("SELECT {GROUP} FROM placement_group"), |row| {
         Ok(SnapshotItem::Group(group_from(row)?.group))
     })?;
     each("node", format!("{NODES} ORDER BY n.id COLLATE \"C\""), |row| {
-        let (facts, seen) = seen_from(row)?;
+        let (facts, seen) = node_version_from(row)?;
         Ok(SnapshotItem::Node(Box::new(facts), seen))
     })?;
     each("volume", "SELECT id, home, attached_to, owner FROM volume".to_owned(), |row| {
         let attached_to: Option<&[u8]> = get(row, 2)?;
-        let attached_to = attached_to.map(stored::instance).transpose()?;
+        let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
         let (id, owner, home) = (get(row, 0)?, get(row, 3)?, node_id(row, 1)?);
         Ok(SnapshotItem::Volume(Volume { id, owner, home, attached_to }))
     })?;

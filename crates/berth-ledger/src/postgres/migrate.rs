@@ -1,10 +1,10 @@
-//! Bringing the schema up to date, one server at a time, whoever else may be starting.
+//! Migrating the schema, one server at a time, however many start at once.
 
 use super::pipeline::Call;
 use super::rows::get;
 use super::session::Session;
 use crate::error::{Fault, LedgerError};
-use crate::sqlite::newest;
+use crate::schema::newest_version;
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -15,7 +15,7 @@ const MIGRATION: i64 = 0x62_6572_7468_0003;
 
 /// Brings the schema up to date. Refuses a database that a newer Berth has made.
 pub(super) fn run(session: &mut Session) -> Result<(), Fault> {
-    let known = i64::from(newest(embedded::migrations::runner().get_migrations()));
+    let known = newest_version(embedded::migrations::runner().get_migrations());
     // Most starts find the schema as it should be, and need no lock.
     if version(session)? == Some(known) {
         return Ok(());
@@ -28,7 +28,7 @@ pub(super) fn run(session: &mut Session) -> Result<(), Fault> {
 
 /// A database as the first Berth made it.
 #[cfg(test)]
-pub(super) fn make_first(session: &mut Session) {
+pub(crate) fn make_first(session: &mut Session) {
     let first = embedded::migrations::runner().set_target(refinery::Target::Version(1));
     session.migrate(&first).unwrap();
 }

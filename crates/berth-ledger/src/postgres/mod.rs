@@ -4,12 +4,12 @@
 //! begins, locks and reads, the other writes and commits.
 //!
 //! **Locks.** Every guard reads rows that it has locked, in the one lock order. Where there is no
-//! row yet, a unique key decides: who comes second begins again and finds it.
+//! row yet, a unique key decides: the second transaction is retried and finds it.
 //!
-//! **The gate.** Every writer passes it shared; who must count over claims that no lock covers
-//! takes it alone. It is passed before the transaction's first snapshot: at the higher levels of
-//! isolation a writer that had looked first and waited then would not see what it waited for.
-//! There the gate is the connection's and not the transaction's, and is left after the commit.
+//! **The writer lock.** Every writer takes this advisory lock shared; one that counts over claims that
+//! no row lock covers takes it exclusively. It is taken before the transaction's first snapshot: at the
+//! higher isolation levels a writer that took its snapshot before it waited would not see what it
+//! waited for. There the session holds the lock, not the transaction, and releases it after the commit.
 //!
 //! **Isolation.** Transactions that conclude something from rows that are *not* there (alone, or
 //! all of a group, or all policies) run at READ COMMITTED whatever is asked for: they hold a lock
@@ -29,8 +29,6 @@ mod pipeline;
 mod read;
 mod rows;
 mod session;
-#[cfg(test)]
-mod tests;
 mod tls;
 mod values;
 
@@ -39,20 +37,20 @@ use std::collections::BTreeSet;
 use berth_engine::NodeId;
 use tokio_postgres::Row;
 
-use crate::drift::Drifted;
+use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, TakeItem};
+use crate::drift::DriftedRows;
 use crate::error::Fault;
-use crate::export::{NextRow, TakeRow};
 use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
-use crate::retention::Forget;
-use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
-use crate::values::{Runs, offer};
-use crate::work::{Keys, PeekKeys, Peeked, Rows};
+use crate::pool_search::{PoolCursors, find_free_values};
+use crate::retention::RetentionCutoffs;
+use crate::schema::{NextRow, TakeRow};
+use crate::unit_of_work::{Keys, Rows, UnlockedReadKeys, UnlockedReads};
 pub use isolation::{InvalidIsolation, Isolation};
 use pipeline::Call;
 use session::{Session, Target};
 
-/// The writers' gate: "berth" and a number.
-const GATE: i64 = 0x62_6572_7468_0001;
+/// The writer lock: "berth" and a number.
+const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
 
 /// One connection to a PostgreSQL ledger. Must not be used on a thread that runs async tasks: it
 /// waits.
@@ -62,55 +60,56 @@ pub(crate) struct Postgres {
     /// None once it was lost.
     session: Option<Session>,
     /// Whether the transaction that was asked for must be alone.
-    alone: bool,
+    exclusive: bool,
     /// Whether a transaction is open in the database.
     open: bool,
-    /// Whether the connection itself, and not its transaction, holds the gate.
-    at_gate: bool,
+    /// Whether the session itself, and not its transaction, holds the writer lock.
+    session_holds_writer_lock: bool,
     /// What the transaction will write, sent with its commit.
     writes: Vec<Call>,
     /// Where this writer draws values of large pools.
-    runs: Runs,
+    cursors: PoolCursors,
     /// Pools that were large when last seen, which need no lock.
     large_pools: BTreeSet<Text>,
 }
 
-/// A statement about the gate.
-fn gate(sql: &'static str) -> Call {
-    Call::new("the writers' gate", sql, vec![Box::new(GATE)])
+/// A statement about the writer lock.
+fn writer_lock(sql: &'static str) -> Call {
+    Call::new("the writer lock", sql, vec![Box::new(WRITER_LOCK)])
 }
 
 impl Postgres {
-    /// Opens a ledger, made or migrated as needed.
+    /// Opens a ledger, and creates or migrates its schema.
     pub(crate) fn open(url: &str, isolation: Isolation) -> Result<Self, Fault> {
         let target = session::configure(url)?;
         let mut session = Session::connect(&target)?;
         migrate::run(&mut session)?;
-        session.settle()?;
+        session.apply_settings()?;
         Ok(Self {
             target,
             isolation,
             session: Some(session),
-            alone: false,
+            exclusive: false,
             open: false,
-            at_gate: false,
+            session_holds_writer_lock: false,
             writes: Vec::new(),
-            runs: Runs::default(),
+            cursors: PoolCursors::default(),
             large_pools: BTreeSet::new(),
         })
     }
 
-    /// Does something with the connection, opened again if it is gone and nothing is under way. A
+    /// Does something with the connection, opened again if it is gone and nothing is in progress. A
     /// connection that is lost in the process is dropped.
     fn with<T>(&mut self, act: impl FnOnce(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
-        // A new connection would not hold the gate that this one is taken to hold.
-        if !self.open && !self.at_gate {
+        // A new connection would not hold the writer lock.
+        if !self.open && !self.session_holds_writer_lock {
             self.reconnect()?;
         }
         let session = self.session.as_mut();
-        let session = session.ok_or_else(|| Fault::Lost("the connection is gone".to_owned()))?;
+        let session =
+            session.ok_or_else(|| Fault::Disconnected("the connection is gone".to_owned()))?;
         let done = act(session);
-        if matches!(done, Err(Fault::Lost(_))) || session.is_closed() {
+        if matches!(done, Err(Fault::Disconnected(_))) || session.is_closed() {
             self.drop_session();
         }
         done
@@ -119,14 +118,14 @@ impl Postgres {
     fn drop_session(&mut self) {
         self.session = None;
         self.open = false;
-        self.at_gate = false;
+        self.session_holds_writer_lock = false;
     }
 
-    /// The statements that pass the gate and begin a transaction.
-    fn beginning(&mut self, keys: &Keys) -> Vec<Call> {
-        if self.alone {
+    /// The statements that take the writer lock and begin a transaction.
+    fn begin_calls(&mut self, keys: &Keys) -> Vec<Call> {
+        if self.exclusive {
             let begin = Call::bare("transaction", Isolation::ReadCommitted.begin());
-            return vec![begin, gate("SELECT pg_advisory_xact_lock($1)")];
+            return vec![begin, writer_lock("SELECT pg_advisory_xact_lock($1)")];
         }
         let counts_absence = !keys.whole.groups.is_empty()
             || !keys.whole.nodes.is_empty()
@@ -136,47 +135,47 @@ impl Postgres {
         let begin = Call::bare("transaction", level.begin());
         match level {
             Isolation::ReadCommitted => {
-                vec![begin, gate("SELECT pg_advisory_xact_lock_shared($1)")]
+                vec![begin, writer_lock("SELECT pg_advisory_xact_lock_shared($1)")]
             }
             Isolation::RepeatableRead | Isolation::Serializable => {
-                self.at_gate = true;
-                vec![gate("SELECT pg_advisory_lock_shared($1)"), begin]
+                self.session_holds_writer_lock = true;
+                vec![writer_lock("SELECT pg_advisory_lock_shared($1)"), begin]
             }
         }
     }
 
     /// Takes note of which pools are large. One that no longer is was read without its lock.
-    fn sort_pools(&mut self, keys: &Keys, rows: &Rows) -> Result<(), Fault> {
+    fn note_large_pools(&mut self, keys: &Keys, rows: &Rows) -> Result<(), Fault> {
         for (id, &wanted) in &keys.pools {
             let large = rows.pools.get(id).is_some_and(|row| !row.pool.is_searched());
             if large {
                 self.large_pools.insert(Text::clone(id));
             } else if self.large_pools.remove(id) && wanted > 0 {
-                return Err(Fault::Again(format!("pool {id} was large and no longer is")));
+                return Err(Fault::Retry(format!("pool {id} was large and no longer is")));
             }
         }
         Ok(())
     }
 
-    /// Everything as of one moment: no writer is under way while events get their numbers and the
+    /// Everything as of one moment: no writer is in progress while events get their numbers and the
     /// moment is fixed, then they go on.
-    fn read_snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
-        self.read_gated(|session| log::snapshot(session, take))
+    fn read_snapshot(&mut self, take: &mut TakeItem<'_>) -> Result<i64, Fault> {
+        self.read_at_numbered_event(|session| log::snapshot(session, take))
     }
 
     /// Reads as of a moment at which every event has its number. Returns the last event's number.
-    fn read_gated(
+    fn read_at_numbered_event(
         &mut self,
         read: impl FnOnce(&mut Session) -> Result<(), Fault>,
     ) -> Result<i64, Fault> {
         self.reconnect()?;
-        self.at_gate = true;
-        self.with(|session| session.rows(gate("SELECT pg_advisory_lock($1)")))?;
+        self.session_holds_writer_lock = true;
+        self.with(|session| session.rows(writer_lock("SELECT pg_advisory_lock($1)")))?;
         self.with(log::number)?;
-        self.begin_reading()?;
+        self.begin_read_transaction()?;
         let next = self.with(log::ends)?.0.next;
-        self.with(|session| session.rows(gate("SELECT pg_advisory_unlock($1)")))?;
-        self.at_gate = false;
+        self.with(|session| session.rows(writer_lock("SELECT pg_advisory_unlock($1)")))?;
+        self.session_holds_writer_lock = false;
         self.with(read)?;
         self.end("COMMIT")?;
         Ok(next - 1)
@@ -184,7 +183,7 @@ impl Postgres {
 
     /// Begins a transaction that sees one moment and may take its time. It reads whole tables, so
     /// the ways of doing that are open to it.
-    fn begin_reading(&mut self) -> Result<(), Fault> {
+    fn begin_read_transaction(&mut self) -> Result<(), Fault> {
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
         let settings = "SELECT set_config('statement_timeout', '0', true), \
              set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), \
@@ -196,14 +195,14 @@ impl Postgres {
     }
 
     /// Reads as of one moment.
-    fn reading<T>(
+    fn in_read_transaction<T>(
         &mut self,
         read: impl FnOnce(&mut Session) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let done = self.begin_reading();
+        let done = self.begin_read_transaction();
         let done = done.and_then(|()| self.with(read));
         let done = done.and_then(|found| self.end("COMMIT").map(|()| found));
-        self.tidied(done)
+        self.rollback_on_error(done)
     }
 
     fn end(&mut self, how: &'static str) -> Result<(), Fault> {
@@ -217,7 +216,7 @@ impl Postgres {
             session.all(&[
                 Call::bare("transaction", Isolation::ReadCommitted.begin()),
                 Call::bare("transaction", "SET LOCAL statement_timeout = 0"),
-                gate("SELECT pg_advisory_xact_lock($1)"),
+                writer_lock("SELECT pg_advisory_xact_lock($1)"),
             ])
         })?;
         self.open = true;
@@ -225,8 +224,8 @@ impl Postgres {
         self.end("COMMIT")
     }
 
-    /// Undoes what an unfinished act left behind.
-    fn tidied<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
+    /// Rolls back after an error.
+    fn rollback_on_error<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
         if done.is_err() {
             self.rollback();
         }
@@ -234,25 +233,25 @@ impl Postgres {
     }
 }
 
-impl Tables for Postgres {
-    fn begin(&mut self, alone: bool) -> Result<(), Fault> {
+impl Database for Postgres {
+    fn begin(&mut self, exclusive: bool) -> Result<(), Fault> {
         // Sent with the locks, which saves a round trip; see `lock`.
-        self.alone = alone;
+        self.exclusive = exclusive;
         self.writes.clear();
         Ok(())
     }
 
-    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault> {
+    fn read_unlocked(&mut self, keys: &UnlockedReadKeys) -> Result<UnlockedReads, Fault> {
         // Before the transaction, so that its snapshot, if it has one, is of a later moment.
-        let calls = lock::peek(keys)?;
+        let calls = lock::read_unlocked(keys)?;
         let answers = self.with(|session| session.all(&calls))?;
-        lock::peeked(&calls, &answers)
+        lock::unlocked(&calls, &answers)
     }
 
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
-        // Before anything is said about the gate, which a connection takes along when it goes.
+        // First, since a lost connection also loses the writer lock.
         self.reconnect()?;
-        let mut calls = self.beginning(keys);
+        let mut calls = self.begin_calls(keys);
         let begun = calls.len();
         let mut plan = lock::Plan::new(keys, &self.large_pools)?;
         calls.append(&mut plan.calls);
@@ -261,13 +260,13 @@ impl Tables for Postgres {
         self.open = self.session.is_some();
         let answers: Vec<Vec<Row>> = answers?;
         let mut rows = plan.load(answers.into_iter().skip(begun))?;
-        self.sort_pools(keys, &rows)?;
-        let mut runs = std::mem::take(&mut self.runs);
+        self.note_large_pools(keys, &rows)?;
+        let mut cursors = std::mem::take(&mut self.cursors);
         let offered = self.with(|session| {
-            let look = |pool: &Pool, from, to| values::look(session, pool, from, to);
-            offer(keys, &mut rows, &mut runs, look)
+            let read_taken = |pool: &Pool, from, to| values::read_taken(session, pool, from, to);
+            find_free_values(keys, &mut rows, &mut cursors, read_taken)
         });
-        self.runs = runs;
+        self.cursors = cursors;
         offered.map(|()| rows)
     }
 
@@ -296,26 +295,26 @@ impl Tables for Postgres {
 
     fn commit(&mut self) -> Result<(), Fault> {
         if !self.open {
-            return Err(Fault::Lost("the transaction is gone".to_owned()));
+            return Err(Fault::Disconnected("the transaction is gone".to_owned()));
         }
         let mut calls = std::mem::take(&mut self.writes);
         // A write that fails, or does not find its rows, undoes all of them: the commit after it
         // is then a rollback, and the error is the write's.
         calls.push(Call::bare("commit", "COMMIT"));
-        if self.at_gate {
-            calls.push(gate("SELECT pg_advisory_unlock_shared($1)"));
+        if self.session_holds_writer_lock {
+            calls.push(writer_lock("SELECT pg_advisory_unlock_shared($1)"));
         }
         let done = self.with(|session| session.all(&calls));
         match done {
             Ok(_) => {
                 self.open = false;
-                self.at_gate = false;
+                self.session_holds_writer_lock = false;
                 Ok(())
             }
             Err(fault) => {
                 if matches!(fault, Fault::Duplicate(_) | Fault::Guard(_)) {
                     // Perhaps a value was taken after all: draw elsewhere.
-                    self.runs.clear();
+                    self.cursors.clear();
                 }
                 Err(fault)
             }
@@ -324,7 +323,7 @@ impl Tables for Postgres {
 
     fn rollback(&mut self) {
         self.writes.clear();
-        let script = match (self.open, self.at_gate) {
+        let script = match (self.open, self.session_holds_writer_lock) {
             (false, false) => return,
             (true, false) => "ROLLBACK",
             (_, true) => "ROLLBACK; SELECT pg_advisory_unlock_all()",
@@ -334,7 +333,7 @@ impl Tables for Postgres {
             self.drop_session();
         }
         self.open = false;
-        self.at_gate = false;
+        self.session_holds_writer_lock = false;
     }
 
     fn reconnect(&mut self) -> Result<(), Fault> {
@@ -343,7 +342,7 @@ impl Tables for Postgres {
         }
         self.drop_session();
         let mut session = Session::connect(&self.target)?;
-        session.settle()?;
+        session.apply_settings()?;
         self.session = Some(session);
         Ok(())
     }
@@ -360,9 +359,9 @@ impl Tables for Postgres {
         self.with(|session| log::segments_after(session, cursor, limit))
     }
 
-    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+    fn snapshot(&mut self, take: &mut TakeItem<'_>) -> Result<i64, Fault> {
         let done = self.read_snapshot(take);
-        self.tidied(done)
+        self.rollback_on_error(done)
     }
 
     fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault> {
@@ -381,8 +380,8 @@ impl Tables for Postgres {
         self.with(read::expired_nodes)
     }
 
-    fn drifted(&mut self) -> Result<Drifted, Fault> {
-        self.reading(read::drifted)
+    fn drifted(&mut self) -> Result<DriftedRows, Fault> {
+        self.in_read_transaction(read::drifted)
     }
 
     fn heartbeats_since(&mut self, at: i64) -> Result<Vec<(NodeId, i64)>, Fault> {
@@ -397,7 +396,7 @@ impl Tables for Postgres {
         self.with(|session| read::receipts(session, chain, from, limit))
     }
 
-    fn forget(&mut self, what: &Forget) -> Result<u64, Fault> {
+    fn forget(&mut self, what: &RetentionCutoffs) -> Result<u64, Fault> {
         self.with(|session| read::forget(session, what))
     }
 
@@ -406,12 +405,36 @@ impl Tables for Postgres {
         wanted: &dyn Fn(&str) -> bool,
         take: &mut TakeRow<'_>,
     ) -> Result<i64, Fault> {
-        let done = self.read_gated(|session| copy::dump(session, wanted, take));
-        self.tidied(done)
+        let done = self.read_at_numbered_event(|session| copy::dump(session, wanted, take));
+        self.rollback_on_error(done)
     }
 
     fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {
         let done = self.load_rows(rows);
-        self.tidied(done)
+        self.rollback_on_error(done)
+    }
+}
+
+/// What tests of the whole crate need of a connection.
+#[cfg(test)]
+pub(crate) mod testing {
+    pub(crate) use super::migrate::make_first;
+    pub(crate) use super::session::{Session, configure};
+
+    impl super::Postgres {
+        /// Times that this connection waited for an answer.
+        pub(crate) fn round_trips(&self) -> u32 {
+            self.session.as_ref().map_or(0, |session| session.round_trips)
+        }
+
+        /// Statements that this connection has run.
+        pub(crate) fn statements(&self) -> u32 {
+            self.session.as_ref().map_or(0, |session| session.statements_run)
+        }
+
+        /// Runs SQL on this connection.
+        pub(crate) fn script(&mut self, sql: &str) {
+            self.with(|session| session.script("test", sql)).unwrap();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Statements sent together and answered together: many statements, one round trip.
 //!
 //! They run in the order given, whatever the number. The first error is the one that counts: a
-//! transaction that met one answers all that follows with errors of its own.
+//! failed transaction answers all later statements with errors.
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};

@@ -1,4 +1,4 @@
-//! Lists and housekeeping, beside the claim path.
+//! Lists and housekeeping, outside the claim path.
 
 use berth_engine::NodeId;
 use tokio_postgres::Row;
@@ -7,11 +7,11 @@ use super::lock::CLOCK;
 use super::pipeline::{Call, Value};
 use super::rows::{CLAIM, DEMAND, claim_from, claim_key_from, demand_from, get, node_id, text};
 use super::session::Session;
-use crate::drift::{self, Drifted};
+use crate::database::{ChainRow, ReceiptRow};
+use crate::drift::{self, DriftedRows};
 use crate::error::Fault;
 use crate::model::{Claim, ClaimKey, Micros, Text, UnmetDemand};
-use crate::retention::Forget;
-use crate::tables::{ChainRow, ReceiptRow};
+use crate::retention::RetentionCutoffs;
 
 pub(super) fn list<T>(
     session: &mut Session,
@@ -53,7 +53,8 @@ pub(super) fn owned_by(
         list(session, Call::new(what, sql, vec![Box::new(owner.to_owned())]), |row| text(row, 0))
     };
     let workloads = named(session, "workload", "SELECT name FROM workload WHERE owner = $1")?;
-    let groups = named(session, "team", "SELECT id FROM team WHERE owner = $1")?;
+    let groups =
+        named(session, "placement_group", "SELECT id FROM placement_group WHERE owner = $1")?;
     Ok((workloads, groups))
 }
 
@@ -67,28 +68,28 @@ pub(super) fn expired_nodes(session: &mut Session) -> Result<Vec<NodeId>, Fault>
 
 /// Names of all nodes, groups and tenants with counters.
 /// Counters that are not the sum of their claims. The transaction, of one moment, is the caller's.
-pub(super) fn drifted(session: &mut Session) -> Result<Drifted, Fault> {
+pub(super) fn drifted(session: &mut Session) -> Result<DriftedRows, Fault> {
     let nodes = list(session, Call::bare("node_room", drift::NODES), |row| node_id(row, 0))?;
     let tenants = list(session, Call::bare("tenant", drift::TENANTS), |row| text(row, 0))?;
-    let mut drifted = Drifted {
+    let mut drifted = DriftedRows {
         nodes: nodes.into_iter().collect(),
         tenants: tenants.into_iter().collect(),
-        ..Drifted::default()
+        ..DriftedRows::default()
     };
-    let mut tally = drift::Tally::default();
-    session.each(&Call::bare("claim", drift::TIED), &mut |row| {
-        tally.claim(get(row, 0)?, &serde_json::from_str(get(row, 1)?)?);
+    let mut counters = drift::DriftCounters::default();
+    session.each(&Call::bare("claim", drift::HOLDINGS), &mut |row| {
+        counters.claim(get(row, 0)?, &serde_json::from_str(get(row, 1)?)?);
         Ok(())
     })?;
     session.each(&Call::bare("node_class", drift::CLASSES), &mut |row| {
-        tally.class(get(row, 0)?, get(row, 1)?, get(row, 2)?);
+        counters.class(get(row, 0)?, get(row, 1)?, get(row, 2)?);
         Ok(())
     })?;
-    session.each(&Call::bare("team_domain", drift::DOMAINS), &mut |row| {
-        tally.domain(get(row, 0)?, get(row, 1)?, get(row, 2)?);
+    session.each(&Call::bare("placement_group_domain", drift::DOMAINS), &mut |row| {
+        counters.domain(get(row, 0)?, get(row, 1)?, get(row, 2)?);
         Ok(())
     })?;
-    tally.report(&mut drifted);
+    counters.report(&mut drifted);
     Ok(drifted)
 }
 
@@ -147,15 +148,15 @@ pub(super) fn receipts(
     list(session, Call::new("receipt", sql, values), receipt_from)
 }
 
-/// A statement that says how many rows it took away.
+/// A statement that returns how many rows it deleted.
 fn counting(what: &'static str, sql: &'static str, values: Vec<Value>) -> Call {
     let sql = format!("WITH gone AS ({sql} RETURNING 1) SELECT count(*) FROM gone");
     Call::new(what, sql, values)
 }
 
 /// The statements that drop what need not be kept, as one transaction. Those whose first row is a
-/// count say how many rows went.
-pub(super) fn forget(session: &mut Session, what: &Forget) -> Result<u64, Fault> {
+/// count return the number of deleted rows.
+pub(super) fn forget(session: &mut Session, what: &RetentionCutoffs) -> Result<u64, Fault> {
     let before = what.events_before;
     let mut calls = vec![
         Call::bare("ledger", "BEGIN ISOLATION LEVEL READ COMMITTED"),

@@ -4,13 +4,13 @@ use berth_engine::{Amounts, Group, NodeId, Room, Used};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{
     Claim, ClaimKey, ClaimState, Micros, Pool, PoolKind, Quota, Role, Spec, Text, UnmetDemand,
     Workload,
 };
-use crate::stored;
-use crate::work::{GroupRow, NodeRow, PoolRow};
+use crate::unit_of_work::{GroupRow, NodeRow, PoolRow};
 
 /// The columns of a claim `c`, in the order in which [`claim_from`] reads them.
 pub(super) const CLAIM: &str = "c.instance, c.role, c.node, c.owner, c.workload, c.state, c.cpu, \
@@ -23,7 +23,7 @@ pub(super) const ROOM: &str = "node, state, known, zone, rack, constraint_gen, r
     used_cpu, used_memory, used_disk, used_bandwidth, used_instances, used_capped";
 
 /// The columns of a group, in the order in which [`group_from`] reads them.
-pub(super) const TEAM: &str = "id, owner, kind, strength, topology, max_per_domain, home";
+pub(super) const GROUP: &str = "id, owner, kind, strength, topology, max_per_domain, home";
 
 /// The columns of a pool, in the order in which [`pool_from`] reads them.
 pub(super) const POOL: &str = "id, kind, first, last, quarantine_s, next";
@@ -52,7 +52,7 @@ pub(super) fn node_id(row: &Row, column: usize) -> Result<NodeId, Fault> {
 }
 
 fn amount(row: &Row, column: usize) -> Result<u32, Fault> {
-    stored::small(get(row, column)?)
+    encoding::to_u32(get(row, column)?)
 }
 
 fn flag(row: &Row, column: usize) -> Result<bool, Fault> {
@@ -63,7 +63,7 @@ fn flag(row: &Row, column: usize) -> Result<bool, Fault> {
 pub(super) fn claim_key_from(row: &Row, column: usize) -> Result<ClaimKey, Fault> {
     let role = get(row, column + 1)?;
     let role = Role::from_number(role).ok_or_else(|| Fault::corrupt(format!("role {role}")))?;
-    Ok(ClaimKey { instance: stored::instance(get(row, column)?)?, role })
+    Ok(ClaimKey { instance: encoding::parse_instance(get(row, column)?)?, role })
 }
 
 pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
@@ -71,7 +71,7 @@ pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
     let state =
         ClaimState::from_number(state).ok_or_else(|| Fault::corrupt(format!("state {state}")))?;
     let batch: Option<&[u8]> = get(row, 14)?;
-    let (ties, permit): (Option<&str>, Option<&str>) = (get(row, 17)?, get(row, 21)?);
+    let (holdings, permit): (Option<&str>, Option<&str>) = (get(row, 17)?, get(row, 21)?);
     Ok(Claim {
         key: claim_key_from(row, 0)?,
         node: node_id(row, 2)?,
@@ -88,10 +88,10 @@ pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
         lease_until: get::<Option<i64>>(row, 11)?.map(Micros),
         fence: get(row, 12)?,
         request_id: text(row, 13)?,
-        batch: batch.map(stored::uuid).transpose()?,
+        batch: batch.map(encoding::parse_uuid).transpose()?,
         name: optional_text(row, 15)?,
         spec: Spec::stored(get(row, 16)?),
-        ties: ties.map(serde_json::from_str).transpose()?,
+        holdings: holdings.map(serde_json::from_str).transpose()?,
         release_id: optional_text(row, 18)?,
         secrets_version: optional_text(row, 19)?,
         created_at: Micros(get(row, 20)?),
@@ -101,7 +101,7 @@ pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
 
 pub(super) fn node_from(row: &Row) -> Result<(NodeId, NodeRow), Fault> {
     let counters = NodeRow {
-        state: stored::state(get(row, 1)?)?,
+        state: encoding::parse_state(get(row, 1)?)?,
         known: flag(row, 2)?,
         zone: optional_text(row, 3)?,
         rack: optional_text(row, 4)?,
@@ -117,7 +117,7 @@ pub(super) fn node_from(row: &Row) -> Result<(NodeId, NodeRow), Fault> {
             },
             instance_limit: amount(row, 12)?,
             overhead_mib: amount(row, 13)?,
-            cpu_cap_mode: stored::cap_mode(get(row, 14)?)?,
+            cpu_cap_mode: encoding::parse_cap_mode(get(row, 14)?)?,
             used: Used {
                 cpu: get(row, 15)?,
                 memory: get(row, 16)?,
@@ -137,10 +137,10 @@ pub(super) fn group_from(row: &Row) -> Result<GroupRow, Fault> {
         group: Group {
             id: get(row, 0)?,
             owner: get(row, 1)?,
-            kind: stored::kind(get(row, 2)?)?,
-            strength: stored::strength(get(row, 3)?)?,
-            topology: stored::topology(get(row, 4)?)?,
-            max_per_domain: most.map(stored::small).transpose()?,
+            kind: encoding::parse_group_kind(get(row, 2)?)?,
+            strength: encoding::parse_strength(get(row, 3)?)?,
+            topology: encoding::parse_topology(get(row, 4)?)?,
+            max_per_domain: most.map(encoding::to_u32).transpose()?,
         },
         home: optional_text(row, 6)?,
     })
@@ -153,11 +153,11 @@ pub(super) fn pool_from(row: &Row) -> Result<PoolRow, Fault> {
         pool: Pool {
             id: text(row, 0)?,
             kind: known,
-            first: stored::number(get(row, 2)?)?,
-            last: stored::number(get(row, 3)?)?,
-            quarantine_s: stored::small(get(row, 4)?)?,
+            first: encoding::parse_value(get(row, 2)?)?,
+            last: encoding::parse_value(get(row, 3)?)?,
+            quarantine_s: encoding::to_u32(get(row, 4)?)?,
         },
-        next: stored::number(get(row, 5)?)?,
+        next: encoding::parse_value(get(row, 5)?)?,
     })
 }
 

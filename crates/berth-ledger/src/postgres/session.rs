@@ -16,10 +16,10 @@ use super::pipeline::{Call, Request, in_order};
 use super::tls::{self, Mode};
 use crate::error::{Fault, LedgerError};
 
-/// How long a connection may take to open, unless the URL says otherwise.
+/// How long a connection may take to open, unless the URL sets it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A peer that says nothing for this long is asked whether it is there, and how often.
+/// TCP keepalive: idle time, interval and retries.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -29,9 +29,9 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// Settings of every connection.
 ///
-/// A commit is durable even where the server's default is not. Nobody waits for ever, and a
+/// A commit is durable even where the server's default is not. No one waits forever, and a
 /// client that stopped in mid-transaction loses its locks. All statements look rows up by key, so
-/// one plan serves for ever and must not be made anew from the statistics of an empty table.
+/// one plan serves forever and must not be made again from the statistics of an empty table.
 const SETTINGS: &str = "\
     SELECT CASE current_setting('synchronous_commit') WHEN 'off' \
         THEN set_config('synchronous_commit', 'on', false) END; \
@@ -47,26 +47,29 @@ const SETTINGS: &str = "\
     SET client_min_messages = 'warning'";
 
 /// One connection.
-pub(super) struct Session {
+pub(crate) struct Session {
     // Dropped before the runtime that carries it.
     client: Client,
     statements: FxHashMap<String, Statement>,
     runtime: Runtime,
-    /// Times that somebody waited for an answer.
+    /// Round trips to the server.
     #[cfg(test)]
-    pub(super) round_trips: u32,
+    pub(crate) round_trips: u32,
+    /// Statements that were run.
+    #[cfg(test)]
+    pub(crate) statements_run: u32,
 }
 
 /// Where to connect to, and how.
-pub(super) struct Target {
+pub(crate) struct Target {
     config: Config,
     /// What encrypts; none if nothing is to be.
     tls: Option<MakeRustlsConnect>,
 }
 
 /// The settings of a connection, from its URL.
-pub(super) fn configure(url: &str) -> Result<Target, Fault> {
-    let (plain, mut wanted) = tls::take_out(url).map_err(Fault::Fatal)?;
+pub(crate) fn configure(url: &str) -> Result<Target, Fault> {
+    let (plain, mut wanted) = tls::split_tls_settings(url).map_err(Fault::Fatal)?;
     let mut config: Config = plain
         .parse()
         .map_err(|_| Fault::Fatal(LedgerError::InvalidUrl { url: without_password(url) }))?;
@@ -85,7 +88,7 @@ pub(super) fn configure(url: &str) -> Result<Target, Fault> {
     }
     config.keepalives(true).keepalives_idle(KEEPALIVE_IDLE);
     config.keepalives_interval(KEEPALIVE_INTERVAL).keepalives_retries(KEEPALIVE_RETRIES);
-    // Nobody else can listen on a socket of this machine, and the server would not encrypt there.
+    // No one else can listen on a socket of this machine, and the server would not encrypt there.
     if config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) {
         wanted.mode = Mode::Disable;
     }
@@ -108,9 +111,10 @@ fn without_password(url: &str) -> String {
 
 impl Session {
     /// Opens a connection.
-    pub(super) fn connect(target: &Target) -> Result<Self, Fault> {
+    pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Fault::Lost(format!("no runtime: {error}")))?;
+        let runtime =
+            runtime.map_err(|error| Fault::Disconnected(format!("no runtime: {error}")))?;
         // The connection moves whenever this thread waits for an answer; its errors reach every
         // waiting call.
         let connected = match &target.tls {
@@ -133,11 +137,13 @@ impl Session {
             runtime,
             #[cfg(test)]
             round_trips: 0,
+            #[cfg(test)]
+            statements_run: 0,
         })
     }
 
     /// Applies the settings that every connection has.
-    pub(super) fn settle(&mut self) -> Result<(), Fault> {
+    pub(super) fn apply_settings(&mut self) -> Result<(), Fault> {
         self.script("settings", SETTINGS)
     }
 
@@ -145,18 +151,22 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// Notes a round trip, where somebody counts them.
-    #[cfg_attr(not(test), allow(clippy::unused_self, reason = "counted in tests only"))]
-    const fn count(&mut self) {
+    /// Counts a round trip with so many statements, in tests.
+    #[cfg_attr(
+        not(test),
+        allow(clippy::unused_self, unused_variables, reason = "counted in tests only")
+    )]
+    fn count(&mut self, statements: usize) {
         #[cfg(test)]
         {
             self.round_trips += 1;
+            self.statements_run += u32::try_from(statements).unwrap();
         }
     }
 
     /// Runs statements without values, as one script.
-    pub(super) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
-        self.count();
+    pub(crate) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
+        self.count(1);
         let done = self.runtime.block_on(self.client.batch_execute(sql));
         done.map_err(|error| fault(what, &error))
     }
@@ -164,14 +174,15 @@ impl Session {
     /// Runs an embedded set of migrations.
     pub(super) fn migrate(&mut self, runner: &refinery::Runner) -> Result<(), Fault> {
         let migrated = self.runtime.block_on(runner.run_async(&mut self.client));
-        let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
-        migrated.map(drop).map_err(|error| Fault::Fatal(refused(error)))
+        let from_server_error =
+            |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
+        migrated.map(drop).map_err(|error| Fault::Fatal(from_server_error(error)))
     }
 
     /// Runs statements in one round trip and returns the rows of each.
     pub(super) fn all(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Fault> {
         self.prepare(calls)?;
-        self.count();
+        self.count(calls.len());
         let parameters: Vec<_> = calls.iter().map(Call::parameters).collect();
         let mut requests: Vec<Request<'_, _>> = Vec::with_capacity(calls.len());
         for (call, parameters) in calls.iter().zip(&parameters) {
@@ -197,7 +208,7 @@ impl Session {
         take: &mut dyn FnMut(&Row) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         self.prepare(std::slice::from_ref(call))?;
-        self.count();
+        self.count(1);
         let Some(statement) = self.statements.get(&*call.sql) else {
             return Err(Fault::corrupt("a statement that was not prepared"));
         };
@@ -224,7 +235,7 @@ impl Session {
         if missing.is_empty() {
             return Ok(());
         }
-        self.count();
+        self.count(0);
         let mut requests: Vec<Request<'_, _>> = Vec::with_capacity(missing.len());
         for call in &missing {
             requests.push(Box::pin(self.client.prepare(&call.sql)));

@@ -1,4 +1,4 @@
-//! Encryption of the connection, as `sslmode` and `sslrootcert` of the URL say.
+//! Encryption of the connection, as set by `sslmode` and `sslrootcert` in the URL.
 //!
 //! The modes mean what they mean to PostgreSQL's own programs. The driver knows only some of them,
 //! so both settings are taken out of the URL before it sees it.
@@ -22,15 +22,15 @@ const MODES: &str = "disable, prefer, require and verify-full";
 pub(super) enum Mode {
     /// Not at all.
     Disable,
-    /// If the server can, whoever it is. What holds if nothing is said.
+    /// Encrypted if the server supports it; its identity is not checked. The default.
     Prefer,
-    /// In any case, whoever the server is.
+    /// Always encrypted; the server's identity is not checked.
     Require,
     /// In any case, and only with a server that the certificates vouch for, by its name.
     VerifyFull,
 }
 
-/// What a URL says about encryption.
+/// The encryption settings of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) mode: Mode,
@@ -43,7 +43,7 @@ fn invalid(name: &'static str, value: &str, accepted: impl Into<String>) -> Ledg
 }
 
 /// Takes what is about encryption out of a URL.
-pub(super) fn take_out(url: &str) -> Result<(String, Wanted), LedgerError> {
+pub(super) fn split_tls_settings(url: &str) -> Result<(String, Wanted), LedgerError> {
     let mut wanted = Wanted { mode: Mode::Prefer, roots: None };
     // A password may have a question mark in it; it ends at the first @.
     let start = url.find('@').unwrap_or(0);
@@ -130,22 +130,22 @@ impl Wanted {
 
 /// The certificates of a file.
 fn roots(file: &str) -> Result<RootCertStore, LedgerError> {
-    let refused = |why: &dyn std::fmt::Display| {
+    let from_server_error = |why: &dyn std::fmt::Display| {
         invalid("sslrootcert", file, format!("a file with certificates in PEM form ({why})"))
     };
     let mut store = RootCertStore::empty();
     let certificates = CertificateDer::pem_file_iter(Path::new(file));
-    for certificate in certificates.map_err(|error| refused(&error))? {
-        let certificate = certificate.map_err(|error| refused(&error))?;
-        store.add(certificate).map_err(|error| refused(&error))?;
+    for certificate in certificates.map_err(|error| from_server_error(&error))? {
+        let certificate = certificate.map_err(|error| from_server_error(&error))?;
+        store.add(certificate).map_err(|error| from_server_error(&error))?;
     }
     if store.is_empty() {
-        return Err(refused(&"it has none"));
+        return Err(from_server_error(&"it has none"));
     }
     Ok(store)
 }
 
-/// Takes any server for the right one: encrypts against those who listen, not against those who
+/// Accepts any server certificate: protects against eavesdroppers, not against those who
 /// pretend.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
@@ -210,7 +210,7 @@ mod tests {
         ];
         for (url, rest, mode, roots) in table {
             let wanted = Wanted { mode, roots: roots.map(str::to_owned) };
-            assert_eq!(take_out(url).unwrap(), (rest.to_owned(), wanted), "{url}");
+            assert_eq!(split_tls_settings(url).unwrap(), (rest.to_owned(), wanted), "{url}");
         }
     }
 
@@ -224,7 +224,8 @@ mod tests {
             ("sslmode=require&sslrootcert=/ca", "sslrootcert", "/ca", "verify-full"),
         ];
         for (query, name, value, accepted) in table {
-            let text = take_out(&format!("postgres://h/d?{query}")).unwrap_err().to_string();
+            let text =
+                split_tls_settings(&format!("postgres://h/d?{query}")).unwrap_err().to_string();
             for part in [name, value, accepted] {
                 assert!(text.contains(part), "{query}: {text}");
             }

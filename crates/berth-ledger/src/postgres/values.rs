@@ -1,19 +1,19 @@
-//! The rows of a pool's values, for the search in `crate::values`.
+//! The rows of a pool's values, for the search in `crate::pool_search`.
 
 use super::pipeline::Call;
 use super::rows::get;
 use super::session::Session;
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::Pool;
-use crate::stored;
-use crate::values::{STEP, Taken};
+use crate::pool_search::{STEP, TakenValues};
 
-pub(super) fn look(
+pub(super) fn read_taken(
     session: &mut Session,
     pool: &Pool,
     from: u128,
     to: u128,
-) -> Result<Taken, Fault> {
+) -> Result<TakenValues, Fault> {
     let sql = "SELECT value, released_at FROM pool_value \
          WHERE pool = $1 AND value >= $2 AND value <= $3 ORDER BY value LIMIT $4";
     let call = Call::new(
@@ -27,5 +27,5 @@ pub(super) fn look(
         ],
     );
     let rows = session.rows(call)?;
-    rows.iter().map(|row| Ok((stored::number(get(row, 0)?)?, get(row, 1)?))).collect()
+    rows.iter().map(|row| Ok((encoding::parse_value(get(row, 0)?)?, get(row, 1)?))).collect()
 }

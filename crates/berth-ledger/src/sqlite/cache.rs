@@ -1,16 +1,16 @@
 //! Counters of nodes as this connection last saw or wrote them.
 //!
-//! SQLite has one writer at a time, and says whether another connection has written since: while
+//! SQLite has one writer at a time, and reports whether another connection has written since: while
 //! none has, what was written here is what would be read. The guards in SQL hold all the same, and
 //! anything unexpected empties the cache.
 
 use berth_engine::NodeId;
 use rustc_hash::FxHashMap;
 
-use crate::work::{NodeRow, Rows};
+use crate::unit_of_work::{NodeRow, Rows};
 
 /// Rows kept; about 40 MiB.
-const MOST: usize = 200_000;
+const ROWS_MAX: usize = 200_000;
 
 #[derive(Default)]
 pub(super) struct NodeCache {
@@ -36,7 +36,7 @@ impl NodeCache {
     }
 
     pub(super) fn put(&mut self, node: &NodeId, row: &NodeRow) {
-        if self.rows.len() >= MOST {
+        if self.rows.len() >= ROWS_MAX {
             self.rows.clear();
         }
         self.rows.insert(node.clone(), row.clone());

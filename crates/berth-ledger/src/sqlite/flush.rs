@@ -3,12 +3,12 @@
 
 use rusqlite::{Connection, Params};
 
-use super::super::work::{Change, NodeRow, Rows};
+use crate::database::{NewReceipt, NewSegment};
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Claim, ClaimKey, Text};
-use crate::stored;
-use crate::tables::{NewReceipt, NewSegment};
-use crate::work::{ValueRow, delta};
+use crate::unit_of_work::{Change, NodeRow, Rows};
+use crate::unit_of_work::{ValueRow, delta};
 
 pub(super) fn write(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     groups(connection, rows)?;
@@ -23,7 +23,7 @@ pub(super) fn write(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
 }
 
 /// Runs a statement that must change exactly one row.
-pub(super) fn one(
+pub(super) fn execute_one(
     connection: &Connection,
     sql: &str,
     parameters: impl Params,
@@ -39,50 +39,57 @@ fn groups(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     for change in rows.groups.changes() {
         let id = &**change.key;
         let Some(row) = change.now else {
-            one(connection, "DELETE FROM team WHERE id = ?1", [id], || format!("group {id}"))?;
+            execute_one(connection, "DELETE FROM placement_group WHERE id = ?1", [id], || {
+                format!("group {id}")
+            })?;
             continue;
         };
         let group = &row.group;
-        let sql = "INSERT INTO team (id, owner, kind, strength, topology, max_per_domain, home) \
+        let sql = "INSERT INTO placement_group (id, owner, kind, strength, topology, max_per_domain, home) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO UPDATE SET owner = ?2, \
              kind = ?3, strength = ?4, topology = ?5, max_per_domain = ?6, home = ?7";
         let values = (
             id,
             &group.owner,
-            stored::kind_name(group.kind),
-            stored::strength_name(group.strength),
+            encoding::kind_name(group.kind),
+            encoding::strength_name(group.strength),
             group.topology.name(),
             group.max_per_domain,
             row.home.as_deref(),
         );
-        one(connection, sql, values, || format!("group {id}"))?;
+        execute_one(connection, sql, values, || format!("group {id}"))?;
     }
     for change in rows.domains.changes() {
-        let (team, domain) = (&*change.key.0, &*change.key.1);
-        let what = || format!("group {team} in {domain}");
+        let (group, domain) = (&*change.key.0, &*change.key.1);
+        let what = || format!("group {group} in {domain}");
         match (change.before, change.now) {
             (None, Some(members)) => {
-                let sql = "INSERT INTO team_domain (team, domain, members) VALUES (?1, ?2, ?3)";
-                one(connection, sql, (team, domain, members), what)?;
+                let sql = "INSERT INTO placement_group_domain (placement_group, domain, members) VALUES (?1, ?2, ?3)";
+                execute_one(connection, sql, (group, domain, members), what)?;
             }
             (Some(before), Some(members)) => {
-                let sql = "UPDATE team_domain SET members = ?3 \
-                     WHERE team = ?1 AND domain = ?2 AND members = ?4";
-                one(connection, sql, (team, domain, members, before), what)?;
+                let sql = "UPDATE placement_group_domain SET members = ?3 \
+                     WHERE placement_group = ?1 AND domain = ?2 AND members = ?4";
+                execute_one(connection, sql, (group, domain, members, before), what)?;
             }
             (_, None) => {
-                let sql = "DELETE FROM team_domain WHERE team = ?1 AND domain = ?2";
-                one(connection, sql, (team, domain), what)?;
+                let sql =
+                    "DELETE FROM placement_group_domain WHERE placement_group = ?1 AND domain = ?2";
+                execute_one(connection, sql, (group, domain), what)?;
             }
         }
     }
     for change in rows.members.changes() {
-        let (team, key) = (&*change.key.0, change.key.1);
+        let (group, key) = (&*change.key.0, change.key.1);
         let sql = match change.now {
-            Some(()) => "INSERT INTO team_member (team, instance, role) VALUES (?1, ?2, ?3)",
-            None => "DELETE FROM team_member WHERE team = ?1 AND instance = ?2 AND role = ?3",
+            Some(()) => {
+                "INSERT INTO placement_group_member (placement_group, instance, role) VALUES (?1, ?2, ?3)"
+            }
+            None => {
+                "DELETE FROM placement_group_member WHERE placement_group = ?1 AND instance = ?2 AND role = ?3"
+            }
         };
-        let values = (team, key.instance.0.as_bytes(), key.role.number());
+        let values = (group, key.instance.0.as_bytes(), key.role.number());
         connection.prepare_cached(sql)?.execute(values)?;
     }
     Ok(())
@@ -98,7 +105,7 @@ fn nodes(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
             (_, None) => {
                 let id = change.key.as_str();
                 let sql = "DELETE FROM node_room WHERE node = ?1 AND used_instances = 0";
-                one(connection, sql, [id], || format!("node {id}"))?;
+                execute_one(connection, sql, [id], || format!("node {id}"))?;
             }
         }
     }
@@ -155,7 +162,7 @@ fn counters(
         delta.over.bandwidth,
         delta.over.instances,
     ];
-    one(connection, sql, parameters, || format!("node {}", change.key))
+    execute_one(connection, sql, parameters, || format!("node {}", change.key))
 }
 
 fn whole_node(
@@ -190,7 +197,7 @@ fn whole_node(
         room.limits.bandwidth,
         room.instance_limit,
         room.overhead_mib,
-        stored::cap_mode_name(room.cpu_cap_mode),
+        encoding::cap_mode_name(room.cpu_cap_mode),
         room.used.cpu,
         room.used.memory,
         room.used.disk,
@@ -199,7 +206,7 @@ fn whole_node(
         room.used.capped,
         guard,
     ];
-    one(connection, sql, parameters, || format!("node {id}"))
+    execute_one(connection, sql, parameters, || format!("node {id}"))
 }
 
 fn classes(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
@@ -209,18 +216,23 @@ fn classes(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         match (change.before, change.now) {
             (None, Some(now)) => {
                 let sql = "INSERT INTO node_class (node, class, lim, used) VALUES (?1, ?2, ?3, ?4)";
-                one(connection, sql, (node, class, now.limit, now.used), what)?;
+                execute_one(connection, sql, (node, class, now.limit, now.used), what)?;
             }
             (Some(before), Some(now)) => {
                 let sql = "UPDATE node_class SET lim = ?3, used = used + ?4 \
                      WHERE node = ?1 AND class = ?2 AND lim = ?5 AND (?6 OR used + ?4 <= ?3)";
                 let more = now.used - before.used;
                 let over = now.used > now.limit;
-                one(connection, sql, (node, class, now.limit, more, before.limit, over), what)?;
+                execute_one(
+                    connection,
+                    sql,
+                    (node, class, now.limit, more, before.limit, over),
+                    what,
+                )?;
             }
             (_, None) => {
                 let sql = "DELETE FROM node_class WHERE node = ?1 AND class = ?2";
-                one(connection, sql, (node, class), what)?;
+                execute_one(connection, sql, (node, class), what)?;
             }
         }
     }
@@ -254,7 +266,7 @@ fn tenants(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
             now.instances,
             guard,
         );
-        one(connection, sql, parameters, || format!("tenant {owner}"))?;
+        execute_one(connection, sql, parameters, || format!("tenant {owner}"))?;
     }
     Ok(())
 }
@@ -303,19 +315,19 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
         let what = || format!("slot {} of workload {}", key.slot, key.workload);
         let place = (&*key.owner, &*key.workload, key.revision, key.slot);
         match change.now {
-            Some(holder) => {
+            Some(authorize) => {
                 let sql = "INSERT INTO slot (owner, workload, revision, slot, instance, role) \
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (owner, workload, revision, slot) \
                      DO UPDATE SET instance = ?5, role = ?6";
-                let instance = holder.instance.0.as_bytes();
-                let role = holder.role.number();
+                let instance = authorize.instance.0.as_bytes();
+                let role = authorize.role.number();
                 let values = (place.0, place.1, place.2, place.3, instance, role);
-                one(connection, sql, values, what)?;
+                execute_one(connection, sql, values, what)?;
             }
             None => {
                 let sql = "DELETE FROM slot \
                      WHERE owner = ?1 AND workload = ?2 AND revision = ?3 AND slot = ?4";
-                one(connection, sql, place, what)?;
+                execute_one(connection, sql, place, what)?;
             }
         }
     }
@@ -325,7 +337,7 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
 /// Takes a value that is free or has rested, or lets one rest.
 fn value(connection: &Connection, key: &(Text, u128), row: &ValueRow) -> Result<(), Fault> {
     let (pool, value) = (&*key.0, key.1.to_be_bytes());
-    let holder = (row.holder.instance.0.as_bytes(), row.holder.role.number());
+    let authorize = (row.authorize.instance.0.as_bytes(), row.authorize.role.number());
     let what = || format!("value of pool {pool}");
     match row.released_at {
         None => {
@@ -333,7 +345,7 @@ fn value(connection: &Connection, key: &(Text, u128), row: &ValueRow) -> Result<
                  VALUES (?1, ?2, ?3, ?4, NULL) ON CONFLICT (pool, value) DO UPDATE SET \
                  instance = ?3, role = ?4, released_at = NULL \
                  WHERE pool_value.released_at IS NOT NULL";
-            one(connection, sql, (pool, value, holder.0, holder.1), what)
+            execute_one(connection, sql, (pool, value, authorize.0, authorize.1), what)
         }
         Some(at) => {
             // A value that was taken and given back in one transaction has no row yet.
@@ -341,7 +353,7 @@ fn value(connection: &Connection, key: &(Text, u128), row: &ValueRow) -> Result<
                  VALUES (?1, ?2, NULL, NULL, ?5) ON CONFLICT (pool, value) DO UPDATE SET \
                  instance = NULL, role = NULL, released_at = ?5 \
                  WHERE pool_value.instance = ?3 AND pool_value.role = ?4";
-            one(connection, sql, (pool, value, holder.0, holder.1, at.0), what)
+            execute_one(connection, sql, (pool, value, authorize.0, authorize.1, at.0), what)
         }
     }
 }
@@ -351,9 +363,9 @@ fn claims(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         match (change.before, change.now) {
             (None, Some(claim)) => insert_claim(connection, claim)?,
             (Some(before), Some(claim)) => {
-                if crate::work::only_steps(before, claim) {
+                if crate::unit_of_work::only_steps(before, claim) {
                     step_claim(connection, before, claim)?;
-                } else if crate::work::only_size(before, claim) {
+                } else if crate::unit_of_work::only_size(before, claim) {
                     size_claim(connection, before, claim)?;
                 } else {
                     delete_claim(connection, change.key)?;
@@ -375,7 +387,7 @@ fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
          bandwidth, capped, lease_until, fence, request_id, batch, name, spec, ties, release_id, \
          secrets_version, created_at, permit) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
          ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)";
-    let ties = claim.ties.as_ref().map(serde_json::to_string).transpose()?;
+    let holdings = claim.holdings.as_ref().map(serde_json::to_string).transpose()?;
     let amounts = &claim.amounts;
     connection.prepare_cached(sql)?.execute(rusqlite::params![
         claim.key.instance.0.as_bytes(),
@@ -395,7 +407,7 @@ fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
         claim.batch.as_ref().map(|batch| batch.as_bytes()),
         claim.name.as_deref(),
         claim.spec.as_str(),
-        ties,
+        holdings,
         claim.release_id.as_deref(),
         claim.secrets_version.as_deref(),
         claim.created_at.0,
@@ -408,18 +420,18 @@ fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
 fn step_claim(connection: &Connection, before: &Claim, now: &Claim) -> Result<(), Fault> {
     let sql = "UPDATE claim SET state = ?3, lease_until = ?4, fence = ?5, ties = ?6 \
          WHERE instance = ?1 AND role = ?2 AND fence = ?7 AND state = ?8";
-    let ties = now.ties.as_ref().map(serde_json::to_string).transpose()?;
+    let holdings = now.holdings.as_ref().map(serde_json::to_string).transpose()?;
     let parameters = (
         now.key.instance.0.as_bytes(),
         now.key.role.number(),
         now.state.number(),
         now.lease_until.map(|until| until.0),
         now.fence,
-        ties,
+        holdings,
         before.fence,
         before.state.number(),
     );
-    one(connection, sql, parameters, || format!("claim {}", now.key))
+    execute_one(connection, sql, parameters, || format!("claim {}", now.key))
 }
 
 /// Another size of a claim, conditional on the fence that was read.
@@ -434,13 +446,13 @@ fn size_claim(connection: &Connection, before: &Claim, now: &Claim) -> Result<()
         permit(now)?,
         before.fence,
     );
-    one(connection, sql, parameters, || format!("claim {}", now.key))
+    execute_one(connection, sql, parameters, || format!("claim {}", now.key))
 }
 
 fn delete_claim(connection: &Connection, key: &ClaimKey) -> Result<(), Fault> {
     let sql = "DELETE FROM claim WHERE instance = ?1 AND role = ?2";
     let parameters = (key.instance.0.as_bytes(), key.role.number());
-    one(connection, sql, parameters, || format!("claim {key}"))
+    execute_one(connection, sql, parameters, || format!("claim {key}"))
 }
 
 fn requests(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
@@ -519,7 +531,7 @@ pub(super) fn append(
         let values = (chain, receipt.n, receipt.at.0, hash, receipt.count, &receipt.body);
         connection.prepare_cached(sql)?.execute(values)?;
         let sql = "UPDATE chain SET length = ?2 + 1, head = ?3 WHERE id = ?1 AND length = ?2";
-        one(connection, sql, (chain, receipt.n, hash), || format!("chain {chain}"))?;
+        execute_one(connection, sql, (chain, receipt.n, hash), || format!("chain {chain}"))?;
     }
     Ok(())
 }

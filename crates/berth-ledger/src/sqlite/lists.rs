@@ -1,20 +1,20 @@
-//! What can be looked up beside the claim path.
+//! Lookups outside the claim path.
 
 use berth_engine::{NodeFacts, NodeId};
 use rusqlite::{Connection, Params, Row};
 
 use super::Sqlite;
 use super::lock::{tenant_from, workload_from};
-use super::read::{NODES, RECEIPT, receipt_from, seen_from};
+use super::read::{NODES, RECEIPT, node_version_from, receipt_from};
 use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
+use crate::database::ReceiptRow;
+use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
-use crate::lists::{Lists, ReceiptPlace};
 use crate::model::{
-    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, Pool, QuotaUse, Seen, StoredPolicy,
-    Workload,
+    AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, QuotaUse,
+    StoredPolicy, Workload,
 };
-use crate::tables::ReceiptRow;
-use crate::work::StoredAnswer;
+use crate::unit_of_work::StoredAnswer;
 
 /// All rows of a query.
 fn list<T>(
@@ -24,7 +24,7 @@ fn list<T>(
     read: impl Fn(&Row<'_>) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
     let mut found = Vec::new();
-    super::read::each(connection, sql, parameters, |row| {
+    super::read::for_each_row(connection, sql, parameters, |row| {
         found.push(read(row)?);
         Ok(())
     })?;
@@ -46,7 +46,7 @@ fn document_from(row: &Row<'_>) -> Result<Document, Fault> {
     })
 }
 
-impl Lists for Sqlite {
+impl Queries for Sqlite {
     fn document(&mut self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
         let sql = "SELECT kind, id, rev, body, at FROM document WHERE kind = ?1 AND id = ?2";
         Ok(list(&self.connection, sql, (kind, id), document_from)?.pop())
@@ -103,9 +103,9 @@ impl Lists for Sqlite {
         })
     }
 
-    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, Seen)>, Fault> {
+    fn node(&mut self, id: &NodeId) -> Result<Option<(NodeFacts, NodeVersion)>, Fault> {
         let sql = format!("{NODES} WHERE n.id = ?1");
-        Ok(list(&self.connection, &sql, [id.as_str()], seen_from)?.pop())
+        Ok(list(&self.connection, &sql, [id.as_str()], node_version_from)?.pop())
     }
 
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {

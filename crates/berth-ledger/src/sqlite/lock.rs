@@ -8,23 +8,29 @@ use super::rows::{
     CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, optional_text, pool_from,
     text,
 };
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Claim, Micros, Quota, Text, UnmetDemand, Workload};
-use crate::stored;
-use crate::work::{
-    ClassRow, FactsRow, Keys, PeekKeys, Peeked, PolicyRow, RequestRow, Rows, TenantRow, VolumeRow,
+use crate::unit_of_work::{
+    ClassRow, FactsRow, Keys, PolicyRow, RequestRow, Rows, TenantRow, UnlockedReadKeys,
+    UnlockedReads, VolumeRow,
 };
 
-pub(super) fn peek(connection: &Connection, keys: &PeekKeys, now: Micros) -> Result<Peeked, Fault> {
-    let mut peeked = Peeked::default();
+pub(super) fn read_unlocked(
+    connection: &Connection,
+    keys: &UnlockedReadKeys,
+    now: Micros,
+) -> Result<UnlockedReads, Fault> {
+    let mut unlocked = UnlockedReads::default();
     for &key in &keys.claims {
-        peeked.claims.extend(claim(connection, key)?.map(|claim| (key, claim)));
+        unlocked.claims.extend(claim(connection, key)?.map(|claim| (key, claim)));
     }
     for id in &keys.groups {
-        let mut statement = connection.prepare_cached("SELECT topology FROM team WHERE id = ?1")?;
+        let mut statement =
+            connection.prepare_cached("SELECT topology FROM placement_group WHERE id = ?1")?;
         let name: Option<String> = statement.query_row([&**id], |row| row.get(0)).optional()?;
         if let Some(name) = name {
-            peeked.topologies.insert(Text::clone(id), stored::topology(&name)?);
+            unlocked.topologies.insert(Text::clone(id), encoding::parse_topology(&name)?);
         }
     }
     for node in &keys.expired_on {
@@ -32,10 +38,10 @@ pub(super) fn peek(connection: &Connection, keys: &PeekKeys, now: Micros) -> Res
             "SELECT {CLAIM} FROM claim WHERE node = ?1 AND state = 0 AND lease_until <= ?2"
         );
         for claim in claims(connection, &sql, (node.as_str(), now.0))? {
-            peeked.claims.insert(claim.key, claim);
+            unlocked.claims.insert(claim.key, claim);
         }
     }
-    Ok(peeked)
+    Ok(unlocked)
 }
 
 fn claims(
@@ -70,7 +76,7 @@ pub(super) fn read(
 fn groups(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
     for id in &keys.groups {
         let mut statement = connection.prepare_cached(
-            "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team WHERE id = ?1",
+            "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM placement_group WHERE id = ?1",
         )?;
         let mut found = statement.query([&**id])?;
         if let Some(row) = found.next()? {
@@ -78,8 +84,9 @@ fn groups(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), F
         }
     }
     for key in &keys.domains {
-        let mut statement = connection
-            .prepare_cached("SELECT members FROM team_domain WHERE team = ?1 AND domain = ?2")?;
+        let mut statement = connection.prepare_cached(
+            "SELECT members FROM placement_group_domain WHERE placement_group = ?1 AND domain = ?2",
+        )?;
         let members: Option<i64> =
             statement.query_row((&*key.0, &*key.1), |row| row.get(0)).optional()?;
         if let Some(members) = members {
@@ -87,14 +94,16 @@ fn groups(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), F
         }
     }
     for id in &keys.whole.groups {
-        let mut statement =
-            connection.prepare_cached("SELECT domain, members FROM team_domain WHERE team = ?1")?;
+        let mut statement = connection.prepare_cached(
+            "SELECT domain, members FROM placement_group_domain WHERE placement_group = ?1",
+        )?;
         let mut found = statement.query([&**id])?;
         while let Some(row) = found.next()? {
             rows.domains.load((Text::clone(id), text(row, 0)?), row.get(1)?);
         }
-        let mut statement =
-            connection.prepare_cached("SELECT instance, role FROM team_member WHERE team = ?1")?;
+        let mut statement = connection.prepare_cached(
+            "SELECT instance, role FROM placement_group_member WHERE placement_group = ?1",
+        )?;
         let mut found = statement.query([&**id])?;
         while let Some(row) = found.next()? {
             let key = claim_key_from(row, 0)?;
@@ -196,7 +205,7 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
         if let Some(row) = found.next()? {
             let home = NodeId::new(&text(row, 0)?);
             let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
-            let attached_to = attached_to.map(stored::instance).transpose()?;
+            let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
             let owner = optional_text(row, 2)?;
             rows.volumes.load(Text::clone(id), VolumeRow { owner, home, attached_to });
         }
@@ -230,7 +239,7 @@ fn claims_and_requests(connection: &Connection, keys: &Keys, rows: &mut Rows) ->
             let hash = row.get_ref(0)?.as_blob().map_err(Fault::corrupt)?;
             let answer = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
             let row = RequestRow {
-                body_hash: stored::half_hash(hash)?,
+                body_hash: encoding::parse_half_hash(hash)?,
                 answer: serde_json::from_str(answer)?,
                 at: Micros(row.get(2)?),
             };
@@ -242,9 +251,9 @@ fn claims_and_requests(connection: &Connection, keys: &Keys, rows: &mut Rows) ->
 
 /// Where a claim is a member, so that it can leave.
 fn memberships(connection: &Connection, claim: &Claim, rows: &mut Rows) -> Result<(), Fault> {
-    for place in claim.ties.iter().flat_map(|ties| &ties.groups) {
+    for place in claim.holdings.iter().flat_map(|holdings| &holdings.groups) {
         let mut statement = connection.prepare_cached(
-            "SELECT 1 FROM team_member WHERE team = ?1 AND instance = ?2 AND role = ?3",
+            "SELECT 1 FROM placement_group_member WHERE placement_group = ?1 AND instance = ?2 AND role = ?3",
         )?;
         let (instance, role) = (claim.key.instance.0.as_bytes(), claim.key.role.number());
         if statement.exists((&*place.group, instance, role))? {

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
+use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, TakeItem};
 use crate::error::{Fault, LedgerError};
-use crate::export::{NextRow, TakeRow};
 use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
-use crate::retention::Forget;
-use crate::tables::{ChainRow, LogEnds, NewReceipt, NewSegment, ReceiptRow, Tables, Take};
-use crate::values::offer;
-use crate::work::{Keys, PeekKeys, Peeked, Rows};
+use crate::pool_search::{PoolCursors, find_free_values};
+use crate::retention::RetentionCutoffs;
+use crate::schema::{NextRow, TakeRow, newest_version};
+use crate::unit_of_work::{Keys, Rows, UnlockedReadKeys, UnlockedReads};
 use cache::NodeCache;
 
 mod embedded {
@@ -31,7 +31,7 @@ mod embedded {
 }
 
 /// How long a writer waits for another process before it gives up.
-const BUSY: Duration = Duration::from_secs(20);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pages that the log may hold before they are copied into the database: 64 MiB.
 const CHECKPOINT_PAGES: u32 = 16_384;
@@ -41,7 +41,7 @@ pub(crate) struct Sqlite {
     path: PathBuf,
     connection: Connection,
     /// Where this writer draws values of large pools, pool by pool.
-    runs: values::Runs,
+    cursors: PoolCursors,
     /// The last time that was read: it never goes back within a process.
     clock: i64,
     /// Counters of nodes as this connection last saw or wrote them.
@@ -55,10 +55,10 @@ impl From<rusqlite::Error> for Fault {
             return Self::Fatal(LedgerError::Database(text));
         };
         match failure.code {
-            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Again(text),
-            ErrorCode::DiskFull => Self::Full(text),
+            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Retry(text),
+            ErrorCode::DiskFull => Self::StorageFull(text),
             // A disk that is full or gone also shows as a failed write.
-            ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => Self::Lost(text),
+            ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => Self::Disconnected(text),
             ErrorCode::ConstraintViolation
                 if failure.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_CHECK =>
             {
@@ -71,13 +71,13 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Sqlite {
-    /// Opens a ledger, made or migrated as needed.
+    /// Opens a ledger, and creates or migrates its schema.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let connection = Self::connect(path)?;
         let mut ledger = Self {
             path: path.to_owned(),
             connection,
-            runs: values::Runs::default(),
+            cursors: PoolCursors::default(),
             clock: 0,
             nodes: NodeCache::default(),
         };
@@ -87,7 +87,7 @@ impl Sqlite {
 
     fn connect(path: &Path) -> Result<Connection, Fault> {
         let connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "full")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
@@ -99,12 +99,13 @@ impl Sqlite {
 
     /// Brings the schema up to date, one process at a time.
     fn migrate(&mut self) -> Result<(), Fault> {
-        let known = i64::from(newest(embedded::migrations::runner().get_migrations()));
+        let known = newest_version(embedded::migrations::runner().get_migrations());
         // Most starts find the schema as it should be, and need no lock.
         if self.schema_version()? == Some(known) {
             return Ok(());
         }
-        let locked = |error: std::io::Error| Fault::Lost(format!("the migration lock: {error}"));
+        let locked =
+            |error: std::io::Error| Fault::Disconnected(format!("the migration lock: {error}"));
         let lock = File::create(self.path.with_extension("migrate.lock")).map_err(locked)?;
         lock.lock().map_err(locked)?;
         if let Some(found) = self.schema_version()?.filter(|found| *found > known) {
@@ -114,6 +115,19 @@ impl Sqlite {
         let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
         migrated.map_err(|error| Fault::Fatal(refused(error)))?;
         Ok(())
+    }
+
+    /// Counts the statements of this connection from now on.
+    #[cfg(test)]
+    pub(crate) fn count_statements(&mut self) -> std::sync::Arc<std::sync::atomic::AtomicU32> {
+        use rusqlite::trace::{TraceEvent, TraceEventCodes};
+        let count = std::sync::Arc::<std::sync::atomic::AtomicU32>::default();
+        let counted = std::sync::Arc::clone(&count);
+        let trace = move |_: TraceEvent<'_>| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        self.connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(trace)).unwrap();
+        count
     }
 
     /// A file as the first Berth made it.
@@ -142,12 +156,7 @@ impl Sqlite {
     }
 }
 
-/// The newest version among embedded migrations.
-pub(crate) fn newest(migrations: &[refinery::Migration]) -> i32 {
-    migrations.iter().map(|migration| migration.version()).max().unwrap_or(0)
-}
-
-impl Tables for Sqlite {
+impl Database for Sqlite {
     fn begin(&mut self, _alone: bool) -> Result<(), Fault> {
         // A second writer waits here, not in the middle.
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
@@ -156,16 +165,17 @@ impl Tables for Sqlite {
         Ok(())
     }
 
-    fn peek(&mut self, keys: &PeekKeys) -> Result<Peeked, Fault> {
+    fn read_unlocked(&mut self, keys: &UnlockedReadKeys) -> Result<UnlockedReads, Fault> {
         let now = self.now();
-        lock::peek(&self.connection, keys, now)
+        lock::read_unlocked(&self.connection, keys, now)
     }
 
     fn lock(&mut self, keys: &Keys) -> Result<Rows, Fault> {
         let mut rows = lock::read(&self.connection, keys, &mut self.nodes)?;
         rows.now = self.now();
-        let look = |pool: &Pool, from, to| values::look(&self.connection, pool, from, to);
-        offer(keys, &mut rows, &mut self.runs, look)?;
+        let read_taken =
+            |pool: &Pool, from, to| values::read_taken(&self.connection, pool, from, to);
+        find_free_values(keys, &mut rows, &mut self.cursors, read_taken)?;
         Ok(rows)
     }
 
@@ -174,7 +184,7 @@ impl Tables for Sqlite {
         self.nodes.write(rows);
         if matches!(written, Err(Fault::Duplicate(_) | Fault::Guard(_))) {
             // Perhaps a value was taken after all: draw elsewhere.
-            self.runs.clear();
+            self.cursors.clear();
         }
         written
     }
@@ -209,7 +219,7 @@ impl Tables for Sqlite {
     fn rollback(&mut self) {
         self.nodes.clear();
         if !self.connection.is_autocommit() {
-            // When even this fails the connection is opened anew before it is used again.
+            // When even this fails the connection is opened again before it is used again.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
     }
@@ -233,7 +243,7 @@ impl Tables for Sqlite {
         read::segments_after(&self.connection, cursor, limit)
     }
 
-    fn snapshot(&mut self, take: &mut Take<'_>) -> Result<i64, Fault> {
+    fn snapshot(&mut self, take: &mut TakeItem<'_>) -> Result<i64, Fault> {
         let transaction = self.connection.transaction()?;
         let next = read::log_ends(&transaction)?.next;
         read::snapshot(&transaction, take)?;
@@ -257,7 +267,7 @@ impl Tables for Sqlite {
         read::expired_nodes(&self.connection, now)
     }
 
-    fn drifted(&mut self) -> Result<crate::drift::Drifted, Fault> {
+    fn drifted(&mut self) -> Result<crate::drift::DriftedRows, Fault> {
         read::drifted(&mut self.connection)
     }
 
@@ -273,7 +283,7 @@ impl Tables for Sqlite {
         read::receipts(&self.connection, chain, from, limit)
     }
 
-    fn forget(&mut self, what: &Forget) -> Result<u64, Fault> {
+    fn forget(&mut self, what: &RetentionCutoffs) -> Result<u64, Fault> {
         read::forget(&mut self.connection, what)
     }
 

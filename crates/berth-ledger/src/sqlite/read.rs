@@ -1,4 +1,4 @@
-//! Reads beside the claim path: the event log, snapshots, lists, and housekeeping.
+//! Reads outside the claim path: the event log, snapshots, lists, and housekeeping.
 
 use berth_engine::{NodeFacts, NodeId, Timestamp, Volume};
 use rusqlite::types::ValueRef;
@@ -6,16 +6,16 @@ use rusqlite::{Connection, Row};
 
 use super::lock::{demand_from, workload_from};
 use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_from, text};
-use crate::drift::{self, Drifted};
+use crate::database::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, TakeItem};
+use crate::drift::{self, DriftedRows};
+use crate::encoding;
 use crate::error::Fault;
-use crate::export::{Cell, NextRow, TABLES, TakeRow};
-use crate::model::{ClaimKey, Micros, Quota, Seen, Segment, Text, UnmetDemand};
-use crate::retention::Forget;
-use crate::stored;
-use crate::tables::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, Take};
+use crate::model::{ClaimKey, Micros, NodeVersion, Quota, Segment, Text, UnmetDemand};
+use crate::retention::RetentionCutoffs;
+use crate::schema::{Cell, NextRow, TABLES, TakeRow};
 
 /// Calls back for each row of a query.
-pub(super) fn each(
+pub(super) fn for_each_row(
     connection: &Connection,
     sql: &str,
     parameters: impl rusqlite::Params,
@@ -63,44 +63,45 @@ pub(super) fn segments_after(
     Ok(segments)
 }
 
-/// Nodes with what a plan on them rests on, as [`seen_from`] reads them.
+/// Nodes with what a plan on them rests on, as [`node_version_from`] reads them.
 pub(super) const NODES: &str = "SELECT n.facts, n.heartbeat_at, r.constraint_gen, r.rules_gen, \
     r.fence FROM node n JOIN node_room r ON r.node = n.id";
 
-pub(super) fn seen_from(row: &Row<'_>) -> Result<(NodeFacts, Seen), Fault> {
+pub(super) fn node_version_from(row: &Row<'_>) -> Result<(NodeFacts, NodeVersion), Fault> {
     let facts = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
     let mut facts: NodeFacts = serde_json::from_str(facts)?;
     facts.heartbeat_at = Timestamp(row.get(1)?);
-    let seen = Seen::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
+    let seen = NodeVersion::of(&facts, row.get(2)?, row.get(3)?, row.get(4)?);
     Ok((facts, seen))
 }
 
-pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(), Fault> {
-    each(connection, "SELECT name, hash, body FROM policy WHERE active = 1", [], |row| {
+pub(super) fn snapshot(connection: &Connection, take: &mut TakeItem<'_>) -> Result<(), Fault> {
+    for_each_row(connection, "SELECT name, hash, body FROM policy WHERE active = 1", [], |row| {
         take(SnapshotItem::Policy(row.get(0)?, row.get(1)?, row.get(2)?))
     })?;
-    each(connection, "SELECT env, version FROM env_secrets", [], |row| {
+    for_each_row(connection, "SELECT env, version FROM env_secrets", [], |row| {
         take(SnapshotItem::Secrets(text(row, 0)?, text(row, 1)?))
     })?;
-    let groups = "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM team";
-    each(connection, groups, [], |row| take(SnapshotItem::Group(group_from(row)?.group)))?;
-    each(connection, &format!("{NODES} ORDER BY n.id"), [], |row| {
-        let (facts, seen) = seen_from(row)?;
+    let groups =
+        "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM placement_group";
+    for_each_row(connection, groups, [], |row| take(SnapshotItem::Group(group_from(row)?.group)))?;
+    for_each_row(connection, &format!("{NODES} ORDER BY n.id"), [], |row| {
+        let (facts, seen) = node_version_from(row)?;
         take(SnapshotItem::Node(Box::new(facts), seen))
     })?;
-    each(connection, "SELECT id, home, attached_to, owner FROM volume", [], |row| {
+    for_each_row(connection, "SELECT id, home, attached_to, owner FROM volume", [], |row| {
         let attached_to = row.get_ref(2)?.as_blob_or_null().map_err(Fault::corrupt)?;
         take(SnapshotItem::Volume(Volume {
             id: row.get(0)?,
             owner: row.get(3)?,
             home: NodeId::new(&text(row, 1)?),
-            attached_to: attached_to.map(stored::instance).transpose()?,
+            attached_to: attached_to.map(encoding::parse_instance).transpose()?,
         }))
     })?;
     let pools = "SELECT id, kind, first, last, quarantine_s, next FROM pool";
-    each(connection, pools, [], |row| take(SnapshotItem::Pool(pool_from(row)?.pool)))?;
+    for_each_row(connection, pools, [], |row| take(SnapshotItem::Pool(pool_from(row)?.pool)))?;
     let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant";
-    each(connection, quotas, [], |row| {
+    for_each_row(connection, quotas, [], |row| {
         let quota = Quota {
             cpu_milli: row.get(1)?,
             memory_mib: row.get(2)?,
@@ -110,8 +111,10 @@ pub(super) fn snapshot(connection: &Connection, take: &mut Take<'_>) -> Result<(
         take(SnapshotItem::Quota(text(row, 0)?, quota))
     })?;
     let workloads = "SELECT owner, name, revision, replicas, body FROM workload";
-    each(connection, workloads, [], |row| take(SnapshotItem::Workload(workload_from(row)?)))?;
-    each(connection, &format!("SELECT {CLAIM} FROM claim"), [], |row| {
+    for_each_row(connection, workloads, [], |row| {
+        take(SnapshotItem::Workload(workload_from(row)?))
+    })?;
+    for_each_row(connection, &format!("SELECT {CLAIM} FROM claim"), [], |row| {
         take(SnapshotItem::Claim(Box::new(claim_from(row)?)))
     })
 }
@@ -124,7 +127,7 @@ pub(super) fn claims_of(
     let sql = "SELECT instance, role FROM claim \
          WHERE owner = ?1 AND (?2 IS NULL OR workload = ?2) ORDER BY instance, role";
     let mut keys = Vec::new();
-    each(connection, sql, (owner, workload), |row| {
+    for_each_row(connection, sql, (owner, workload), |row| {
         keys.push(claim_key_from(row, 0)?);
         Ok(())
     })?;
@@ -136,11 +139,11 @@ pub(super) fn owned_by(
     owner: &str,
 ) -> Result<(Vec<Text>, Vec<Text>), Fault> {
     let mut owned = (Vec::new(), Vec::new());
-    each(connection, "SELECT name FROM workload WHERE owner = ?1", [owner], |row| {
+    for_each_row(connection, "SELECT name FROM workload WHERE owner = ?1", [owner], |row| {
         owned.0.push(text(row, 0)?);
         Ok(())
     })?;
-    each(connection, "SELECT id FROM team WHERE owner = ?1", [owner], |row| {
+    for_each_row(connection, "SELECT id FROM placement_group WHERE owner = ?1", [owner], |row| {
         owned.1.push(text(row, 0)?);
         Ok(())
     })?;
@@ -150,35 +153,35 @@ pub(super) fn owned_by(
 pub(super) fn expired_nodes(connection: &Connection, now: Micros) -> Result<Vec<NodeId>, Fault> {
     let sql = "SELECT DISTINCT node FROM claim WHERE state = 0 AND lease_until <= ?1 ORDER BY node";
     let mut nodes = Vec::new();
-    each(connection, sql, [now.0], |row| {
+    for_each_row(connection, sql, [now.0], |row| {
         nodes.push(NodeId::new(&text(row, 0)?));
         Ok(())
     })?;
     Ok(nodes)
 }
 
-pub(super) fn drifted(connection: &mut Connection) -> Result<Drifted, Fault> {
+pub(super) fn drifted(connection: &mut Connection) -> Result<DriftedRows, Fault> {
     let snapshot = connection.transaction()?;
-    let mut drifted = Drifted {
+    let mut drifted = DriftedRows {
         nodes: names(&snapshot, drift::NODES)?.into_iter().collect(),
         tenants: names(&snapshot, drift::TENANTS)?.into_iter().collect(),
-        ..Drifted::default()
+        ..DriftedRows::default()
     };
-    let mut tally = drift::Tally::default();
-    each(&snapshot, drift::TIED, [], |row| {
-        let ties = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
-        tally.claim(&text(row, 0)?, &serde_json::from_str(ties)?);
+    let mut counters = drift::DriftCounters::default();
+    for_each_row(&snapshot, drift::HOLDINGS, [], |row| {
+        let holdings = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
+        counters.claim(&text(row, 0)?, &serde_json::from_str(holdings)?);
         Ok(())
     })?;
-    each(&snapshot, drift::CLASSES, [], |row| {
-        tally.class(&text(row, 0)?, &text(row, 1)?, row.get(2)?);
+    for_each_row(&snapshot, drift::CLASSES, [], |row| {
+        counters.class(&text(row, 0)?, &text(row, 1)?, row.get(2)?);
         Ok(())
     })?;
-    each(&snapshot, drift::DOMAINS, [], |row| {
-        tally.domain(&text(row, 0)?, &text(row, 1)?, row.get(2)?);
+    for_each_row(&snapshot, drift::DOMAINS, [], |row| {
+        counters.domain(&text(row, 0)?, &text(row, 1)?, row.get(2)?);
         Ok(())
     })?;
-    tally.report(&mut drifted);
+    counters.report(&mut drifted);
     Ok(drifted)
 }
 
@@ -187,10 +190,15 @@ pub(super) fn heartbeats_since(
     at: i64,
 ) -> Result<Vec<(NodeId, i64)>, Fault> {
     let mut heard = Vec::new();
-    each(connection, "SELECT id, heartbeat_at FROM node WHERE heartbeat_at >= ?1", [at], |row| {
-        heard.push((NodeId::new(&text(row, 0)?), row.get(1)?));
-        Ok(())
-    })?;
+    for_each_row(
+        connection,
+        "SELECT id, heartbeat_at FROM node WHERE heartbeat_at >= ?1",
+        [at],
+        |row| {
+            heard.push((NodeId::new(&text(row, 0)?), row.get(1)?));
+            Ok(())
+        },
+    )?;
     Ok(heard)
 }
 
@@ -198,7 +206,7 @@ pub(super) fn demand(connection: &Connection) -> Result<Vec<UnmetDemand>, Fault>
     let sql = "SELECT owner, code, spec, times, first_at, last_at FROM demand \
          ORDER BY last_at DESC, shape";
     let mut demand = Vec::new();
-    each(connection, sql, [], |row| {
+    for_each_row(connection, sql, [], |row| {
         demand.push(demand_from(row)?);
         Ok(())
     })?;
@@ -208,7 +216,7 @@ pub(super) fn demand(connection: &Connection) -> Result<Vec<UnmetDemand>, Fault>
 pub(super) fn chains(connection: &Connection) -> Result<Vec<ChainRow>, Fault> {
     let sql = "SELECT id, length, head, base, base_hash FROM chain ORDER BY started_at DESC, id";
     let mut chains = Vec::new();
-    each(connection, sql, [], |row| {
+    for_each_row(connection, sql, [], |row| {
         chains.push(ChainRow {
             id: text(row, 0)?,
             length: row.get(1)?,
@@ -244,14 +252,14 @@ pub(super) fn receipts(
     let sql =
         format!("SELECT {RECEIPT} FROM receipt WHERE chain = ?1 AND n >= ?2 ORDER BY n LIMIT ?3");
     let mut receipts = Vec::new();
-    each(connection, &sql, (chain, from, limit), |row| {
+    for_each_row(connection, &sql, (chain, from, limit), |row| {
         receipts.push(receipt_from(row)?);
         Ok(())
     })?;
     Ok(receipts)
 }
 
-pub(super) fn forget(connection: &mut Connection, what: &Forget) -> Result<u64, Fault> {
+pub(super) fn forget(connection: &mut Connection, what: &RetentionCutoffs) -> Result<u64, Fault> {
     let transaction =
         connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let mut gone = 0;
@@ -303,7 +311,7 @@ pub(super) fn dump(
     let transaction = connection.transaction()?;
     let next = log_ends(&transaction)?.next;
     for (number, shape) in TABLES.iter().enumerate().filter(|(_, shape)| wanted(shape.table)) {
-        each(&transaction, &select_all(number), [], |row| {
+        for_each_row(&transaction, &select_all(number), [], |row| {
             let mut cells = Vec::with_capacity(shape.columns.len());
             for column in 0..shape.columns.len() {
                 cells.push(match row.get_ref(column)? {

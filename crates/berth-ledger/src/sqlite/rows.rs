@@ -3,10 +3,10 @@
 use berth_engine::{Amounts, Group, NodeFacts, NodeId, Room, Used};
 use rusqlite::{Connection, OptionalExtension, Row};
 
+use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Claim, ClaimKey, ClaimState, Micros, Pool, PoolKind, Role, Spec, Text};
-use crate::stored;
-use crate::work::{GroupRow, NodeRow, PoolRow};
+use crate::unit_of_work::{GroupRow, NodeRow, PoolRow};
 
 /// The columns of a claim, in the order in which [`claim_from`] reads them.
 pub(super) const CLAIM: &str = "instance, role, node, owner, workload, state, cpu, memory, disk, \
@@ -34,17 +34,17 @@ fn bytes<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], Fault> {
 pub(super) fn claim_key_from(row: &Row<'_>, column: usize) -> Result<ClaimKey, Fault> {
     let role = row.get(column + 1)?;
     let role = Role::from_number(role).ok_or_else(|| Fault::corrupt(format!("role {role}")))?;
-    Ok(ClaimKey { instance: stored::instance(bytes(row, column)?)?, role })
+    Ok(ClaimKey { instance: encoding::parse_instance(bytes(row, column)?)?, role })
 }
 
 pub(super) fn claim_from(row: &Row<'_>) -> Result<Claim, Fault> {
     let state = row.get(5)?;
     let state =
         ClaimState::from_number(state).ok_or_else(|| Fault::corrupt(format!("state {state}")))?;
-    let amount = |column: usize| -> Result<u32, Fault> { stored::small(row.get(column)?) };
+    let amount = |column: usize| -> Result<u32, Fault> { encoding::to_u32(row.get(column)?) };
     let batch = row.get_ref(14)?.as_blob_or_null().map_err(Fault::corrupt)?;
     let permit = row.get_ref(21)?.as_str_or_null().map_err(Fault::corrupt)?;
-    let ties = row.get_ref(17)?.as_str_or_null().map_err(Fault::corrupt)?;
+    let holdings = row.get_ref(17)?.as_str_or_null().map_err(Fault::corrupt)?;
     Ok(Claim {
         key: claim_key_from(row, 0)?,
         node: NodeId::new(row.get_ref(2)?.as_str().map_err(Fault::corrupt)?),
@@ -61,10 +61,10 @@ pub(super) fn claim_from(row: &Row<'_>) -> Result<Claim, Fault> {
         lease_until: row.get::<_, Option<i64>>(11)?.map(Micros),
         fence: row.get(12)?,
         request_id: text(row, 13)?,
-        batch: batch.map(stored::uuid).transpose()?,
+        batch: batch.map(encoding::parse_uuid).transpose()?,
         name: optional_text(row, 15)?,
         spec: Spec::stored(row.get(16)?),
-        ties: ties.map(serde_json::from_str).transpose()?,
+        holdings: holdings.map(serde_json::from_str).transpose()?,
         release_id: optional_text(row, 18)?,
         secrets_version: optional_text(row, 19)?,
         created_at: Micros(row.get(20)?),
@@ -80,12 +80,12 @@ pub(super) fn claim(connection: &Connection, key: ClaimKey) -> Result<Option<Cla
 }
 
 pub(super) fn node_from(row: &Row<'_>) -> Result<NodeRow, Fault> {
-    let amount = |column: usize| -> Result<u32, Fault> { stored::small(row.get(column)?) };
+    let amount = |column: usize| -> Result<u32, Fault> { encoding::to_u32(row.get(column)?) };
     let name = |column: usize| -> Result<&str, Fault> {
         row.get_ref(column)?.as_str().map_err(Fault::corrupt)
     };
     Ok(NodeRow {
-        state: stored::state(name(0)?)?,
+        state: encoding::parse_state(name(0)?)?,
         known: row.get(1)?,
         zone: optional_text(row, 2)?,
         rack: optional_text(row, 3)?,
@@ -101,7 +101,7 @@ pub(super) fn node_from(row: &Row<'_>) -> Result<NodeRow, Fault> {
             },
             instance_limit: amount(11)?,
             overhead_mib: amount(12)?,
-            cpu_cap_mode: stored::cap_mode(name(13)?)?,
+            cpu_cap_mode: encoding::parse_cap_mode(name(13)?)?,
             used: Used {
                 cpu: row.get(14)?,
                 memory: row.get(15)?,
@@ -129,7 +129,7 @@ pub(super) fn facts(connection: &Connection, id: &NodeId) -> Result<Option<NodeF
         return Ok(None);
     };
     let mut facts: NodeFacts = serde_json::from_str(&facts)?;
-    // Signs of life are beside the facts, since they come often.
+    // Signs of life are apart from the facts, since they come often.
     facts.heartbeat_at = facts.heartbeat_at.max(berth_engine::Timestamp(heard_at));
     Ok(Some(facts))
 }
@@ -143,9 +143,9 @@ pub(super) fn group_from(row: &Row<'_>) -> Result<GroupRow, Fault> {
         group: Group {
             id: row.get(0)?,
             owner: row.get(1)?,
-            kind: stored::kind(name(2)?)?,
-            strength: stored::strength(name(3)?)?,
-            topology: stored::topology(name(4)?)?,
+            kind: encoding::parse_group_kind(name(2)?)?,
+            strength: encoding::parse_strength(name(3)?)?,
+            topology: encoding::parse_topology(name(4)?)?,
             max_per_domain: row.get(5)?,
         },
         home: optional_text(row, 6)?,
@@ -161,11 +161,11 @@ pub(super) fn pool_from(row: &Row<'_>) -> Result<PoolRow, Fault> {
         pool: Pool {
             id: text(row, 0)?,
             kind: known,
-            first: stored::number(bytes(row, 2)?)?,
-            last: stored::number(bytes(row, 3)?)?,
-            quarantine_s: stored::small(row.get(4)?)?,
+            first: encoding::parse_value(bytes(row, 2)?)?,
+            last: encoding::parse_value(bytes(row, 3)?)?,
+            quarantine_s: encoding::to_u32(row.get(4)?)?,
         },
-        next: stored::number(bytes(row, 5)?)?,
+        next: encoding::parse_value(bytes(row, 5)?)?,
     })
 }
 

@@ -1,11 +1,11 @@
-//! What the service keeps: documents, who did what, and the history of policies.
+//! Documents, the audit log and the history of policies.
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::flush::one;
+use super::flush::execute_one;
 use crate::error::Fault;
 use crate::model::Micros;
-use crate::work::{DocumentRow, Keys, Rows};
+use crate::unit_of_work::{DocumentRow, Keys, Rows};
 
 pub(super) fn load(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
     for key in &keys.documents {
@@ -48,11 +48,16 @@ fn documents(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
                 let sql = "INSERT INTO document (kind, id, rev, body, at) \
                      VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (kind, id) DO UPDATE SET \
                      rev = ?3, body = ?4, at = ?5 WHERE document.rev = ?6";
-                one(connection, sql, (kind, id, row.rev, &row.body, row.at.0, before), what)?;
+                execute_one(
+                    connection,
+                    sql,
+                    (kind, id, row.rev, &row.body, row.at.0, before),
+                    what,
+                )?;
             }
             None => {
                 let sql = "DELETE FROM document WHERE kind = ?1 AND id = ?2 AND rev = ?3";
-                one(connection, sql, (kind, id, before), what)?;
+                execute_one(connection, sql, (kind, id, before), what)?;
             }
         }
     }

@@ -3,7 +3,7 @@
 use berth_api::{NewToken, Role};
 use berth_control::Caller;
 use berth_control::clock::now;
-use berth_ledger::{Answer, By, Expect, Ledger, LedgerError, Op, Outcome, Text};
+use berth_ledger::{Answer, Audited, Expect, Ledger, LedgerError, Op, Outcome, Text};
 use thiserror::Error;
 
 use super::{AccessControl, TOKEN_KIND, TokenError, TokenRecord};
@@ -72,7 +72,7 @@ pub fn store_token(
         body,
         expect: Expect::Absent,
     };
-    let by = By {
+    let by = Audited {
         actor: Text::from(caller.actor()),
         origin: Text::from(caller.origin()),
         action: Text::from("token.create"),
@@ -80,7 +80,7 @@ pub fn store_token(
         request_id: None,
         op,
     };
-    match ledger.call(Op::By(Box::new(by)))? {
+    match ledger.call(Op::Audited(Box::new(by)))? {
         Answer::Outcome(Outcome::Done) => Ok(()),
         other => Err(AccessError::Stored(format!("a token: {other:?}"))),
     }

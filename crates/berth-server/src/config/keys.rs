@@ -247,7 +247,7 @@ pub static KEYS: &[Key] = &[
         "Maximum number of concurrent transactions on PostgreSQL. 0: one for every two cores, at most 8.",
         |config, value| {
             if value.count() > 0 {
-                config.ledger.lanes = value.number();
+                config.ledger.writers = value.number();
             }
         }
     ),
@@ -277,7 +277,7 @@ pub static KEYS: &[Key] = &[
         "10s",
         start,
         "How long a write is retried while the database is unreachable.",
-        |config, value| config.ledger.patience = value.duration()
+        |config, value| config.ledger.retry_budget = value.duration()
     ),
     key!(
         "nodes.heartbeat_every",

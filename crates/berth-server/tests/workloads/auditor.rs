@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use berth_engine::{CapacityType, InstanceId, NodeId, NodeState};
-use berth_ledger::{Allocated, ClaimState, EventBody, Ledger, Role};
+use berth_ledger::{Allocation, ClaimState, EventBody, Ledger, Role};
 use serde_json::Value;
 
 /// A workload as the log last told of it, and as it was before.
@@ -90,8 +90,8 @@ impl Auditor {
         self.members.values().filter(move |member| member.workload == workload)
     }
 
-    fn granted(&mut self, seq: i64, allocated: &Allocated) {
-        let Some(slot) = allocated.seat else { return };
+    fn granted(&mut self, seq: i64, allocated: &Allocation) {
+        let Some(slot) = allocated.slot else { return };
         let request = allocated.spec.as_ref().unwrap().request().unwrap();
         let name = request.workload.clone().unwrap();
         self.checked.0 += 1;

@@ -1,8 +1,8 @@
-//! The `exec` driver: one process per instance, in a process group of its own.
+//! The `exec` driver: one process per instance, in its own process group.
 //!
-//! Each instance has a folder, `DIR/instances/ID`, with `output.log` and, while it is somebody's
-//! business, `record.json`. The record is written before the process is started and completed
-//! afterwards; a process that was started in between is found again by its environment.
+//! Each instance has a folder, `DIR/instances/ID`, with `output.log` and, until it is forgotten,
+//! `record.json`. The record is written before the process starts and completed afterwards; if the agent
+//! is killed in between, the process is found again by its environment.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,30 +14,32 @@ use std::time::Duration;
 
 use berth_api::engine::InstanceId;
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::driver::{Driver, Exit, Firmness, Launch, Sight, Survivor};
+use super::driver::{Driver, Exit, Launch, Observation, RecoveredInstance, StopMode};
 use super::procfs::{self, Process};
 
-/// A process that dies within this time never counts as running.
-const SETTLES_WITHIN: Duration = Duration::from_millis(200);
+/// A process that ends within this time never counts as running.
+const STARTUP_TIME: Duration = Duration::from_millis(200);
 
-/// Folders of ended instances that are kept, for whoever wants to read their output.
+/// Folders of ended instances that are kept for their output.
 const KEPT_FOLDERS: usize = 50;
 
-const RECORD: &str = "record.json";
+/// The file of the record in a folder.
+pub(super) const RECORD: &str = "record.json";
 const FOLDER_VARIABLE: &str = "BERTH_DIR";
 
-/// What is on disk about one instance.
+/// The record of one instance on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     /// The fence it was started under.
     fence: i64,
-    /// Its process; absent when the agent was killed while it started it.
+    /// Its process; none if the agent was killed while starting it.
     process: Option<Process>,
-    /// It only waits for what is being moved here.
+    /// It waits for an instance that is moved here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     arriving: bool,
     /// A migration brought it; this agent did not start it.
@@ -52,23 +54,22 @@ impl Record {
     }
 }
 
-/// One instance that was started and not yet forgotten.
-struct Started {
+/// An instance that was started and not forgotten yet.
+struct StartedProcess {
     process: Process,
-    /// Absent for a process that an earlier agent started: that one is not ours to wait for.
+    /// None for a process of an earlier agent, which is not a child of this one.
     child: Option<Child>,
     since: Instant,
-    /// How its first process ended.
+    /// How its main process ended.
     exit: Option<Exit>,
-    /// What it was told last.
-    told: Option<Firmness>,
+    stop_mode: Option<StopMode>,
     /// The entry in the environment of all its processes.
     mark: String,
 }
 
-impl Started {
+impl StartedProcess {
     fn new(process: Process, child: Option<Child>, mark: String) -> Self {
-        Self { process, child, since: Instant::now(), exit: None, told: None, mark }
+        Self { process, child, since: Instant::now(), exit: None, stop_mode: None, mark }
     }
 }
 
@@ -77,7 +78,7 @@ pub(super) struct Exec {
     folder: PathBuf,
     command: String,
     boot: String,
-    started: BTreeMap<InstanceId, Started>,
+    started: BTreeMap<InstanceId, StartedProcess>,
 }
 
 impl Exec {
@@ -104,20 +105,20 @@ impl Exec {
 
     fn write(&self, instance: InstanceId, record: &Record) -> io::Result<()> {
         let folder = self.folder_of(instance);
-        let draft = folder.join("record.json.new");
-        fs::write(&draft, serde_json::to_vec(record)?)?;
-        File::open(&draft)?.sync_all()?;
-        // Renaming is what makes a record whole: a reader finds the old one or the new one.
-        fs::rename(&draft, folder.join(RECORD))
+        write_record(&folder, record)
     }
 
-    /// What is on disk; absent when there is none or when it cannot be read.
+    /// The record on disk; none if there is none or it cannot be read.
     fn read(&self, instance: InstanceId) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.folder_of(instance).join(RECORD)).ok()?).ok()
+        read_record(&self.folder_of(instance))
     }
 
-    /// Takes up one instance of an earlier agent; absent when nothing was ever started.
-    fn take_up(&self, instance: InstanceId, record: &Record) -> io::Result<Option<Started>> {
+    /// Recovers one instance of an earlier agent; none if it was never started.
+    fn recover_one(
+        &self,
+        instance: InstanceId,
+        record: &Record,
+    ) -> io::Result<Option<StartedProcess>> {
         let process = match &record.process {
             Some(process) => process.clone(),
             None => {
@@ -133,28 +134,21 @@ impl Exec {
         };
         let exit = (process.boot != self.boot).then_some(Exit::Reboot);
         let mark = if record.brought { instance_mark(instance) } else { self.mark_of(instance) };
-        Ok(Some(Started { exit, ..Started::new(process, None, mark) }))
+        Ok(Some(StartedProcess { exit, ..StartedProcess::new(process, None, mark) }))
     }
 
     fn spawn(&self, launch: &Launch) -> io::Result<Child> {
         let folder = self.folder_of(launch.instance);
-        let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
-        Command::new("/bin/sh")
+        let mut command = Command::new("/bin/sh");
+        command
             .arg("-c")
             .arg(launch.receive.as_ref().unwrap_or(&self.command))
             .envs(&launch.environment)
-            .env(FOLDER_VARIABLE, &folder)
-            // The agent's own secret is none of an instance's business.
-            .env_remove("BERTH_TOKEN")
-            .current_dir(&folder)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
+            .env(FOLDER_VARIABLE, &folder);
+        spawn_detached(command, &folder)
     }
 
-    /// Removes the oldest folders that are nobody's business any more.
+    /// Removes the oldest folders of ended instances.
     fn prune(&self) -> io::Result<()> {
         let mut ended = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -178,18 +172,18 @@ impl Driver for Exec {
         false
     }
 
-    fn recover(&mut self) -> io::Result<Vec<Survivor>> {
+    fn recover(&mut self) -> io::Result<Vec<RecoveredInstance>> {
         let mut survivors = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
             let Some(instance) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             let instance = InstanceId(instance);
             let Some(record) = self.read(instance) else { continue };
-            match self.take_up(instance, &record)? {
+            match self.recover_one(instance, &record)? {
                 Some(started) => {
                     self.started.insert(instance, started);
                     let Record { fence, arriving, .. } = record;
-                    survivors.push(Survivor { instance, fence, arriving });
+                    survivors.push(RecoveredInstance { instance, fence, arriving });
                 }
                 None => self.forget(instance),
             }
@@ -211,12 +205,12 @@ impl Driver for Exec {
         });
         match process {
             Ok(process) => {
-                let started = Started::new(process, Some(child), self.mark_of(instance));
+                let started = StartedProcess::new(process, Some(child), self.mark_of(instance));
                 self.started.insert(instance, started);
                 Ok(())
             }
             Err(error) => {
-                // One that cannot be found again after a restart must not run.
+                // An instance that a restarted agent would not find must not run.
                 signal(i32::try_from(child.id()).unwrap_or_default(), Signal::KILL);
                 let _ = child.wait();
                 self.forget(instance);
@@ -241,22 +235,22 @@ impl Driver for Exec {
         let record =
             Record { fence, process: Some(process.clone()), arriving: false, brought: true };
         self.write(instance, &record)?;
-        self.started.insert(instance, Started::new(process, None, mark));
+        self.started.insert(instance, StartedProcess::new(process, None, mark));
         Ok(true)
     }
 
-    fn told(&self, instance: InstanceId) -> BTreeMap<String, String> {
+    fn migration_environment(&self, instance: InstanceId) -> BTreeMap<String, String> {
         let folder = self.folder_of(instance).display().to_string();
-        let mut told = BTreeMap::from([(FOLDER_VARIABLE.to_owned(), folder)]);
+        let mut variables = BTreeMap::from([(FOLDER_VARIABLE.to_owned(), folder)]);
         if let Some(started) = self.started.get(&instance) {
-            told.insert("BERTH_PID".to_owned(), started.process.pid.to_string());
+            variables.insert("BERTH_PID".to_owned(), started.process.pid.to_string());
         }
-        told
+        variables
     }
 
-    fn look(&mut self, instance: InstanceId) -> Sight {
+    fn observe(&mut self, instance: InstanceId) -> Observation {
         let Some(started) = self.started.get_mut(&instance) else {
-            return Sight::Gone(Exit::Unwatched);
+            return Observation::Gone(Exit::Unwatched);
         };
         if started.exit.is_none() {
             started.exit = match &mut started.child {
@@ -265,55 +259,78 @@ impl Driver for Exec {
             };
         }
         match started.exit {
-            None if started.since.elapsed() < SETTLES_WITHIN => Sight::Starting,
-            None => Sight::Running,
-            Some(Exit::Reboot) => Sight::Gone(Exit::Reboot),
+            None if started.since.elapsed() < STARTUP_TIME => Observation::Starting,
+            None => Observation::Running,
+            Some(Exit::Reboot) => Observation::Gone(Exit::Reboot),
             Some(exit) if procfs::members(started.process.pid, &started.mark).is_empty() => {
-                Sight::Gone(exit)
+                Observation::Gone(exit)
             }
-            // The first process is gone. What it started is part of the instance: it goes too, at
-            // its own pace if it was asked to.
+            // The main process is gone. Its descendants are part of the instance and are killed, unless
+            // they were asked to stop.
             Some(_) => {
-                if started.told != Some(Firmness::Ask) {
+                if started.stop_mode != Some(StopMode::Graceful) {
                     signal(started.process.pid, Signal::KILL);
                 }
-                Sight::Running
+                Observation::Running
             }
         }
     }
 
-    fn stop(&mut self, instance: InstanceId, firmness: Firmness) {
+    fn stop(&mut self, instance: InstanceId, mode: StopMode) {
         let Some(started) = self.started.get_mut(&instance) else { return };
-        started.told = Some(firmness);
-        // A group's number is used again once nobody is left in it: look before sending anything.
+        started.stop_mode = Some(mode);
+        // The id of an empty group may be reused: check before sending a signal.
         let ours = match started.exit {
             None => started.process.is_alive(),
             Some(Exit::Reboot) => false,
             Some(_) => !procfs::members(started.process.pid, &started.mark).is_empty(),
         };
         if ours {
-            let how = match firmness {
-                Firmness::Ask => Signal::TERM,
-                Firmness::Force => Signal::KILL,
-            };
-            signal(started.process.pid, how);
+            signal(started.process.pid, mode.signal());
         }
     }
 
     fn forget(&mut self, instance: InstanceId) {
         self.started.remove(&instance);
-        // A record that stays is taken up by the next agent, which finds nothing and tries again.
+        // If this fails, the next agent finds no process and removes the record.
         let _ = fs::remove_file(self.folder_of(instance).join(RECORD));
         let _ = self.prune();
     }
 }
 
-/// The entry in the environment of what a migration brought: it knows no folder of this agent.
+/// The entry in the environment of an instance that a migration brought: it has no folder of this agent.
 fn instance_mark(instance: InstanceId) -> String {
     format!("BERTH_INSTANCE={instance}")
 }
 
-/// Sends a signal to a whole group. One that is gone already needs none.
+/// Starts a command in its own process group, with its output in a file of the folder.
+pub(super) fn spawn_detached(mut command: Command, folder: &Path) -> io::Result<Child> {
+    let output = File::options().create(true).append(true).open(folder.join("output.log"))?;
+    command
+        // It must not see the agent's token.
+        .env_remove("BERTH_TOKEN")
+        .current_dir(folder)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+}
+
+/// Reads the record in a folder; none if there is none or it cannot be read.
+pub(super) fn read_record<T: DeserializeOwned>(folder: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(folder.join(RECORD)).ok()?).ok()
+}
+
+/// Writes the record in a folder, atomically.
+pub(super) fn write_record<T: Serialize>(folder: &Path, record: &T) -> io::Result<()> {
+    let draft = folder.join("record.json.new");
+    fs::write(&draft, serde_json::to_vec(record)?)?;
+    File::open(&draft)?.sync_all()?;
+    fs::rename(&draft, folder.join(RECORD))
+}
+
+/// Sends a signal to a process group, which may be gone already.
 pub(super) fn signal(group: i32, signal: Signal) {
     if let Some(group) = Pid::from_raw(group) {
         let _ = kill_process_group(group, signal);
@@ -343,7 +360,7 @@ mod tests {
 
     fn gone(driver: &mut Exec) -> Exit {
         for _ in 0..600 {
-            if let Sight::Gone(exit) = driver.look(ONE) {
+            if let Observation::Gone(exit) = driver.observe(ONE) {
                 return exit;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -361,10 +378,10 @@ mod tests {
         let mut second = Exec::new(folder.path(), "exec sleep 60").unwrap();
         assert_eq!(
             second.recover().unwrap(),
-            [Survivor { instance: ONE, fence: 5, arriving: false }]
+            [RecoveredInstance { instance: ONE, fence: 5, arriving: false }]
         );
         assert_eq!(second.read(ONE), Some(record));
-        second.stop(ONE, Firmness::Force);
+        second.stop(ONE, StopMode::Forced);
         assert_eq!(gone(&mut second), Exit::Unwatched);
         assert_eq!(gone(&mut first), Exit::Signal(9));
         second.forget(ONE);
@@ -392,10 +409,10 @@ mod tests {
         first.write(ONE, &record).unwrap();
         let mut second = Exec::new(folder.path(), "true").unwrap();
         second.recover().unwrap();
-        assert_eq!(second.look(ONE), Sight::Gone(Exit::Reboot));
-        second.stop(ONE, Firmness::Force);
-        assert!(!matches!(first.look(ONE), Sight::Gone(_)));
-        first.stop(ONE, Firmness::Ask);
+        assert_eq!(second.observe(ONE), Observation::Gone(Exit::Reboot));
+        second.stop(ONE, StopMode::Forced);
+        assert!(!matches!(first.observe(ONE), Observation::Gone(_)));
+        first.stop(ONE, StopMode::Graceful);
         assert_eq!(gone(&mut first), Exit::Signal(15));
     }
 }

@@ -1,115 +1,71 @@
-//! What a node is: found on the machine, read from a file, or said on the command line.
+//! The facts of the node: detected on the machine, read from a file, or given as flags.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use berth_api::engine::{Amounts, NodeFacts, NodeId, Timestamp, TraitValue};
 use clap::Args;
 
-use super::say::say;
+use crate::cmdutil::args;
 
-/// What is said of the node. Whatever is not said is found on the machine.
+/// Facts of the node that override what is detected on the machine.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FactArgs {
-    /// The node's name.
+    /// Name of the node.
     #[arg(long, value_name = "NAME")]
     pub(super) node: String,
-    /// All facts, in TOML or JSON as in the API; nothing is looked for then. Read again every
-    /// minute.
+    /// All facts, in TOML or JSON as in the API; nothing is detected then. Read again every minute.
     #[arg(long, value_name = "FILE")]
     facts: Option<PathBuf>,
-    /// The zone it is in.
+    /// Zone of the node.
     #[arg(long)]
     zone: Option<String>,
-    /// The rack it is in.
+    /// Rack of the node.
     #[arg(long)]
     rack: Option<String>,
-    /// A label. May be given several times.
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    /// Label; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = args::pair)]
     labels: Vec<(String, String)>,
-    /// A trait: a switch, or a word with `=`. May be given several times. Only instances that ask
-    /// for it are placed there.
+    /// Trait, with or without a value; may be repeated. Only instances that require it are placed there.
     #[arg(long = "trait", value_name = "KEY[=VALUE]")]
     traits: Vec<String>,
     /// Cores, such as 8 or 0.5.
     #[arg(long, value_name = "CORES", value_parser = cores)]
     cpu: Option<u32>,
     /// Memory, such as 16GiB.
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<Mebibytes>,
+    #[arg(long, value_name = "SIZE", value_parser = args::size_capacity)]
+    memory: Option<u32>,
     /// Disk, such as 100GiB.
-    #[arg(long, value_name = "SIZE")]
-    disk: Option<Mebibytes>,
-    /// Megabits per second of the network.
-    #[arg(long, value_name = "MBPS", value_parser = clap::value_parser!(u32).range(..=i64::from(Amounts::MAX)))]
+    #[arg(long, value_name = "SIZE", value_parser = args::size_capacity)]
+    disk: Option<u32>,
+    /// Bandwidth, such as 10Gbit.
+    #[arg(long, value_name = "RATE", value_parser = args::bandwidth_capacity)]
     bandwidth: Option<u32>,
 }
 
-/// An amount of memory or disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mebibytes(u32);
-
-impl FromStr for Mebibytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || {
-            format!(
-                "{text:?} is no size; give a whole number with MiB, GiB or TiB, such as 16GiB, of \
-                 at most {} MiB",
-                Amounts::MAX
-            )
-        };
-        let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-        let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
-        let unit: u64 = match text[digits..].trim() {
-            "MiB" | "Mi" | "M" => 1,
-            "GiB" | "Gi" | "G" => 1 << 10,
-            "TiB" | "Ti" | "T" => 1 << 20,
-            _ => return Err(wrong()),
-        };
-        let size = number.checked_mul(unit).filter(|size| *size <= u64::from(Amounts::MAX));
-        Ok(Self(u32::try_from(size.ok_or_else(wrong)?).map_err(|_| wrong())?))
-    }
-}
-
-/// Thousandths of a core from `8` or `0.5`.
+/// Cores; a node without any is a mistake.
 fn cores(text: &str) -> Result<u32, String> {
-    let wrong =
-        || format!("{text:?} is no number of cores; give one above 0, such as 8, 0.5 or 1.25");
-    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-    if part.is_empty() || part.len() > 3 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let thousandths: u32 = format!("{part:0<3}").parse().map_err(|_| wrong())?;
-    let whole: u32 = whole.parse().map_err(|_| wrong())?;
-    let milli = whole.checked_mul(1000).and_then(|whole| whole.checked_add(thousandths));
-    milli.filter(|milli| (1..=Amounts::MAX).contains(milli)).ok_or_else(wrong)
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("{text:?} is no label; give it as KEY=VALUE")),
+    match args::cpu_capacity(text)? {
+        0 => Err("CPU is 0; accepted is more than 0, such as 8 or 0.5".to_owned()),
+        milli => Ok(milli),
     }
 }
 
-/// Where facts come from, and which of them the server knows.
+/// The source of facts, and what the server knows of them.
 pub(super) struct FactSource {
     arguments: FactArgs,
     machine: Machine,
     node: NodeId,
     current: NodeFacts,
-    said: Option<NodeFacts>,
+    reported: Option<NodeFacts>,
 }
 
 impl FactSource {
     /// Collects facts for the first time.
     pub(super) fn new(arguments: FactArgs, machine: Machine) -> anyhow::Result<Self> {
         let current = collect(&arguments, &machine)?;
-        Ok(Self { node: current.id.clone(), arguments, machine, current, said: None })
+        Ok(Self { node: current.id.clone(), arguments, machine, current, reported: None })
     }
 
     /// The node.
@@ -122,26 +78,28 @@ impl FactSource {
         &self.current
     }
 
-    /// The facts, when the server was last told others.
+    /// The facts, if they differ from what the server knows.
     pub(super) fn changed(&self) -> Option<&NodeFacts> {
-        (self.said.as_ref() != Some(&self.current)).then_some(&self.current)
+        (self.reported.as_ref() != Some(&self.current)).then_some(&self.current)
     }
 
-    /// The server was told.
-    pub(super) fn said(&mut self) {
-        self.said = Some(self.current.clone());
+    /// Notes that the server knows the current facts.
+    pub(super) fn mark_reported(&mut self) {
+        self.reported = Some(self.current.clone());
     }
 
-    /// Collects facts anew. A file that cannot be read leaves them as they are.
-    pub(super) fn look_again(&mut self) {
+    /// Collects facts again. If that fails, the old ones stay.
+    pub(super) fn refresh(&mut self) {
         match collect(&self.arguments, &self.machine) {
             Ok(facts) => self.current = facts,
-            Err(error) => say!("the facts stay as they are: {error:#}"),
+            Err(error) => {
+                tracing::warn!("failed to refresh facts: {error:#}; keeping the old ones")
+            }
         }
     }
 }
 
-/// What was found on the machine.
+/// What was detected on the machine.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     capacity: Amounts,
@@ -156,8 +114,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Looks at the machine. `folder` is on the disk that instances use.
-    pub(super) fn find(
+    /// Inspects the machine. `folder` is on the disk that instances use.
+    pub(super) fn detect(
         folder: &Path,
         driver: &'static str,
         driver_needs_kvm: bool,
@@ -176,9 +134,9 @@ impl Machine {
             capacity: capacity
                 .with_disk(mebibytes(disk.f_blocks))
                 .with_bandwidth(fastest_network()),
-            // The host itself needs some; a sixteenth, as far as 2 GiB.
+            // The host itself needs some: a sixteenth, at most 2 GiB.
             reserve: Amounts::new(0, (memory_mib / 16).min(2048)),
-            // In whole GiB, so that it is the same after a restart, more or less.
+            // In whole GiB, so that it seldom changes across restarts.
             scratch_mib: mebibytes(disk.f_bavail) >> 10 << 10,
             last_boot: number_after(&boot, "btime")
                 .and_then(|seconds| Some(Timestamp(i64::try_from(seconds).ok()?))),
@@ -193,11 +151,11 @@ impl Machine {
     }
 }
 
-/// The speed of the fastest network card; 0 where none says, as in most virtual machines.
+/// The speed of the fastest network card; 0 if unknown, as in most virtual machines.
 fn fastest_network() -> u32 {
     let cards = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let speed = |card: fs::DirEntry| fs::read_to_string(card.path().join("speed")).ok();
-    // A card that is down says -1.
+    // A card that is down reports -1.
     cards.filter_map(speed).filter_map(|text| text.trim().parse().ok()).max().map_or(0, clamped)
 }
 
@@ -213,21 +171,25 @@ fn clamped(number: u64) -> u32 {
 fn collect(arguments: &FactArgs, machine: &Machine) -> anyhow::Result<NodeFacts> {
     let mut facts = match &arguments.facts {
         Some(file) => read(file)?,
-        None => found(&arguments.node, machine),
+        None => detected(&arguments.node, machine),
     };
     if facts.id.as_str() != arguments.node {
-        bail!("the facts are of node {}, and this agent's is {}", facts.id, arguments.node);
+        bail!(
+            "the facts are of node {}, but the node of this agent is {}",
+            facts.id,
+            arguments.node
+        );
     }
     let mut capacity = facts.capacity.unwrap_or_default();
     if let Some(cpu) = arguments.cpu {
         capacity.cpu_milli = cpu;
     }
-    if let Some(Mebibytes(memory)) = arguments.memory {
+    if let Some(memory) = arguments.memory {
         capacity.memory_mib = memory;
-        // Who says how much there is means all of it.
+        // A given amount is meant to be used in full.
         facts.system_reserve.memory_mib = 0;
     }
-    if let Some(Mebibytes(disk)) = arguments.disk {
+    if let Some(disk) = arguments.disk {
         capacity.disk_mib = disk;
     }
     if let Some(bandwidth) = arguments.bandwidth {
@@ -248,14 +210,14 @@ fn collect(arguments: &FactArgs, machine: &Machine) -> anyhow::Result<NodeFacts>
     Ok(facts)
 }
 
-fn found(node: &str, machine: &Machine) -> NodeFacts {
+fn detected(node: &str, machine: &Machine) -> NodeFacts {
     let mut facts = NodeFacts::new(node, machine.capacity);
     facts.system_reserve = machine.reserve;
     facts.scratch_mib = machine.scratch_mib;
     facts.last_boot = machine.last_boot;
     facts.is_virtual = machine.is_virtual;
-    // To the engine, a node without KVM can boot nothing; with a driver that needs none, it can.
-    // A label says what was found: a trait would keep away all who do not ask for it.
+    // The engine places nothing on a node without KVM, which is wrong for a driver that needs none.
+    // A label has what was detected: a trait would repel all instances that do not require it.
     facts.kvm = machine.kvm || !machine.driver_needs_kvm;
     facts.labels.insert("kvm".to_owned(), machine.kvm.to_string());
     facts.labels.insert("driver".to_owned(), machine.driver.to_owned());
@@ -268,30 +230,41 @@ fn found(node: &str, machine: &Machine) -> NodeFacts {
 
 fn read(file: &Path) -> anyhow::Result<NodeFacts> {
     let shown = file.display();
-    let text = fs::read_to_string(file).with_context(|| format!("{shown} cannot be read"))?;
+    let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
     let facts = if file.extension().is_some_and(|extension| extension == "json") {
         serde_json::from_str(&text).map_err(anyhow::Error::new)
     } else {
         toml::from_str(&text).map_err(anyhow::Error::new)
     };
-    facts.with_context(|| format!("{shown} does not hold facts of a node"))
+    facts.with_context(|| format!("{shown} does not contain facts of a node"))
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        facts: FactArgs,
+    }
+
     #[test]
-    fn sizes_need_a_unit_and_cores_may_be_parts() {
-        assert_eq!("16GiB".parse(), Ok(Mebibytes(16_384)));
-        assert_eq!("100 MiB".parse(), Ok(Mebibytes(100)));
-        for wrong in ["16", "GiB", "1.5GiB", "-1MiB", "99999999TiB", "1KB"] {
-            assert!(wrong.parse::<Mebibytes>().is_err(), "{wrong}");
+    fn sizes_may_have_units_and_cores_may_be_parts() {
+        let parse = |flag: &str, value: &str| {
+            Line::try_parse_from(["agent", "--node", "a", flag, value]).map(|line| line.facts)
+        };
+        assert_eq!(parse("--memory", "16GiB").unwrap().memory, Some(16_384));
+        assert_eq!(parse("--disk", "100 MiB").unwrap().disk, Some(100));
+        for wrong in ["GiB", "-1MiB", "99999999TiB", "1XB"] {
+            assert!(parse("--memory", wrong).is_err(), "{wrong}");
         }
-        assert_eq!(cores("8"), Ok(8000));
-        assert_eq!(cores("0.25"), Ok(250));
-        for wrong in ["0", "x", "1.", "1.2345", "-1", "99999999999"] {
-            assert!(cores(wrong).is_err(), "{wrong}");
+        assert_eq!(parse("--cpu", "8").unwrap().cpu, Some(8000));
+        assert_eq!(parse("--cpu", "0.25").unwrap().cpu, Some(250));
+        for wrong in ["0", "x", "1.", "-1", "99999999999"] {
+            assert!(parse("--cpu", wrong).is_err(), "{wrong}");
         }
     }
 }

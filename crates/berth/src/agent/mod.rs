@@ -1,20 +1,19 @@
-//! `berth agent`: runs on a host, and keeps there what the server says should be there.
+//! `berth agent`: runs on a host and keeps its instances as the server wants them.
 //!
-//! Three parts: `voice` speaks with the server, `keeper` compares and decides, and a driver starts
-//! and stops. What an agent in another language has to do is in `docs/agents.md`.
+//! Three parts: `server_sync` talks to the server, `instance_manager` reconciles, and a driver starts
+//! and stops instances. `docs/agents.md` is the contract for agents in other languages.
 
+mod connection;
 mod driver;
 mod exec;
 mod facts;
-mod keeper;
-mod link;
-mod moves;
-mod notice;
+mod instance_manager;
+mod migration_commands;
+mod migration_tasks;
 mod procfs;
-mod runs;
-mod say;
-mod voice;
-mod volumes;
+mod reclaim_notice;
+mod server_sync;
+mod volume_copier;
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
@@ -28,90 +27,92 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use connection::{Connection, ConnectionArgs};
 use driver::Driver;
 use exec::Exec;
 use facts::{FactArgs, FactSource, Machine};
-use keeper::{Habits, Keeper, Orders, Report, Restart};
-use link::{Link, LinkArgs};
-use moves::{Commands, Moves};
-use runs::Runs;
-use say::say;
-use voice::{Parts, Voice};
+use instance_manager::{DesiredState, InstanceManager, ManagerOptions, NodeReport, RestartPolicy};
+use migration_commands::MigrationCommands;
+use migration_tasks::{Commands, MigrationTasks};
+use server_sync::{ServerSync, SyncParts};
 
-/// How often processes are looked at.
+use crate::cmdutil::args;
+
+/// How often processes are checked.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Run on a host: start and stop what is placed there.
+/// Run on a host: start and stop the instances that are placed there.
 ///
 /// Example: berth agent --node n1 --zone a --command 'exec my-vmm --name "$BERTH_NAME"'
 #[derive(Args)]
 pub(crate) struct Agent {
     #[command(flatten)]
-    link: LinkArgs,
+    connection: ConnectionArgs,
     #[command(flatten)]
     facts: FactArgs,
-    /// Where the agent remembers what it started [default: berth-agent/NODE]
+    /// Directory of the agent's state [default: berth-agent/NODE]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// What runs instances.
+    /// Driver that runs instances.
     #[arg(long, value_enum, default_value_t = DriverName::Exec)]
     driver: DriverName,
-    /// With driver exec: what /bin/sh runs for each instance, told about it by BERTH_ variables.
+    /// With driver exec: command that /bin/sh runs for each instance, described by BERTH_ variables.
     #[arg(long, value_name = "COMMAND")]
     command: String,
-    /// How long an instance may take to stop before it is killed, such as 10s.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    /// Time that an instance has to stop before it is killed, such as 10s.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     stop_grace: Duration,
-    /// What becomes of an instance that ends by itself.
-    #[arg(long, value_enum, default_value_t = Restart::Never)]
-    restart: Restart,
-    /// A file that appears when this node is about to be taken away, as spot nodes are; it may hold
+    /// Whether an instance that ends by itself is restarted.
+    #[arg(long, value_enum, default_value_t = RestartPolicy::Never)]
+    restart: RestartPolicy,
+    /// File that appears when this node is about to be taken away, as spot nodes are; it may contain
     /// the seconds that are left.
     #[arg(long, value_name = "FILE")]
     reclaim_file: Option<PathBuf>,
-    /// What copies volumes to this node: run as COMMAND copy|sync VOLUME FROM TO; exit code 0 says
-    /// that it is done.
+    /// Command that copies volumes to this node, run as COMMAND copy|sync VOLUME FROM TO; exit code 0
+    /// means success.
     #[arg(long, value_name = "COMMAND")]
     volume_command: Option<String>,
-    /// What moves a running instance to another host, told about it by BERTH_ variables; exit code 0
-    /// says that it runs there and no longer here.
+    /// Command that moves a running instance to another host, described by BERTH_ variables; exit code
+    /// 0 means that it runs there and no longer here.
     #[arg(long, value_name = "COMMAND")]
     migrate_command: Option<String>,
-    /// What receives an instance that is moved to this host: it waits for it and becomes it, or makes
-    /// things ready and ends with exit code 0.
+    /// Command that receives an instance that is moved to this host: it waits for the instance and
+    /// becomes it, or prepares the host and exits with code 0.
     #[arg(long, value_name = "COMMAND")]
     receive_command: Option<String>,
-    /// What removes the rest of an instance that was moved away, or that was not moved here after all.
+    /// Command that removes the remains of an instance that was moved away, or not moved here after
+    /// all.
     #[arg(long, value_name = "COMMAND")]
     drop_command: Option<String>,
-    /// Stop all instances when the agent is stopped; else they go on without it.
+    /// Stop all instances when the agent stops; by default they keep running.
     #[arg(long)]
     stop_instances: bool,
 }
 
-/// The drivers there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DriverName {
     /// One process per instance.
     Exec,
 }
 
-/// A time such as `500ms`, `10s` or `2m`.
+/// A duration; in addition to the usual units, milliseconds such as `500ms`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time; give a whole number with ms, s or m, such as 10s");
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let number: u32 = text[..digits].parse().map_err(|_| wrong())?;
-    match &text[digits..] {
-        "ms" => Ok(Duration::from_millis(u64::from(number))),
-        "s" => Ok(Duration::from_secs(u64::from(number))),
-        "m" => Ok(Duration::from_secs(u64::from(number) * 60)),
-        _ => Err(wrong()),
+    if let Some(millis) = text.strip_suffix("ms").and_then(|number| number.parse().ok()) {
+        return Ok(Duration::from_millis(millis));
     }
+    args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
 }
 
 impl Agent {
     /// Runs until SIGTERM or SIGINT.
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        // Fails only if the process already has a subscriber, which then gets the messages.
+        let _ = tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .with_ansi(false)
+            .try_init();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.serve())
     }
@@ -119,42 +120,41 @@ impl Agent {
     async fn serve(self) -> anyhow::Result<()> {
         let default = || Path::new("berth-agent").join(&self.facts.node);
         let folder = self.state_dir.clone().unwrap_or_else(default);
-        // Held as long as the agent lives.
+        // Held as long as the agent runs.
         let _lock = lock(&folder)?;
         let driver: Box<dyn Driver> = match self.driver {
             DriverName::Exec => Box::new(Exec::new(&folder, &self.command)?),
         };
-        let machine = Machine::find(&folder, driver.name(), driver.needs_kvm())?;
+        let machine = Machine::detect(&folder, driver.name(), driver.needs_kvm())?;
         let facts = FactSource::new(self.facts, machine)?;
-        let link = Link::new(self.link)?;
-        let habits = Habits { stop_grace: self.stop_grace, restart: self.restart };
+        let connection = Connection::new(self.connection)?;
+        let options = ManagerOptions { stop_grace: self.stop_grace, restart: self.restart };
         let commands = Commands {
             migrate: self.migrate_command,
             receive: self.receive_command,
             drop: self.drop_command,
         };
-        let moves = Moves::new(Box::new(Runs::new(&folder)?), commands)?;
-        let keeper = Keeper::new(driver, moves, habits, Instant::now())?;
+        let runner = Box::new(MigrationCommands::new(&folder)?);
+        let migrations = MigrationTasks::new(runner, commands)?;
+        let manager = InstanceManager::new(driver, migrations, options, Instant::now())?;
 
-        let (tell, reports) = watch::channel(keeper.report());
-        let (give_orders, orders) = mpsc::channel(4);
-        let quiet = CancellationToken::new();
+        let (report_sender, reports) = watch::channel(manager.report());
+        let (desired, desired_receiver) = mpsc::channel(4);
+        let stop = CancellationToken::new();
         let (reclaim_file, volume_command) = (self.reclaim_file, self.volume_command);
-        let orders_to = give_orders;
-        let parts = Parts { link, facts, reports, orders: orders_to, reclaim_file, volume_command };
-        let voice = Voice::new(parts);
-        let speaking = tokio::spawn(voice.run(quiet.clone()));
-        keep(keeper, orders, tell, self.stop_instances).await?;
-        quiet.cancel();
-        speaking.await.context("the conversation with the server broke off")
+        let parts = SyncParts { connection, facts, reports, desired, reclaim_file, volume_command };
+        let sync = tokio::spawn(ServerSync::new(parts).run(stop.clone()));
+        manage(manager, desired_receiver, report_sender, self.stop_instances).await?;
+        stop.cancel();
+        sync.await.context("the task that talks to the server failed")
     }
 }
 
-/// Keeps the host in order until a signal comes.
-async fn keep(
-    mut keeper: Keeper,
-    mut orders: mpsc::Receiver<Orders>,
-    tell: watch::Sender<Report>,
+/// Manages the instances until a signal arrives.
+async fn manage(
+    mut manager: InstanceManager,
+    mut desired: mpsc::Receiver<DesiredState>,
+    reports: watch::Sender<NodeReport>,
     stop_instances: bool,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -162,49 +162,49 @@ async fn keep(
     let mut child = signal(SignalKind::child())?;
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut leaving = false;
+    let mut stopping = false;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             _ = child.recv() => {}
-            Some(answer) = orders.recv() => keeper.take(answer, Instant::now()),
-            _ = terminate.recv() => leaving = true,
-            _ = interrupt.recv() => leaving = true,
+            Some(state) = desired.recv() => manager.set_desired(state, Instant::now()),
+            _ = terminate.recv() => stopping = true,
+            _ = interrupt.recv() => stopping = true,
         }
-        if leaving && !stop_instances {
-            say!("the agent stops; its instances go on");
+        if stopping && !stop_instances {
+            tracing::info!("agent stopped; its instances keep running");
             return Ok(());
         }
-        if leaving {
-            keeper.leave(Instant::now());
+        if stopping {
+            manager.stop_all(Instant::now());
         }
-        keeper.tick(Instant::now());
-        let report = keeper.report();
-        tell.send_if_modified(|last| {
+        manager.tick(Instant::now());
+        let report = manager.report();
+        reports.send_if_modified(|last| {
             let modified = *last != report;
             *last = report;
             modified
         });
-        if leaving && keeper.is_empty() {
-            say!("the agent stops, and so did its instances");
+        if stopping && manager.is_empty() {
+            tracing::info!("agent and its instances stopped");
             return Ok(());
         }
     }
 }
 
-/// Makes the folder, and keeps a second agent out of it.
+/// Creates the state directory, and locks it against a second agent.
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let shown = folder.display();
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .with_context(|| format!("the state directory {shown} cannot be made"))?;
+        .with_context(|| format!("failed to create the state directory {shown}"))?;
     let file = File::create(folder.join("lock")).with_context(|| format!("{shown}/lock"))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            bail!("another agent uses {shown}; stop it, or give this one another --state-dir")
+            bail!("another agent uses {shown}; stop it, or set another --state-dir")
         }
         Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("{shown}/lock")),
     }

@@ -1,4 +1,4 @@
-//! `berth bench engine`: how fast the engine decides, and what it keeps in memory.
+//! `berth bench engine`: the speed of decisions, and memory usage.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,14 +12,13 @@ use serde::Serialize;
 
 use berth_sim::NOW;
 
-/// Decisions that are timed of each kind.
+/// Timed decisions of each kind.
 const TIMED: usize = 4000;
 
-/// Claims that the benchmark keeps before it releases its oldest, so that the fleet stays half full.
+/// Claims that are kept before the oldest is released, so that the fleet stays half full.
 const KEPT_CLAIMS: usize = 2000;
 
-/// How often a class is asked for in a row where repeated classes are measured, as when a workload
-/// is scaled out.
+/// Requests of a class in a row where repeated classes are measured, as when a workload scales out.
 const RUN: usize = 8;
 
 const SEED: u64 = 20_260_101;
@@ -27,16 +26,16 @@ const SEED: u64 = 20_260_101;
 /// Options of `berth bench engine`.
 #[derive(Args)]
 pub(crate) struct EngineBench {
-    /// How many nodes the fleet has.
+    /// Number of nodes.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
     nodes: u64,
-    /// The policy to decide by.
+    /// Policy.
     #[arg(long, default_value = "balanced")]
     policy: String,
     /// Also print the median of every request shape.
     #[arg(long)]
     by_shape: bool,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
     /// Print only the two memory figures, separated by a space.
@@ -78,7 +77,7 @@ impl EngineBench {
         let instances = berth_sim::fill_half(&mut fleet, self.nodes, SEED)?;
         berth_sim::add_groups(&mut fleet);
 
-        let mut bench = Stand::new(Engine::with_fleet(fleet, policy))?;
+        let mut bench = EngineFixture::new(Engine::with_fleet(fleet, policy))?;
         bench.by_shape = self.by_shape;
         bench.warm_up()?;
         let (full_p50, full_p99) = bench.time(Reuse::Mask, TIMED, 1)?;
@@ -102,17 +101,12 @@ impl EngineBench {
             bytes_per_instance,
             digest: bench.digest.finalize().to_hex().chars().take(16).collect(),
         };
-        if self.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{report}");
-        }
-        Ok(())
+        super::print_report(self.json, &report)
     }
 }
 
-/// An engine with requests to put to it.
-struct Stand {
+/// An engine and its requests.
+struct EngineFixture {
     engine: Engine,
     shapes: Vec<InstanceRequest>,
     claimed: VecDeque<InstanceId>,
@@ -121,7 +115,7 @@ struct Stand {
     by_shape: bool,
 }
 
-impl Stand {
+impl EngineFixture {
     fn new(engine: Engine) -> anyhow::Result<Self> {
         let shapes = berth_sim::shapes()?;
         let digest = blake3::Hasher::new();
@@ -285,7 +279,7 @@ fn measure_memory(nodes: u64) -> anyhow::Result<(u64, u64)> {
     Ok((per_node, with_instances.saturating_sub(with_nodes) / instances.max(1)))
 }
 
-/// Memory of this process that is in use, as the kernel counts it; zero where it does not say.
+/// Resident memory of this process; zero if unknown.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -315,7 +309,7 @@ impl std::fmt::Display for Report {
         writeln!(f, "throughput     {:>9} decisions/s, each claimed", self.decisions_per_s)?;
         writeln!(
             f,
-            "memory         {:>9} bytes a node, {} bytes an instance",
+            "memory         {:>9} bytes per node, {} bytes per instance",
             self.bytes_per_node, self.bytes_per_instance
         )?;
         writeln!(f, "digest         {}", self.digest)

@@ -1,7 +1,7 @@
-//! `berth bench kube`: how many pods a second the scheduler for Kubernetes places, the API server aside.
+//! `berth bench kube`: pods per second of the Kubernetes scheduler, without an API server.
 //!
-//! The scheduler's own loop is fed with nodes and pods as its informers would feed it; bindings succeed
-//! at once and come back as a watch would tell them.
+//! The scheduler's loop gets nodes and pods as from its informers; bindings succeed at once and come back
+//! as from a watch.
 
 use std::collections::BTreeMap;
 
@@ -20,24 +20,23 @@ const REPLICAS: usize = 50;
 /// Options of `berth bench kube`.
 #[derive(Args)]
 pub(crate) struct KubeBench {
-    /// Nodes of the cluster.
+    /// Number of nodes.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// Pods that are placed.
+    /// Number of pods.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pods: u32,
-    /// What pods ask for.
+    /// Requirements of the pods.
     #[arg(long, value_enum, default_value_t)]
     mix: Mix,
-    /// The policy to decide by.
+    /// Policy.
     #[arg(long, default_value = "balanced")]
     policy: String,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// What pods ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Mix {
@@ -66,14 +65,9 @@ impl KubeBench {
         let nodes: Vec<Node> = (0..self.nodes).map(node).collect::<Result<_, _>>()?;
         let of_mix = |index| pod(index, self.mix);
         let pods: Vec<Pod> = (0..self.pods).map(of_mix).collect::<Result<_, _>>()?;
-        let measured = measure(settings, nodes, pods).context("the measurement cannot run")?;
+        let measured = measure(settings, nodes, pods).context("failed to measure")?;
         let report = Report { mix: self.mix, policy: self.policy, measured };
-        if self.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{report}");
-        }
-        Ok(())
+        super::print_report(self.json, &report)
     }
 }
 
@@ -127,14 +121,14 @@ fn pod(index: u32, mix: Mix) -> Result<Pod, serde_json::Error> {
         }],
     });
     if mix == Mix::Full {
-        season(workload, &app, &mut metadata, &mut spec);
+        add_rules(workload, &app, &mut metadata, &mut spec);
     }
     let status = json!({ "phase": "Pending" });
     serde_json::from_value(json!({ "metadata": metadata, "spec": spec, "status": status }))
 }
 
-/// Four workloads of ten are plain; each of the others has a rule of its own.
-fn season(workload: usize, app: &str, metadata: &mut Value, spec: &mut Value) {
+/// Of ten workloads, four are plain and each other has a different rule.
+fn add_rules(workload: usize, app: &str, metadata: &mut Value, spec: &mut Value) {
     let same = json!({ "matchLabels": { "app": app } });
     let spread = |key: &str, when: &str| {
         json!([{

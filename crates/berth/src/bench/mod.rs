@@ -1,5 +1,5 @@
-//! `berth bench`: measurements that are part of the product, so that a claim of speed can be
-//! checked on any machine.
+//! `berth bench`: benchmarks that are part of the product, so that performance claims can be checked on
+//! any machine.
 
 mod engine;
 mod http;
@@ -8,41 +8,39 @@ mod ledger;
 mod permits;
 mod reconcile;
 mod server;
-mod shapes;
+
+use std::fmt::Display;
 
 use clap::Subcommand;
+use serde::Serialize;
 
-/// What to measure.
+/// The benchmarks.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Decisions in memory: full scans, repeated classes, batches, and what they cost in memory.
+    /// Measure decisions in memory: full scans, repeated classes, batches, and memory usage.
     ///
     /// Example: berth bench engine --nodes 10000 --json
     Engine(engine::EngineBench),
-    /// Placements end to end over HTTP, with a server of its own.
+    /// Measure placements end to end over HTTP, with a server of its own.
     ///
     /// Example: berth bench http --clients 64 --nodes 1000 --json
     Http(http::HttpBench),
-    /// Pods a second through the scheduler for Kubernetes, the API server aside.
+    /// Measure pods per second of the Kubernetes scheduler, without an API server.
     ///
     /// Example: berth bench kube --nodes 5000 --pods 20000 --json
     Kube(kube::KubeBench),
-    /// Durable claims through engine and ledger, and the bare database beside them.
+    /// Measure durable claims through engine and ledger, and the bare database for comparison.
     ///
     /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
     Ledger(ledger::LedgerBench),
-    /// Permits end to end over HTTP: agents that grow and shrink instances, durable.
+    /// Measure durable permits end to end over HTTP: agents that grow and shrink instances.
     ///
     /// Example: berth bench permits --agents 1000 --json
     Permits(permits::PermitsBench),
-    /// Keeping many workloads running: a pass with nothing to do, and how soon a change is acted on.
+    /// Measure the reconciler with many workloads: an idle pass, and the latency of a change.
     ///
     /// Example: berth bench reconcile --workloads 10000 --instances 100000 --json
     Reconcile(reconcile::ReconcileBench),
-    /// SQL that a claim could be made of: which kinds sell too much, and how fast the others are.
-    ///
-    /// Example: berth bench shapes --backend postgres --clients 32
-    Shapes(shapes::ShapesBench),
 }
 
 impl Bench {
@@ -54,7 +52,23 @@ impl Bench {
             Self::Ledger(bench) => bench.run(),
             Self::Permits(bench) => bench.run(),
             Self::Reconcile(bench) => bench.run(),
-            Self::Shapes(bench) => bench.run(),
         }
     }
+}
+
+/// Prints a report for people, or as one JSON object.
+fn print_report<R: Display + Serialize>(json: bool, report: &R) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+    } else {
+        print!("{report}");
+    }
+    Ok(())
+}
+
+/// A quantile of sorted latencies in microseconds, in milliseconds.
+#[allow(clippy::float_arithmetic, reason = "figures for people")]
+fn percentile_ms(sorted_us: &[u32], share: (usize, usize)) -> f64 {
+    let index = sorted_us.len().saturating_sub(1) * share.0 / share.1;
+    f64::from(sorted_us.get(index).copied().unwrap_or(0)) / 1000.0
 }

@@ -1,8 +1,7 @@
-//! `berth bench reconcile`: what it costs to keep many workloads as they are, and how soon a change
-//! is acted on.
+//! `berth bench reconcile`: the cost of many idle workloads, and the latency of a change.
 //!
-//! A control plane of its own in this process, on an embedded ledger, with everything it does by default.
-//! Agents are not played: members are said to run straight to the ledger.
+//! It runs a control plane in this process, on an embedded ledger, with default settings. There are no
+//! agents: members are activated directly in the ledger.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,31 +19,31 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// Operations handed over at once.
-const AT_ONCE: usize = 4096;
+/// Operations submitted at once.
+const BATCH_SIZE: usize = 4096;
 
-/// How long the loops run on their own while writes are counted: several of their rounds.
-const QUIET: Duration = Duration::from_secs(12);
+/// How long idle writes are counted: several rounds of the loops.
+const IDLE_TIME: Duration = Duration::from_secs(12);
 
-/// Passes and changes that are measured.
+/// Measured passes and changes.
 const ROUNDS: u32 = 21;
 
 /// Options of `berth bench reconcile`.
 #[derive(Args)]
 pub(crate) struct ReconcileBench {
-    /// Workloads.
+    /// Number of workloads.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     workloads: u32,
-    /// Members of all workloads together.
+    /// Total number of members.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     instances: u32,
-    /// Nodes of the fleet.
+    /// Number of nodes.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// Where the embedded database is put, if it matters on which disk.
+    /// Directory of the embedded database, to choose its disk.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -108,7 +107,7 @@ impl ReconcileBench {
         control.settled().await;
         let idle = idle_passes(&control)?;
         let before = control.ledger.stats().transactions;
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(IDLE_TIME).await;
         let idle_writes = control.ledger.stats().transactions - before;
         let mut changes = Vec::new();
         for round in 0..ROUNDS.min(self.workloads) {
@@ -128,7 +127,7 @@ impl ReconcileBench {
             idle_pass_p50_ms: milliseconds(middle(&idle)),
             idle_pass_max_ms: milliseconds(last(&idle)),
             idle_writes,
-            idle_seconds: QUIET.as_secs(),
+            idle_seconds: IDLE_TIME.as_secs(),
             change_p50_ms: milliseconds(middle(&changes)),
             change_max_ms: milliseconds(last(&changes)),
         })
@@ -142,7 +141,7 @@ fn idle_passes(control: &ControlPlane) -> anyhow::Result<Vec<Duration>> {
         let busy = look_at_all(control);
         passes.push(began.elapsed());
         if busy > 0 {
-            bail!("{busy} workloads have something to do though everything runs");
+            bail!("{busy} workloads are not idle although everything runs");
         }
     }
     passes.sort_unstable();
@@ -194,14 +193,14 @@ fn put(number: u32, replicas: i64, version: i64) -> Op {
     Op::PutWorkload { workload, expect }
 }
 
-/// Does operations, many at once, and waits until all are durable.
+/// Submits operations in batches, and waits until all are durable.
 fn submit(control: &ControlPlane, ops: impl IntoIterator<Item = Op>) -> anyhow::Result<()> {
     let mut ops = ops.into_iter().peekable();
     while ops.peek().is_some() {
         let (sender, answers) = mpsc::channel::<Result<Answer, LedgerError>>();
         let some: Vec<Job> = ops
             .by_ref()
-            .take(AT_ONCE)
+            .take(BATCH_SIZE)
             .map(|op| {
                 let sender = sender.clone();
                 Job { op, reply: Box::new(move |answer| drop(sender.send(answer))) }
@@ -218,7 +217,7 @@ fn submit(control: &ControlPlane, ops: impl IntoIterator<Item = Op>) -> anyhow::
     Ok(())
 }
 
-/// Waits until so many members have a place.
+/// Waits until this many members are placed.
 async fn until(
     control: &Arc<ControlPlane>,
     members: usize,
@@ -231,13 +230,13 @@ async fn until(
             return Ok(());
         }
         if began.elapsed() > patience {
-            bail!("{placed} of {members} members have a place after {patience:?}");
+            bail!("only {placed} of {members} members are placed after {patience:?}");
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Says of every member that it runs.
+/// Activates all members.
 fn activate(control: &ControlPlane) -> anyhow::Result<()> {
     let claims: Vec<(ClaimKey, i64)> = {
         let books = control.catalog.books();
@@ -248,7 +247,7 @@ fn activate(control: &ControlPlane) -> anyhow::Result<()> {
         let ops = claims.iter().map(|(key, fence)| {
             Op::Advance(Advance { key: *key, owner: None, fence: *fence, step })
         });
-        submit(control, ops).context("members could not be said to run")?;
+        submit(control, ops).context("failed to activate members")?;
     }
     Ok(())
 }

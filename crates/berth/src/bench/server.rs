@@ -1,4 +1,4 @@
-//! The server under load: started for the run, stopped after it.
+//! The server of a benchmark: started for the run, stopped after it.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -15,8 +15,8 @@ use berth_server::TokenRecord;
 use berth_server::access::store_token;
 use tempfile::TempDir;
 
-/// Nodes that are added with one request.
-const AT_ONCE: usize = 5000;
+/// Nodes per import request.
+const IMPORT_SIZE: usize = 5000;
 
 /// A server, and how to reach it.
 pub(super) struct Server {
@@ -38,8 +38,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A server that is up already.
-    pub(super) fn there(url: &str, token: &str) -> anyhow::Result<Self> {
+    /// A running server.
+    pub(super) fn existing(url: &str, token: &str) -> anyhow::Result<Self> {
         let Some(address) = url.trim_end_matches('/').strip_prefix("http://") else {
             bail!("--url is {url:?}; accepted is http://HOST:PORT (TLS is not measured)");
         };
@@ -47,7 +47,7 @@ impl Server {
         Ok(Self { address, token, database_url: None, process: None, folder: None })
     }
 
-    /// Starts a server of this very binary, with a token made beforehand.
+    /// Starts a server with this binary, and a token that was created before.
     pub(super) fn start(url: Option<&str>, data_dir: Option<&Path>) -> anyhow::Result<Self> {
         let folder = match data_dir {
             Some(parent) => tempfile::tempdir_in(parent)?,
@@ -59,8 +59,8 @@ impl Server {
             Some(url) => Backend::parse(url)?,
             None => Backend::Sqlite(data.join("berth.db")),
         };
-        let token = make_token(backend)?;
-        // Free now, and hardly taken within the next moment.
+        let token = create_token(backend)?;
+        // The port is free now, and unlikely to be taken before the server binds it.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let process = spawn(&address, folder.path(), url)?;
         let (process, folder) = (Some(process), Some(folder));
@@ -68,7 +68,7 @@ impl Server {
         Ok(Self { address, token, database_url, process, folder })
     }
 
-    /// Kills it without a word of warning.
+    /// Kills the server with SIGKILL.
     pub(super) fn kill(&mut self) -> anyhow::Result<()> {
         if let Some(mut process) = self.process.take() {
             process.kill()?;
@@ -77,15 +77,16 @@ impl Server {
         Ok(())
     }
 
-    /// Starts it anew where it was, on the same database.
-    pub(super) fn start_again(&mut self) -> anyhow::Result<()> {
-        let folder = self.folder.as_ref().context("only a server of our own can be restarted")?;
+    /// Restarts the server on the same address and database.
+    pub(super) fn restart(&mut self) -> anyhow::Result<()> {
+        let folder =
+            self.folder.as_ref().context("only a server of this benchmark can be restarted")?;
         self.process = Some(spawn(&self.address, folder.path(), self.database_url.as_deref())?);
         Ok(())
     }
 
-    /// Whether it was started for the run.
-    pub(super) fn is_ours(&self) -> bool {
+    /// Whether it was started for this run.
+    pub(super) fn is_own(&self) -> bool {
         self.process.is_some()
     }
 
@@ -96,8 +97,8 @@ impl Server {
         Ok(Client::new(Connect { url, token, timeout, ..Connect::default() })?)
     }
 
-    /// Waits until it answers.
-    pub(super) async fn ready(&self) -> anyhow::Result<()> {
+    /// Waits until the server is ready.
+    pub(super) async fn wait_until_ready(&self) -> anyhow::Result<()> {
         let client = self.client()?;
         for _ in 0..600 {
             if client.get_text("/readyz").await.is_ok() {
@@ -108,7 +109,7 @@ impl Server {
         bail!("the server did not become ready within a minute")
     }
 
-    /// Adds nodes that take whatever the run asks for, in racks and zones.
+    /// Adds nodes in racks and zones, large enough for the whole run.
     pub(super) async fn add_nodes(&self, nodes: u32) -> anyhow::Result<()> {
         let facts: Vec<NodeFacts> = (0..nodes).map(node).collect();
         self.add(&facts).await
@@ -117,7 +118,7 @@ impl Server {
     /// Adds nodes.
     pub(super) async fn add(&self, facts: &[NodeFacts]) -> anyhow::Result<()> {
         let client = self.client()?;
-        for chunk in facts.chunks(AT_ONCE) {
+        for chunk in facts.chunks(IMPORT_SIZE) {
             let report: ImportReport = client.post("/v1/nodes/import", &chunk).await?;
             if let Some(error) = report.errors.first() {
                 bail!("{}", error.error);
@@ -135,11 +136,10 @@ fn spawn(address: &str, folder: &Path, url: Option<&str>) -> anyhow::Result<Chil
         command.args(["--database-url", url]);
     }
     let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    started.context("the server could not be started")
+    started.context("failed to start the server")
 }
 
-/// Large enough to hold all instances of a run: what is measured is how fast they are placed, not
-/// when the fleet is full.
+/// Large enough for all instances of a run, which must not end with a full fleet.
 fn node(number: u32) -> NodeFacts {
     let capacity =
         Amounts::new(100_000_000, 1_000_000_000).with_disk(1_000_000_000).with_bandwidth(1_000_000);
@@ -150,8 +150,8 @@ fn node(number: u32) -> NodeFacts {
     facts
 }
 
-/// Makes a token in the ledger itself, before the server is up.
-fn make_token(backend: Backend) -> anyhow::Result<String> {
+/// Creates a token in the ledger itself, before the server starts.
+fn create_token(backend: Backend) -> anyhow::Result<String> {
     let ledger = Ledger::open(backend, Options::default())?;
     let (name, role) = ("bench".to_owned(), Role::Admin);
     let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };

@@ -1,95 +1,89 @@
-//! `berth debug`: the inside of a server, as a document, and whether all of it agrees.
+//! `berth debug`: a dump of a server's state, and a check of its consistency.
 
 use std::path::{Path, PathBuf};
 
 use berth_control::debug::{Checked, Dump, check};
 use clap::{Args, Subcommand};
 
-use super::failure::{Done, Exit, Failure};
-use super::output::Output;
-use super::output::style::{BAD, GOOD, WARN, paint};
 use super::place::file;
-use super::session::{Global, Raw, Session};
-use super::words::many;
+use crate::cmdutil::style::{BAD, GOOD, WARN, paint};
+use crate::cmdutil::{CmdResult, Exit, Failure, Global, Output, RawJson, Session, plural};
 
-/// Look inside a server: for whoever looks for a fault in Berth itself.
+/// Dump and check the state of a server, to find defects of Berth itself.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth debug dump --out dump.json\n  berth debug check dump.json\n  berth debug check --live"
 )]
 pub(crate) enum Debug {
-    /// Write everything inside a server to a file: counters, claims, permits, migrations, and what
-    /// its copies in memory say. No tokens and no keys.
+    /// Dump the state of a server to a file: counters, claims, permits, migrations, and its copies in
+    /// memory. It contains no tokens and no keys.
     #[command(
         after_help = "Examples:\n  berth debug dump --out dump.json\n  berth debug dump | gzip > dump.json.gz"
     )]
-    Dump(Write),
+    Dump(DumpArgs),
     /// Check a dump: every counter is the sum of its claims, in the ledger and in every copy.
     ///
-    /// Prints each rule that does not hold with both numbers, and fails with exit code 1 if there
-    /// is one.
+    /// Prints each violated invariant with both numbers, and fails with exit code 1 if there is one.
     #[command(after_help = "Examples:\n  berth debug check dump.json\n  berth debug check --live")]
-    Check(Which),
+    Check(CheckArgs),
 }
 
-/// Where to.
 #[derive(Args, Debug)]
-pub(crate) struct Write {
-    /// The file to write; `-` writes to standard output.
+pub(crate) struct DumpArgs {
+    /// File to write; `-` writes to standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
 }
 
-/// What is checked.
 #[derive(Args, Debug)]
 #[group(skip)]
-pub(crate) struct Which {
-    /// A file that `berth debug dump` wrote; `-` reads standard input.
+pub(crate) struct CheckArgs {
+    /// File that `berth debug dump` wrote; `-` reads standard input.
     #[arg(required_unless_present = "live", conflicts_with = "live")]
     file: Option<PathBuf>,
-    /// The server as it is now.
+    /// Check the running server.
     #[arg(long)]
     live: bool,
 }
 
 impl Debug {
-    pub(crate) async fn run(self, global: &Global) -> Done {
+    pub(crate) async fn run(self, global: &Global) -> CmdResult {
         let out = global.out();
         match self {
-            Self::Dump(Write { out: to }) => {
-                let raw = taken(&global.session()?).await?;
+            Self::Dump(DumpArgs { out: to }) => {
+                let raw = get_state(&global.session()?).await?;
                 write(&out, &to, &raw)
             }
-            Self::Check(Which { file: Some(path), .. }) => {
+            Self::Check(CheckArgs { file: Some(path), .. }) => {
                 let text = file::text(&path)?;
                 verdict(&out, &text, &path.display().to_string())
             }
-            Self::Check(Which { file: None, .. }) => {
-                let raw = taken(&global.session()?).await?;
-                verdict(&out, raw.get(), "what the server says")
+            Self::Check(CheckArgs { file: None, .. }) => {
+                let raw = get_state(&global.session()?).await?;
+                verdict(&out, raw.get(), "response of the server")
             }
         }
     }
 }
 
-async fn taken(session: &Session) -> Done<Raw> {
+async fn get_state(session: &Session) -> CmdResult<RawJson> {
     session.get("/v1/debug/state", &[]).await
 }
 
-fn write(out: &Output, to: &Path, raw: &Raw) -> Done {
+fn write(out: &Output, to: &Path, raw: &RawJson) -> CmdResult {
     if to.as_os_str() == "-" {
         out.line(raw.get());
         return Ok(());
     }
     std::fs::write(to, raw.get())
-        .map_err(|error| Failure::usage(format!("{} cannot be written: {error}", to.display())))?;
+        .map_err(|error| Failure::usage(format!("cannot write {}: {error}", to.display())))?;
     out.note(format!("wrote {}; check it with: berth debug check {0}", to.display()));
     Ok(())
 }
 
-fn verdict(out: &Output, text: &str, whence: &str) -> Done {
+fn verdict(out: &Output, text: &str, source: &str) -> CmdResult {
     let dump =
-        Dump::read(text).map_err(|error| Failure::usage(error.to_string()).within(whence))?;
+        Dump::read(text).map_err(|error| Failure::usage(error.to_string()).within(source))?;
     let checked = check(&dump);
     if out.is_data() {
         out.data(&checked)?;
@@ -98,26 +92,32 @@ fn verdict(out: &Output, text: &str, whence: &str) -> Done {
     }
     match checked.violations.len() {
         0 => Ok(()),
-        count => Err(Failure::new(Exit::Failed, format!("{} broken", many(count, "rule")))
-            .remedy("keep the dump, and report it: this is a fault of Berth or of its database")),
+        count => {
+            Err(Failure::new(Exit::Failed, format!("{} violated", plural(count, "invariant")))
+                .remedy(
+                    "keep the dump and report it: this is a defect of Berth or of its database",
+                ))
+        }
     }
 }
 
 fn print(out: &Output, checked: &Checked) {
     for violation in &checked.violations {
-        out.line(format!("{} {violation}", paint(BAD, "broken")));
+        out.line(format!("{} {violation}", paint(BAD, "violated")));
     }
     for note in &checked.notes {
         out.line(format!("{} {note}", paint(WARN, "note")));
     }
-    let looked = format!("{}, {}", many(checked.nodes, "node"), many(checked.claims, "claim"));
+    let scope = format!("{}, {}", plural(checked.nodes, "node"), plural(checked.claims, "claim"));
     if checked.violations.is_empty() {
-        out.line(format!("{}: {looked}, and every rule holds", paint(GOOD, "sound")));
+        out.line(format!("{}: {scope}; all invariants hold", paint(GOOD, "consistent")));
     } else {
-        out.line(format!("{looked}; {} broken", many(checked.violations.len(), "rule")));
+        out.line(format!("{scope}; {} violated", plural(checked.violations.len(), "invariant")));
     }
     if checked.unsteady > 0 {
-        let nodes = many(checked.unsteady, "node");
-        out.note(format!("{nodes} changed meanwhile; their copies in memory were not compared"));
+        let nodes = plural(checked.unsteady, "node");
+        out.note(format!(
+            "{nodes} changed in the meantime; their copies in memory were not compared"
+        ));
     }
 }

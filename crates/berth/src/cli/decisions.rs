@@ -2,98 +2,97 @@
 
 use berth_api::engine::InstanceId;
 use berth_api::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
-use berth_client::escape;
 use clap::{Args, Subcommand};
 
-use super::failure::{Done, Exit, Failure};
-use super::output::Output;
-use super::output::style::{BAD, BOLD, DIM, GOOD, WARN, paint};
-use super::picture::{self, Advice};
-use super::session::{Raw, Session, given, read_as};
-use super::table::{Cell, Table, Tone, pairs};
-use super::why::points;
-use super::words::{age, many, moment};
+use super::explanation::points;
+use super::refusal::{Advice, draw_refusals};
+use super::resource::{LatestLimit, NameArg, Resource, path_of};
+use crate::cmdutil::style::{BAD, BOLD, DIM, GOOD, WARN, paint};
+use crate::cmdutil::{
+    Cell, CmdResult, Column, Exit, Failure, Output, Session, Table, Tone, age, columns, decode,
+    plural, query_params, timestamp,
+};
 
-/// See what was decided and why, and derive it again.
+/// Show what was decided and why, and replay it.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth decisions list --outcome refused --limit 20\n  berth decisions replay ID"
 )]
 pub(crate) enum Decisions {
-    /// List decisions, the newest first.
+    /// List decisions, newest first.
     #[command(
         visible_alias = "ls",
         after_help = "Example:\n  berth decisions list --owner acme --outcome refused"
     )]
-    List(List),
-    /// Show one decision.
+    List(ListArgs),
+    /// Show a decision.
     #[command(after_help = "Example:\n  berth decisions show ID")]
-    Show(One),
-    /// Derive a decision again from the log and compare.
+    Show(NameArg<Decision>),
+    /// Derive a decision again from the log, and compare.
     #[command(after_help = "Example:\n  berth decisions replay ID")]
-    Replay(One),
+    Replay(NameArg<Decision>),
 }
 
-/// Which decisions.
 #[derive(Args, Debug)]
-pub(crate) struct List {
-    /// Of this tenant.
+pub(crate) struct ListArgs {
+    /// Show only decisions of this tenant.
     #[arg(long)]
     owner: Option<String>,
-    /// Those that ended so: granted or refused.
+    /// Show only decisions with this outcome.
     #[arg(long, value_parser = ["granted", "refused"])]
     outcome: Option<String>,
-    /// Refusals with this code: no_capacity_memory.
+    /// Show only refusals with this code, such as no_capacity_memory.
     #[arg(long)]
     code: Option<String>,
-    /// How many at most.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
-    limit: u32,
+    #[command(flatten)]
+    limit: LatestLimit,
 }
 
-/// One decision.
-#[derive(Args, Debug)]
-pub(crate) struct One {
-    /// Its id.
-    id: String,
+impl Resource for Decision {
+    const KIND: &'static str = "decision";
+    const KEY: &'static str = "id";
+    const PATH: &'static str = "/v1/decisions";
+    const EMPTY: &'static str = "No decisions match.";
+    const COLUMNS: &'static [Column<Self>] = columns![decision;
+        "DECISION" => decision.id.as_str(),
+        "WHEN" => age(decision.at),
+        "OWNER" => decision.owner.as_str(),
+        "OUTCOME" => outcome(decision),
+        ">ASKED" => decision.asked,
+        ">PLACED" => decision.placed.len(),
+        "WHERE OR WHY NOT" => result(decision),
+    ];
+
+    fn print(&self, out: &Output) {
+        print(out, self, None);
+    }
 }
 
 impl Decisions {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let out = &session.out;
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::List(list) => {
-                let query = given(&[
+                let query = query_params(&[
                     ("owner", &list.owner),
                     ("outcome", &list.outcome),
                     ("code", &list.code),
                 ]);
-                let limit = usize::try_from(list.limit).ok();
-                let human = |decisions: Vec<Decision>| {
-                    out.table(&table(&decisions), "Nothing was decided yet.");
-                };
-                session.show_list("/v1/decisions", &query, limit, human).await
+                session.list::<Decision>(&query, list.limit.get()).await
             }
-            Self::Show(one) => {
-                let path = format!("/v1/decisions/{}", escape(&one.id));
-                show(session, &session.get(&path, &[]).await?)
-            }
-            Self::Replay(one) => {
-                let path = format!("/v1/decisions/{}/replay", escape(&one.id));
-                let raw = session.get(&path, &[]).await?;
-                let replay: Replay = read_as(&raw)?;
-                out.answer(&raw, |_: serde::de::IgnoredAny| {
-                    print_replay(out, &replay);
-                    Ok(())
-                })?;
-                match replay.outcome {
-                    ReplayOutcome::Different => {
-                        Err(Failure::new(Exit::Failed, "the decision came out differently"))
-                    }
-                    ReplayOutcome::Identical | ReplayOutcome::OutOfReach => Ok(()),
-                }
-            }
+            Self::Show(arg) => session.show::<Decision>(&arg.name).await,
+            Self::Replay(arg) => replay(session, &arg.name).await,
         }
+    }
+}
+
+async fn replay(session: &Session, id: &str) -> CmdResult {
+    let raw = session.get(&format!("{}/replay", path_of::<Decision>(id)), &[]).await?;
+    session.out.response(&raw, |replay: Replay| print_replay(&session.out, &replay))?;
+    match decode::<Replay>(&raw)?.outcome {
+        ReplayOutcome::Different => {
+            Err(Failure::new(Exit::Failed, "the replayed decision differs from the recorded one"))
+        }
+        ReplayOutcome::Identical | ReplayOutcome::OutOfReach => Ok(()),
     }
 }
 
@@ -114,68 +113,44 @@ pub(crate) fn result(decision: &Decision) -> String {
     nodes.sort_unstable();
     nodes.dedup();
     match nodes[..] {
-        [] => many(decision.placed.len(), "instance"),
+        [] => plural(decision.placed.len(), "instance"),
         [a] => a.to_owned(),
         [a, b] => format!("{a}, {b}"),
         [a, ..] => format!("{a} and {} more nodes", nodes.len() - 1),
     }
 }
 
-fn table(decisions: &[Decision]) -> Table {
-    let columns = ["DECISION", "WHEN", "OWNER", "OUTCOME", ">ASKED", ">PLACED", "WHERE OR WHY NOT"];
-    let mut table = Table::new(&columns);
-    for decision in decisions {
-        table.row([
-            decision.id.as_str().into(),
-            age(decision.at).into(),
-            decision.owner.as_str().into(),
-            outcome(decision),
-            decision.asked.to_string().into(),
-            decision.placed.len().to_string().into(),
-            result(decision).into(),
-        ]);
-    }
-    table
-}
-
-/// Prints a decision as it came, or for people.
-pub(crate) fn show(session: &Session, raw: &Raw) -> Done {
-    session.out.answer(raw, |decision: Decision| {
-        print(&session.out, &decision, None);
-        Ok(())
-    })
-}
-
-/// Prints a decision for people: where all of its instances went, or one of them.
+/// Prints a decision: where all of its instances went, or one of them.
 pub(crate) fn print(out: &Output, decision: &Decision, only: Option<InstanceId>) {
-    let outcome = match decision.outcome {
-        DecisionOutcome::Granted => paint(GOOD, "granted"),
-        DecisionOutcome::Refused => paint(BAD, "refused"),
-    };
-    out.line(pairs(&[
+    out.pairs(&[
         ("decision", paint(BOLD, &decision.id)),
-        ("when", format!("{} ({})", moment(decision.at), age(decision.at))),
+        ("when", format!("{} ({})", timestamp(decision.at), age(decision.at))),
         ("owner", decision.owner.clone()),
-        ("outcome", outcome),
-        ("asked", many(usize::try_from(decision.asked).unwrap_or(0), "instance")),
+        ("outcome", outcome(decision).to_string()),
+        ("asked", plural(usize::try_from(decision.asked).unwrap_or(0), "instance")),
         ("placed", decision.placed.len().to_string()),
         ("code", decision.code.clone().unwrap_or_default()),
         ("request", decision.request_id.clone()),
         ("policy", decision.policy.clone()),
         ("fleet as of event", decision.fleet_version.to_string()),
-    ]));
+    ]);
     if !decision.placed.is_empty() {
-        let mut table = Table::new(&["INSTANCE", "NODE", ">SCORE"]);
-        let wanted = |placed: &&PlacedAt| only.is_none_or(|only| placed.instance == only);
-        for placed in decision.placed.iter().filter(wanted) {
-            let node = placed.node.as_ref().map_or("(hidden)", |node| node.as_str());
-            let score = points(placed.score);
-            table.row([placed.instance.to_string().into(), node.into(), score.into()]);
-        }
+        let placed = decision.placed.iter();
+        let placed: Vec<&PlacedAt> =
+            placed.filter(|placed| only.is_none_or(|only| placed.instance == only)).collect();
+        let table = Table::of(
+            placed.iter().copied(),
+            false,
+            columns![placed;
+                "INSTANCE" => placed.instance.to_string(),
+                "NODE" => placed.node.as_ref().map_or("(hidden)", |node| node.as_str()),
+                ">SCORE" => points(placed.score),
+            ],
+        );
         out.line(format!("\n{}", table.text()));
     }
     if !decision.refusals.is_empty() {
-        out.line(format!("\n{}", picture::picture(&decision.refusals, &Advice::none())));
+        out.line(format!("\n{}", draw_refusals(&decision.refusals, &Advice::none())));
     }
 }
 

@@ -1,148 +1,122 @@
-//! `berth environments`: how the workloads that share secrets stand.
+//! `berth environments`: the workloads that share secrets.
 
 use berth_api::{Env, EnvWorkload};
-use berth_client::escape;
 use clap::{Args, Subcommand};
 
-use super::failure::{Done, Exit, Failure};
-use super::names;
-use super::output::style::paint;
-use super::session::{Raw, Session, given, typed};
-use super::table::{Cell, Table, Tone, pairs};
-use super::words::{age, many, or_dash, workload_state, workload_state_name, workload_state_style};
+use super::resource::{Resource, path_of};
 use super::workloads::active;
+use crate::cmdutil::{
+    Cell, CmdResult, Column, Exit, Failure, Output, RawJson, Session, Table, Tone, age, columns,
+    decode_all, pairs, plural, query_params, workload_state,
+};
 
-/// See how environments stand.
+/// Show environments and their workloads.
 #[derive(Subcommand, Debug)]
 #[command(
     visible_alias = "envs",
     after_help = "Examples:\n  berth environments list\n  berth environments show production --owner acme"
 )]
 pub(crate) enum Environments {
-    /// List the environments that workloads name.
+    /// List environments of workloads.
     #[command(
         visible_alias = "ls",
         after_help = "Example:\n  berth environments list --owner acme"
     )]
-    List(List),
+    List(ListArgs),
     /// Show an environment and its workloads.
     #[command(after_help = "Example:\n  berth environments show production --owner acme")]
-    Show(Show),
+    Show(ShowArgs),
 }
 
-/// Which environments.
 #[derive(Args, Debug)]
-pub(crate) struct List {
-    /// Of this tenant.
+pub(crate) struct ListArgs {
+    /// Show only environments of this tenant.
     #[arg(long)]
     owner: Option<String>,
 }
 
-/// One environment.
 #[derive(Args, Debug)]
-pub(crate) struct Show {
-    /// The environment.
+pub(crate) struct ShowArgs {
+    /// Name of the environment.
     env: String,
-    /// Its tenant; needed when several have one of that name.
+    /// Tenant; required if several tenants have an environment of that name.
     #[arg(long)]
     owner: Option<String>,
 }
+
+impl Resource for Env {
+    const KIND: &'static str = "environment";
+    const PATH: &'static str = "/v1/environments";
+    const EMPTY: &'static str = "No workload has an environment.";
+    const COLUMNS: &'static [Column<Self>] = columns![env;
+        "ENVIRONMENT" => env.name.as_str(),
+        "OWNER" => env.owner.as_str(),
+        "STATE" => workload_state(env.state),
+        ">WORKLOADS" => env.workloads.len(),
+        "SECRETS" => env.secrets_version.as_deref(),
+        "MESSAGE" => env.message.as_str(),
+    ];
+
+    fn print(&self, out: &Output) {
+        let fields = pairs(&[
+            ("environment", self.name.clone()),
+            ("owner", self.owner.clone()),
+            ("state", workload_state(self.state).to_string()),
+            ("message", self.message.clone()),
+            ("secrets", self.secrets_version.clone().unwrap_or_else(|| "none".to_owned())),
+        ]);
+        let table = Table::of(&self.workloads, false, WORKLOAD_COLUMNS);
+        out.line(format!("{fields}\n\n{}", table.text()));
+    }
+}
+
+const WORKLOAD_COLUMNS: &[Column<EnvWorkload>] = columns![workload;
+    "WORKLOAD" => workload.name.as_str(),
+    "PROCESS" => workload.process.as_str(),
+    "STATE" => workload_state(workload.state),
+    "ACTIVE" => active(workload.active, workload.replicas),
+    "REASON" => workload.reason.as_ref().map_or_else(
+        || "".into(),
+        |reason| Cell::toned(reason.code.as_str(), Tone::Bad),
+    ),
+    "SINCE" => workload.reason.as_ref().map_or_else(String::new, |reason| age(reason.since)),
+    "MESSAGE" => workload.message.as_str(),
+];
 
 impl Environments {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::List(list) => {
-                let query = given(&[("owner", &list.owner)]);
-                let human = |envs: Vec<Env>| {
-                    session.out.table(&table(&envs), "No workload names an environment.");
-                };
-                session.show_list("/v1/environments", &query, None, human).await
+                session.list::<Env>(&query_params(&[("owner", &list.owner)]), None).await
             }
-            Self::Show(show) => {
-                let raw = show.find(session).await?;
-                session.out.answer(&raw, |env: Env| {
-                    session.out.line(text(&env));
-                    Ok(())
-                })
-            }
+            Self::Show(show) => session.print::<Env>(&show.find(session).await?),
         }
     }
 }
 
-impl Show {
-    async fn find(&self, session: &Session) -> Done<Raw> {
+impl ShowArgs {
+    async fn find(&self, session: &Session) -> CmdResult<RawJson> {
         if let Some(owner) = &self.owner {
-            let path = format!("/v1/environments/{}", escape(&self.env));
-            return session.get(&path, &[("owner", owner)]).await;
+            return session.get(&path_of::<Env>(&self.env), &[("owner", owner)]).await;
         }
-        let page = session.list("/v1/environments", &[], None).await?;
-        let envs: Vec<Env> = typed(&page.items)?;
-        let mut found: Vec<(&Env, Raw)> =
+        let page = session.get_list(Env::PATH, &[], None).await?;
+        let envs: Vec<Env> = decode_all(&page.items)?;
+        let mut found: Vec<(&Env, RawJson)> =
             envs.iter().zip(page.items).filter(|(env, _)| env.name == self.env).collect();
         match found.len() {
             1 => Ok(found.swap_remove(0).1),
             0 => {
-                let line = format!("no workload names the environment {:?}", self.env);
-                let failure = Failure::new(Exit::NotFound, line);
-                let known = envs.iter().map(|env| env.name.as_str());
-                Err(match names::closest(&self.env, known) {
-                    Some(near) => failure.remedy(format!("did you mean {near}?")),
-                    None => failure.remedy("berth environments list shows all of them"),
-                })
+                let message = format!("environment {:?} not found in any workload", self.env);
+                let names = envs.iter().map(|env| env.name.as_str());
+                let otherwise = "list environments with: berth environments list";
+                Err(Failure::new(Exit::NotFound, message).did_you_mean(&self.env, names, otherwise))
             }
             several => {
                 let owners: Vec<&str> = found.iter().map(|(env, _)| env.owner.as_str()).collect();
-                let whose = many(several, "tenant");
-                Err(Failure::usage(format!("{whose} have an environment {:?}", self.env))
+                let tenants = plural(several, "tenant");
+                Err(Failure::usage(format!("{tenants} have an environment {:?}", self.env))
                     .accepted(format!("--owner with one of {}", owners.join(", "))))
             }
         }
     }
-}
-
-fn table(envs: &[Env]) -> Table {
-    let mut table =
-        Table::new(&["ENVIRONMENT", "OWNER", "STATE", ">WORKLOADS", "SECRETS", "MESSAGE"]);
-    for env in envs {
-        table.row([
-            env.name.as_str().into(),
-            env.owner.as_str().into(),
-            workload_state(env.state),
-            env.workloads.len().to_string().into(),
-            or_dash(env.secrets_version.as_deref()),
-            env.message.as_str().into(),
-        ]);
-    }
-    table
-}
-
-fn text(env: &Env) -> String {
-    let state = paint(workload_state_style(env.state), workload_state_name(env.state));
-    let secrets = env.secrets_version.clone().unwrap_or_else(|| "none".to_owned());
-    let head = pairs(&[
-        ("environment", env.name.clone()),
-        ("owner", env.owner.clone()),
-        ("state", state),
-        ("message", env.message.clone()),
-        ("secrets", secrets),
-    ]);
-    let mut table =
-        Table::new(&["WORKLOAD", "PROCESS", "STATE", "ACTIVE", "REASON", "SINCE", "MESSAGE"]);
-    for workload in &env.workloads {
-        table.row(row(workload));
-    }
-    format!("{head}\n\n{}", table.text())
-}
-
-fn row(workload: &EnvWorkload) -> [Cell; 7] {
-    let reason = workload.reason.as_ref();
-    [
-        workload.name.as_str().into(),
-        workload.process.as_str().into(),
-        workload_state(workload.state),
-        active(workload.active, workload.replicas),
-        reason.map_or_else(|| "".into(), |reason| Cell::toned(reason.code.as_str(), Tone::Bad)),
-        reason.map_or_else(|| "".into(), |reason| age(reason.since).into()),
-        workload.message.as_str().into(),
-    ]
 }

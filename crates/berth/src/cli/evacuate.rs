@@ -1,81 +1,77 @@
-//! `berth evacuate`: whether nodes could be emptied.
+//! `berth evacuate`: check whether nodes could be emptied.
 
 use berth_api::engine::NodeId;
 use berth_api::{DrainMove, Evacuation, EvacuationQuery, MoveState, Page};
 use clap::{Args, Subcommand};
 
-use super::failure::{Done, Exit, Failure};
-use super::output::Output;
-use super::output::style::{BAD, BOLD, GOOD, paint};
-use super::session::{Raw, Session, read_as};
-use super::table::{Cell, Table, Tone};
-use super::words::{many, or_dash};
+use crate::cmdutil::style::{BAD, BOLD, GOOD, paint};
+use crate::cmdutil::{
+    Cell, CmdResult, Exit, Failure, Output, RawJson, Session, Table, Tone, decode, or_dash, plural,
+};
 
 const EXAMPLES: &str = "\
 Examples:
-  berth evacuate check --node n1             can n1 be emptied, and where would everything go?
+  berth evacuate check --node n1             can n1 be emptied, and where would its instances go?
   berth evacuate check --node n1 --node n2   can both be emptied at once?
   berth evacuate check --rack r7 --zone z1   can a whole rack?
   berth evacuate check --all                 which nodes can be emptied, each by itself?";
 
-/// Find out whether nodes could be emptied.
+/// Check whether nodes could be emptied.
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Evacuate {
-    /// Plan every move by every rule, and change nothing. Fails if something cannot move.
+    /// Plan every move under all rules, and change nothing. Fails if an instance cannot move.
     #[command(after_help = EXAMPLES)]
-    Check(Check),
+    Check(CheckArgs),
 }
 
-/// What is to be emptied.
 #[derive(Args, Debug)]
 #[group(skip)]
-pub(crate) struct Check {
-    /// A node; several are emptied together.
+pub(crate) struct CheckArgs {
+    /// Node to empty; may be repeated to empty several together.
     #[arg(long = "node", value_name = "NODE", required_unless_present_any = ["rack", "all"],
         conflicts_with_all = ["rack", "all"])]
     nodes: Vec<String>,
-    /// All nodes of a rack, together.
+    /// Empty all nodes of a rack together.
     #[arg(long, value_name = "RACK", conflicts_with = "all")]
     rack: Option<String>,
-    /// The rack's zone, where racks of several zones share a name.
+    /// Zone of the rack, if several zones have a rack of that name.
     #[arg(long, value_name = "ZONE", requires = "rack")]
     zone: Option<String>,
-    /// Every node, each by itself.
+    /// Check every node, each on its own.
     #[arg(long)]
     all: bool,
 }
 
 impl Evacuate {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let Self::Check(check) = self;
         check.run(session).await
     }
 }
 
-impl Check {
-    async fn run(self, session: &Session) -> Done {
+impl CheckArgs {
+    async fn run(self, session: &Session) -> CmdResult {
         let Self { nodes, rack, zone, all } = self;
         let nodes = nodes.iter().map(|node| NodeId::new(node)).collect();
-        let asked = EvacuationQuery { nodes, rack, zone, all };
-        let raw: Raw = session.client.post("/v1/evacuations/check", &asked).await?;
-        let found: Page<Evacuation> = read_as(&raw)?;
-        session.out.answer(&raw, |_: serde::de::IgnoredAny| {
+        let query = EvacuationQuery { nodes, rack, zone, all };
+        let raw: RawJson = session.client.post("/v1/evacuations/check", &query).await?;
+        let found: Page<Evacuation> = decode(&raw)?;
+        session.out.response(&raw, |_: serde::de::IgnoredAny| {
             found.items.iter().for_each(|one| print(&session.out, one));
-            Ok(())
         })?;
         verdict(&found.items)
     }
 }
 
-/// A script need only look at how the command ended.
-fn verdict(found: &[Evacuation]) -> Done {
+/// The exit code tells a script whether all of them can be emptied.
+fn verdict(found: &[Evacuation]) -> CmdResult {
     let cannot: Vec<&Evacuation> = found.iter().filter(|one| !one.can_be_emptied).collect();
     let message = match cannot[..] {
         [] => return Ok(()),
         [one] if one.nodes.len() == 1 => format!("{} cannot be emptied now", names(one)),
         [one] => format!("{} cannot be emptied together now", names(one)),
-        _ => format!("{} of {} cannot be emptied now", cannot.len(), many(found.len(), "node")),
+        _ => format!("{} of {} cannot be emptied now", cannot.len(), plural(found.len(), "node")),
     };
     Err(Failure::new(Exit::Refused, message))
 }
@@ -87,50 +83,50 @@ fn names(one: &Evacuation) -> String {
 fn print(out: &Output, one: &Evacuation) {
     let together = one.nodes.len() > 1;
     if together {
-        let each = one.nodes.iter().map(|node| (node, of_node(&one.moves, node)));
-        each.for_each(|(node, (can, why))| line(out, node.as_str(), can, &why));
-        line(
+        let each = one.nodes.iter().map(|node| (node, verdict_of(&one.moves, node)));
+        each.for_each(|(node, (can, why))| print_verdict(out, node.as_str(), can, &why));
+        print_verdict(
             out,
-            &format!("{} together", many(one.nodes.len(), "node")),
+            &format!("{} together", plural(one.nodes.len(), "node")),
             one.can_be_emptied,
             &one.message,
         );
     } else {
-        line(out, &names(one), one.can_be_emptied, &one.message);
+        print_verdict(out, &names(one), one.can_be_emptied, &one.message);
     }
     if one.moves.is_empty() || out.quiet {
         return;
     }
     out.line("");
     out.line(table(&one.moves, together, out.is_wide()).text());
-    let mut told: Vec<&str> = Vec::new();
-    for help in one.moves.iter().flat_map(|planned| &planned.unblock) {
-        if !told.contains(&help.as_str()) {
-            told.push(help);
+    let mut remedies: Vec<&str> = Vec::new();
+    for remedy in one.moves.iter().flat_map(|planned| &planned.unblock) {
+        if !remedies.contains(&remedy.as_str()) {
+            remedies.push(remedy);
         }
     }
-    if !told.is_empty() {
+    if !remedies.is_empty() {
         out.line(format!("\n{}", paint(BOLD, "What would help")));
-        told.iter().for_each(|help| out.line(format!("  {help}")));
+        remedies.iter().for_each(|remedy| out.line(format!("  {remedy}")));
     }
 }
 
-fn line(out: &Output, what: &str, can: bool, why: &str) {
+fn print_verdict(out: &Output, what: &str, can: bool, why: &str) {
     let answer = if can { paint(GOOD, "yes") } else { paint(BAD, "no") };
     let joint = if can { ":" } else { ", because" };
     out.line(format!("{} can be emptied: {answer}{joint} {why}", paint(BOLD, what)));
 }
 
-/// What the moves of one node among several say of it.
-fn of_node(moves: &[DrainMove], node: &NodeId) -> (bool, String) {
+/// Whether one node among several can be emptied, and why.
+fn verdict_of(moves: &[DrainMove], node: &NodeId) -> (bool, String) {
     let here: Vec<&DrainMove> = moves.iter().filter(|planned| planned.from == *node).collect();
     let blocked = here.iter().filter(|planned| planned.state == MoveState::Blocked);
     let count = blocked.clone().count();
     match (here.len(), blocked.clone().next()) {
         (0, _) => (true, "it is empty".to_owned()),
-        (some, None) => (true, format!("{} would move", many(some, "instance"))),
+        (some, None) => (true, format!("{} would move", plural(some, "instance"))),
         (some, Some(first)) => {
-            let of = format!("{count} of {} cannot move", many(some, "instance"));
+            let of = format!("{count} of {} cannot move", plural(some, "instance"));
             (false, format!("{of}: {}", first.message))
         }
     }
@@ -153,7 +149,7 @@ fn table(moves: &[DrainMove], together: bool, wide: bool) -> Table {
         }
         let to = planned.to.as_ref().map(NodeId::as_str);
         row.push(to.map_or_else(|| Cell::toned("nowhere", Tone::Bad), Cell::from));
-        // Where it fits needs no words, unless somebody wants them.
+        // Why it fits is of interest in wide tables only.
         let why = if to.is_some() && !wide { "" } else { planned.message.as_str() };
         row.push(why.into());
         table.row(row);

@@ -1,4 +1,4 @@
-//! `berth events`: what happened, and what happens.
+//! `berth events`: the event log, and new events as they happen.
 
 use std::time::Duration;
 
@@ -8,11 +8,8 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::failure::Done;
-use super::output::Output;
-use super::output::style::{BOLD, DIM, paint};
-use super::session::{Raw, Session, read_as, typed};
-use super::words::moment;
+use crate::cmdutil::style::{BOLD, DIM, paint};
+use crate::cmdutil::{CmdResult, Output, RawJson, Session, decode, decode_all, timestamp};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,39 +17,39 @@ Examples:
   berth events --follow
   berth events --follow --after 1200 --kind instance --kind node.state -o json
 
--o wide prints all of each event. With -o json and --follow there is one event on each line.";
+-o wide prints all fields of each event. -o json with --follow prints one event per line.";
 
 /// List events, or follow them as they happen.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Events {
-    /// Go on and print events as they happen, across lost connections.
+    /// Print new events as they happen, and reconnect when the connection is lost.
     #[arg(long, short)]
     follow: bool,
-    /// Begin after this event.
+    /// Start after the event with this number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
     after: Option<i64>,
-    /// Only this kind: instance.allocated, or instance for all that begin so.
+    /// Show only this kind: instance.allocated, or a prefix such as instance; may be repeated.
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
-    /// How many at most, from the first; not with --follow.
+    /// Show at most this many, from the first; not with --follow.
     #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
 }
 
-/// How long a lost connection is left alone at most.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest pause before reconnecting.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 impl Events {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         if self.follow { self.stream(session).await } else { self.list(session).await }
     }
 
-    async fn list(&self, session: &Session) -> Done {
+    async fn list(&self, session: &Session) -> CmdResult {
         let out = &session.out;
-        let most = self.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        let most = self.limit.map_or(usize::MAX, |limit| limit as usize);
         let kinds = self.kinds.join(",");
-        let mut all: Page<Raw> =
+        let mut all: Page<RawJson> =
             Page { items: Vec::new(), next: self.after.map(|n| n.to_string()) };
         loop {
             let limit = (most - all.items.len()).min(1000).to_string();
@@ -60,7 +57,7 @@ impl Events {
             let mut query = vec![("limit", limit.as_str())];
             query.extend(after.as_deref().map(|after| ("after", after)));
             query.extend((!kinds.is_empty()).then_some(("kinds", kinds.as_str())));
-            let page: Page<Raw> = session.client.get("/v1/events", &query).await?;
+            let page: Page<RawJson> = session.client.get("/v1/events", &query).await?;
             all.items.extend(page.items);
             all.next = page.next;
             if all.next.is_none() || all.items.len() >= most {
@@ -70,18 +67,18 @@ impl Events {
         if out.is_data() {
             return out.data(&all);
         }
-        for event in typed::<Event>(&all.items)? {
+        for event in decode_all::<Event>(&all.items)? {
             print(out, &event);
         }
         if all.items.is_empty() {
-            out.note("Nothing happened yet.");
+            out.note("There are no events yet.");
         } else if let Some(next) = &all.next {
-            out.note(format!("There is more: berth events --after {next}"));
+            out.note(format!("More events exist; show them with: berth events --after {next}"));
         }
         Ok(())
     }
 
-    async fn stream(&self, session: &Session) -> Done {
+    async fn stream(&self, session: &Session) -> CmdResult {
         let kinds = self.kinds.join(",");
         let mut last = self.after.map(|after| after.to_string());
         let mut pause = Duration::from_millis(250);
@@ -111,46 +108,46 @@ impl Events {
                 Err(error) => return Err(error.into()),
             };
             let why =
-                lost.map_or_else(|| "the server ended it".to_owned(), |error| error.to_string());
-            session.out.note(paint(DIM, &format!("connection lost ({why}); trying again")));
+                lost.map_or_else(|| "closed by the server".to_owned(), |error| error.to_string());
+            session.out.note(paint(DIM, &format!("connection lost ({why}); reconnecting")));
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_BACKOFF);
         }
     }
 }
 
-fn line(out: &Output, data: &str) -> Done {
+fn line(out: &Output, data: &str) -> CmdResult {
     if out.is_data() {
         out.line(data);
         return Ok(());
     }
-    let raw: Raw = serde_json::from_str(data)?;
-    print(out, &read_as(&raw)?);
+    let raw: RawJson = serde_json::from_str(data)?;
+    print(out, &decode(&raw)?);
     Ok(())
 }
 
 fn print(out: &Output, event: &Event) {
     let mut fields = Vec::new();
     if out.is_wide() {
-        flat("", &event.body, &mut fields);
+        flatten("", &event.body, &mut fields);
     } else {
-        brief(&event.body, &mut fields);
+        summary(&event.body, &mut fields);
     }
     let number = paint(DIM, &format!("{:>8}", event.seq));
-    let at = paint(DIM, &moment(event.at));
+    let at = paint(DIM, &timestamp(event.at));
     let kind = paint(BOLD, &format!("{:<20}", event.kind));
     out.line(format!("{number}  {at}  {kind}  {}", fields.join(" ")));
 }
 
-/// What people look for in an event: the plain fields of its body, and of facts the state.
-fn brief(body: &Value, fields: &mut Vec<String>) {
+/// The fields that people look for: the scalar ones of the body, and the state of a node's facts.
+fn summary(body: &Value, fields: &mut Vec<String>) {
     const INNER: [&str; 4] = ["spec_hash", "constraint_gen", "fence", "body"];
-    let Some(map) = body.as_object() else { return flat("", body, fields) };
+    let Some(map) = body.as_object() else { return flatten("", body, fields) };
     for (key, value) in map.iter().filter(|(key, _)| !INNER.contains(&key.as_str())) {
         match value {
             Value::Object(facts) if key == "facts" => {
                 for key in ["id", "state", "zone", "rack"] {
-                    flat(key, facts.get(key).unwrap_or(&Value::Null), fields);
+                    flatten(key, facts.get(key).unwrap_or(&Value::Null), fields);
                 }
             }
             Value::Object(_) | Value::Array(_) => {}
@@ -158,22 +155,22 @@ fn brief(body: &Value, fields: &mut Vec<String>) {
                 let at = micros.as_i64().and_then(|at| Timestamp::from_microsecond(at).ok());
                 fields.push(format!(
                     "{key}={}",
-                    at.map(moment).unwrap_or_default().replace(' ', "T")
+                    at.map(timestamp).unwrap_or_default().replace(' ', "T")
                 ));
             }
-            value => flat(key, value, fields),
+            value => flatten(key, value, fields),
         }
     }
 }
 
-/// Everything in a body, as `key=value`; long things are cut.
-fn flat(prefix: &str, value: &Value, fields: &mut Vec<String>) {
+/// All fields as `key=value`; long values are cut off.
+fn flatten(prefix: &str, value: &Value, fields: &mut Vec<String>) {
     const LONGEST: usize = 60;
     match value {
         Value::Object(map) => {
             for (key, value) in map {
                 let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-                flat(&key, value, fields);
+                flatten(&key, value, fields);
             }
         }
         Value::Null => {}

@@ -1,7 +1,7 @@
-//! `berth explain pod`: why a pod of Kubernetes is where it is, or nowhere, node by node.
+//! `berth explain pod`: why a Kubernetes pod is on its node or on none, node by node.
 //!
-//! A running scheduler is asked when its address is given; else everything is listed once and explained
-//! here, by the same code.
+//! With an address, a running scheduler explains it. Otherwise the cluster is listed once and the same
+//! code runs here.
 
 use berth_client::escape;
 use berth_kube::cluster::pod::Key;
@@ -10,37 +10,34 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::failure::{Done, Exit, Failure, chain};
-use super::output::Output;
-use super::output::style::{BOLD, paint};
-use super::table::{Cell, Table, Tone};
-use super::why::{points, rest};
-use super::words::many;
+use super::explanation::{more_rows, points};
+use crate::cmdutil::style::{BOLD, paint};
+use crate::cmdutil::{Cell, CmdResult, Exit, Failure, Output, Table, Tone, chain, plural};
 use crate::kube::{How, Way, settings};
 
 const EXAMPLES: &str = "\
 Examples:
-  berth explain pod shop/web-7d4b9c-x2x4q          every node, and what it says of the pod
-  berth explain pod shop/web-0 -o wide             every rule of every node
+  berth explain pod shop/web-7d4b9c-x2x4q          every node, and whether it fits
+  berth explain pod shop/web-0 -o wide             every rule on every node
   berth explain pod shop/web-0 --scheduler http://127.0.0.1:8081
-      asks a running scheduler, as after: kubectl -n berth-system port-forward deploy/berth-scheduler 8081";
+      ask a running scheduler, for example after: kubectl -n berth-system port-forward deploy/berth-scheduler 8081";
 
-/// Say why a pod of Kubernetes is where it is, or why it has no node.
+/// Explain why a Kubernetes pod is on its node, or why it has none.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExplainPod {
-    /// The pod.
+    /// Name of the pod.
     #[arg(value_name = "NAMESPACE/NAME", value_parser = pod)]
     pod: (String, String),
-    /// A running scheduler to ask, by where its probes are; when not given, the API server is asked and
-    /// the scheduler's code runs here.
+    /// URL of a running scheduler's probes, to ask it; by default the API server is asked and the
+    /// scheduler's code runs here.
     #[arg(long, env = "BERTH_KUBE_SCHEDULER", value_name = "URL")]
     scheduler: Option<String>,
     #[command(flatten)]
     way: Way,
     #[command(flatten)]
     how: How,
-    /// How many nodes to show of each kind.
+    /// Show at most this many nodes of each kind.
     #[arg(long, default_value_t = 25, value_name = "N")]
     limit: usize,
 }
@@ -53,54 +50,54 @@ fn pod(text: &str) -> Result<(String, String), String> {
     Ok((namespace.to_owned(), name.to_owned()))
 }
 
-/// What is told of a pod.
+/// The explanation of a pod.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct PodExplanation {
     namespace: String,
     pod: String,
     node: Option<String>,
     best: Option<String>,
-    refusal: Option<Refusal>,
-    table: Vec<Verdict>,
+    refusal: Option<PodRefusal>,
+    table: Vec<NodeVerdict>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Refusal {
+struct PodRefusal {
     code: String,
     line: String,
     help: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Verdict {
+struct NodeVerdict {
     node: String,
-    removed_by: Vec<Removed>,
+    removed_by: Vec<FailedRule>,
     total: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Removed {
+struct FailedRule {
     rule: String,
     why: String,
 }
 
 impl ExplainPod {
-    pub(crate) async fn run(self, out: &Output) -> Done {
+    pub(crate) async fn run(self, out: &Output) -> CmdResult {
         let found = match &self.scheduler {
             Some(url) => self.ask(url).await?,
             None => self.compute().await?,
         };
-        let told: Told = serde_json::from_value(found.clone())?;
+        let explanation: PodExplanation = serde_json::from_value(found.clone())?;
         if out.is_data() {
             out.data(&found)?;
         } else {
-            out.line(text(&told, out.is_wide(), self.limit));
+            out.line(text(&explanation, out.is_wide(), self.limit));
         }
-        refused(&told).map_or(Ok(()), Err)
+        refused(&explanation).map_or(Ok(()), Err)
     }
 
     /// Asks a running scheduler.
-    async fn ask(&self, url: &str) -> Done<Value> {
+    async fn ask(&self, url: &str) -> CmdResult<Value> {
         let (namespace, name) = &self.pod;
         let base = url.trim_end_matches('/');
         let path = format!("{base}/v1/pods/{}/{}/explain", escape(namespace), escape(name));
@@ -108,12 +105,12 @@ impl ExplainPod {
             return Err(Failure::usage(format!("--scheduler is {url:?}"))
                 .accepted("an address such as http://127.0.0.1:8081"));
         }
-        // Whoever comes first sets it for the process; all of Berth uses the same.
+        // Only the first call sets the provider for the process; all of Berth uses the same one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let asked = reqwest::Client::new().get(path).header("accept", "application/json").send();
         let answer = asked.await.map_err(|error| {
             Failure::new(Exit::Unreachable, format!("no scheduler answers at {url}"))
-                .remedy("leave out --scheduler, and the API server is asked")
+                .remedy("omit --scheduler to ask the API server")
                 .remedy(chain(&error))
         })?;
         let status = answer.status();
@@ -121,60 +118,60 @@ impl ExplainPod {
         if status.is_success() {
             return Ok(serde_json::from_slice(&body)?);
         }
-        let said = String::from_utf8_lossy(&body).trim().to_owned();
+        let message = String::from_utf8_lossy(&body).trim().to_owned();
         Err(match status.as_u16() {
-            404 => self.nowhere(),
-            502..=504 => Failure::new(Exit::Unreachable, said),
-            code => Failure::new(Exit::Failed, format!("{url} answers {code}: {said}")),
+            404 => self.not_found(),
+            502..=504 => Failure::new(Exit::Unreachable, message),
+            code => Failure::new(Exit::Failed, format!("{url} answers {code}: {message}")),
         })
     }
 
-    /// Lists everything once, and runs the scheduler's own code on it.
-    async fn compute(&self) -> Done<Value> {
+    /// Lists the cluster once, and runs the scheduler's code on it.
+    async fn compute(&self) -> CmdResult<Value> {
         let client = self.way.client().await?;
         let key = Key::new(&self.pod.0, &self.pod.1);
         let found = explain_once(&client, settings(&self.how)?, &key).await;
         match found {
             Ok(found) => Ok(as_json(&found)),
-            Err(ExplainError::NoPod(_)) => Err(self.nowhere()),
-            Err(ExplainError::List { kind, source }) => Err(unlisted(&kind, &source)),
+            Err(ExplainError::NoPod(_)) => Err(self.not_found()),
+            Err(ExplainError::List { kind, source }) => Err(list_failure(&kind, &source)),
         }
     }
 
-    fn nowhere(&self) -> Failure {
+    fn not_found(&self) -> Failure {
         let (namespace, name) = &self.pod;
-        Failure::new(Exit::NotFound, format!("there is no pod {namespace}/{name}"))
-            .remedy(format!("kubectl -n {namespace} get pods lists them"))
+        Failure::new(Exit::NotFound, format!("pod {namespace}/{name} not found"))
+            .remedy(format!("list pods with: kubectl -n {namespace} get pods"))
     }
 }
 
-fn unlisted(kind: &str, error: &kube::Error) -> Failure {
-    let line = format!("the {kind} could not be listed: {}", chain(error));
+fn list_failure(kind: &str, error: &kube::Error) -> Failure {
+    let line = format!("failed to list {kind}: {}", chain(error));
     match error {
         kube::Error::Api(status) if matches!(status.code, 401 | 403) => {
             Failure::new(Exit::Denied, line)
-                .remedy("ask a running scheduler with --scheduler, which has the right")
+                .remedy("ask a running scheduler, which has the permission, with --scheduler")
         }
         kube::Error::Api(_) => Failure::new(Exit::Failed, line),
         _ => Failure::new(Exit::Unreachable, line),
     }
 }
 
-/// A pod that has no node and would get none.
-fn refused(told: &Told) -> Option<Failure> {
-    let refusal = told.refusal.as_ref().filter(|_| told.node.is_none())?;
-    let (namespace, pod) = (&told.namespace, &told.pod);
-    let line = format!("{namespace}/{pod} has no place: {} ({})", refusal.line, refusal.code);
+/// The failure of a pod that has no node and would get none.
+fn refused(explanation: &PodExplanation) -> Option<Failure> {
+    let refusal = explanation.refusal.as_ref().filter(|_| explanation.node.is_none())?;
+    let (namespace, pod) = (&explanation.namespace, &explanation.pod);
+    let line = format!("{namespace}/{pod} cannot be placed: {} ({})", refusal.line, refusal.code);
     let failure = Failure::new(Exit::Refused, line);
     Some(refusal.help.iter().fold(failure, |failure, help| failure.remedy(help)))
 }
 
 /// The answer first, then every node.
-fn text(told: &Told, wide: bool, limit: usize) -> String {
-    let (can, cannot): (Vec<&Verdict>, Vec<&Verdict>) =
-        told.table.iter().partition(|verdict| verdict.removed_by.is_empty());
+fn text(explanation: &PodExplanation, wide: bool, limit: usize) -> String {
+    let (can, cannot): (Vec<&NodeVerdict>, Vec<&NodeVerdict>) =
+        explanation.table.iter().partition(|verdict| verdict.removed_by.is_empty());
     let mut parts = Vec::new();
-    parts.extend(answer(told));
+    parts.extend(headline(explanation));
     if !can.is_empty() {
         parts.push(scored(can, limit));
     }
@@ -184,18 +181,18 @@ fn text(told: &Told, wide: bool, limit: usize) -> String {
     parts.join("\n\n")
 }
 
-/// Where it is or would be. A pod that is refused is told of at the end, as an error.
-fn answer(told: &Told) -> Option<String> {
-    let pod = format!("{}/{}", told.namespace, told.pod);
-    let line = match (&told.node, &told.best, &told.refusal) {
+/// Where the pod is or would be. A refused pod is reported at the end, as an error.
+fn headline(explanation: &PodExplanation) -> Option<String> {
+    let pod = format!("{}/{}", explanation.namespace, explanation.pod);
+    let line = match (&explanation.node, &explanation.best, &explanation.refusal) {
         (Some(node), Some(best), _) if node == best => {
             format!("{pod} is on {node}, which would be chosen again")
         }
         (Some(node), Some(best), _) => {
-            format!("{pod} is on {node}; were it placed now, it would go to {best}")
+            format!("{pod} is on {node}; if placed now, it would go to {best}")
         }
         (Some(node), None, Some(refusal)) => {
-            format!("{pod} is on {node}; were it placed now: {}", refusal.line)
+            format!("{pod} is on {node}; if placed now: {}", refusal.line)
         }
         (Some(node), None, None) => format!("{pod} is on {node}"),
         (None, Some(best), _) => format!("{pod} would go to {best}"),
@@ -204,19 +201,19 @@ fn answer(told: &Told) -> Option<String> {
     Some(paint(BOLD, &line))
 }
 
-fn scored(mut can: Vec<&Verdict>, limit: usize) -> String {
-    // Stable, and the nodes come in order of name: of equals the smallest name stays first.
+fn scored(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
+    // The sort is stable and nodes come in order of name, so equal ones stay in order of name.
     can.sort_by_key(|verdict| std::cmp::Reverse(verdict.total));
     let mut table = Table::new(&["NODE", ">TOTAL"]);
     for verdict in can.iter().take(limit) {
         let total = verdict.total.map_or_else(|| "-".to_owned(), points);
         table.row([verdict.node.as_str().into(), total.into()]);
     }
-    let title = paint(BOLD, &format!("{} can take it", many(can.len(), "node")));
-    format!("{title}\n{}{}", table.text(), rest(can.len(), limit))
+    let title = paint(BOLD, &format!("{} can take it", plural(can.len(), "node")));
+    format!("{title}\n{}{}", table.text(), more_rows(can.len(), limit))
 }
 
-fn removed(cannot: &[&Verdict], wide: bool, limit: usize) -> String {
+fn removed(cannot: &[&NodeVerdict], wide: bool, limit: usize) -> String {
     let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
     for verdict in cannot.iter().take(limit) {
         let Some((first, others)) = verdict.removed_by.split_first() else { continue };
@@ -231,8 +228,8 @@ fn removed(cannot: &[&Verdict], wide: bool, limit: usize) -> String {
             Cell::toned(others.join(", "), Tone::Dim),
         ]);
     }
-    let title = paint(BOLD, &format!("{} cannot", many(cannot.len(), "node")));
-    format!("{title}\n{}{}", table.text(), rest(cannot.len(), limit))
+    let title = paint(BOLD, &format!("{} cannot", plural(cannot.len(), "node")));
+    format!("{title}\n{}{}", table.text(), more_rows(cannot.len(), limit))
 }
 
 #[cfg(test)]
@@ -240,18 +237,18 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(value: Value) -> Told {
+    fn explanation(value: Value) -> PodExplanation {
         serde_json::from_value(value).unwrap()
     }
 
-    fn plain(told: &Told, wide: bool) -> String {
-        anstream::adapter::strip_str(&text(told, wide, 2)).to_string()
+    fn plain(explanation: &PodExplanation, wide: bool) -> String {
+        anstream::adapter::strip_str(&text(explanation, wide, 2)).to_string()
     }
 
-    fn waiting() -> Told {
+    fn waiting() -> PodExplanation {
         let cpu = json!({ "rule": "cpu", "why": "2 free of 8 asked" });
         let taint = json!({ "rule": "taints", "why": "taint gpu:NoSchedule is not tolerated" });
-        told(json!({
+        explanation(json!({
             "namespace": "shop", "pod": "web-0", "node": null, "best": null,
             "refusal": {
                 "code": "no_capacity_cpu", "line": "0/3 nodes can take it: 3 short of cpu",
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_place_shows_every_node_and_ends_as_refused() {
+    fn a_pod_that_cannot_be_placed_shows_every_node_and_fails_as_refused() {
         let waiting = waiting();
         assert_eq!(
             plain(&waiting, false),
@@ -274,7 +271,7 @@ mod tests {
              NODE  RULE    WHY                                    ALSO\n\
              a     cpu     2 free of 8 asked\n\
              b     taints  taint gpu:NoSchedule is not tolerated  cpu\n\
-             and 1 more; --limit says how many to show"
+             and 1 more; show more with --limit"
         );
         assert!(plain(&waiting, true).contains("cpu (2 free of 8 asked)"));
         let failure = refused(&waiting).unwrap();
@@ -282,24 +279,24 @@ mod tests {
         let said = anstream::adapter::strip_str(&failure.text()).to_string();
         assert_eq!(
             said,
-            "error: shop/web-0 has no place: 0/3 nodes can take it: 3 short of cpu (no_capacity_cpu)\n  \
+            "error: shop/web-0 cannot be placed: 0/3 nodes can take it: 3 short of cpu (no_capacity_cpu)\n  \
              remedy: Ask for less cpu, or add a node."
         );
     }
 
     #[test]
-    fn a_pod_that_runs_is_no_failure_even_where_nothing_else_would_take_it() {
+    fn a_running_pod_is_no_failure_even_if_no_node_would_take_it() {
         let mut running = waiting();
         running.node = Some("a".to_owned());
         assert!(refused(&running).is_none());
-        assert!(plain(&running, false).starts_with("shop/web-0 is on a; were it placed now: 0/3"));
+        assert!(plain(&running, false).starts_with("shop/web-0 is on a; if placed now: 0/3"));
     }
 
     #[test]
     fn the_best_node_comes_first_and_of_equals_the_smallest_name() {
         let row =
             |node: &str, total: i64| json!({ "node": node, "removed_by": [], "total": total });
-        let found = told(json!({
+        let found = explanation(json!({
             "namespace": "shop", "pod": "web-0", "node": null, "best": "b", "refusal": null,
             "table": [row("a", 1_000_000), row("b", 2_500_000), row("c", 2_500_000)],
         }));

@@ -3,15 +3,12 @@
 use berth_api::NewGroup;
 use berth_api::engine::affinity::{Strength, Topology};
 use berth_api::engine::{Group, GroupKind};
-use berth_client::escape;
 use clap::{Args, Subcommand};
 
-use super::failure::Done;
-use super::session::{Raw, Session};
-use super::table::{Cell, Table, Tone, pairs};
-use super::words::or_dash;
+use super::resource::{NameArg, NameArgs, Resource};
+use crate::cmdutil::{CmdResult, Column, Session, api_name, args, columns};
 
-/// See and define groups.
+/// Manage groups: instances that are kept together or apart.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth groups set web --kind apart --topology rack --max-per-domain 2\n  berth place --memory 4GiB --count 6 --group web"
@@ -20,15 +17,15 @@ pub(crate) enum Groups {
     /// List groups.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth groups list")]
     List,
-    /// Show one group.
+    /// Show a group.
     #[command(after_help = "Example:\n  berth groups show web")]
-    Show(One),
-    /// Define a group, or define it anew.
+    Show(NameArg<Group>),
+    /// Create or replace a group.
     #[command(after_help = SET_EXAMPLES)]
-    Set(Set),
-    /// Remove groups that nobody is a member of.
+    Set(SetArgs),
+    /// Remove groups without members.
     #[command(visible_alias = "rm", after_help = "Example:\n  berth groups remove web")]
-    Remove(Some),
+    Remove(NameArgs<Group>),
 }
 
 const SET_EXAMPLES: &str = "\
@@ -36,141 +33,64 @@ Examples:
   berth groups set web --kind apart --topology rack --max-per-domain 2
   berth groups set cluster --kind together --topology zone --strength soft --owner acme";
 
-/// One group.
 #[derive(Args, Debug)]
-pub(crate) struct One {
-    /// Its name.
+pub(crate) struct SetArgs {
+    /// Name of the group.
     group: String,
-}
-
-/// Some groups.
-#[derive(Args, Debug)]
-pub(crate) struct Some {
-    /// Their names.
-    #[arg(required = true)]
-    groups: Vec<String>,
-}
-
-/// A group as it is defined.
-#[derive(Args, Debug)]
-pub(crate) struct Set {
-    /// Its name.
-    group: String,
-    /// Whether members seek or avoid each other.
-    #[arg(long, value_parser = kind, value_name = "together|apart")]
+    /// Whether members attract or repel each other.
+    #[arg(long, value_parser = args::api_value::<GroupKind>("together or apart"), value_name = "together|apart")]
     kind: GroupKind,
-    /// Whether it is a rule or a wish.
-    #[arg(long, value_parser = strength, value_name = "hard|soft", default_value = "hard")]
+    /// Whether the rule is required or preferred.
+    #[arg(long, value_parser = args::api_value::<Strength>("hard or soft"), value_name = "hard|soft", default_value = "hard")]
     strength: Strength,
-    /// Per node, rack or zone.
-    #[arg(long, value_parser = topology, value_name = "node|rack|zone", default_value = "node")]
+    /// Domain in which members are together or apart.
+    #[arg(long, value_parser = args::api_value::<Topology>("node, rack or zone"), value_name = "node|rack|zone", default_value = "node")]
     topology: Topology,
-    /// Most members in one domain; 1 when apart, any number when together.
+    /// Most members in one domain; 1 by default when apart, unlimited when together.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_per_domain: Option<u32>,
-    /// The only tenant whose instances may join.
+    /// Only tenant whose instances may join.
     #[arg(long)]
     owner: Option<String>,
 }
 
-fn kind(text: &str) -> Result<GroupKind, String> {
-    match text {
-        "together" => Ok(GroupKind::Together),
-        "apart" => Ok(GroupKind::Apart),
-        _ => Err("accepted is together or apart".to_owned()),
-    }
-}
+impl Resource for Group {
+    const KIND: &'static str = "group";
+    const PATH: &'static str = "/v1/groups";
+    const EMPTY: &'static str = "There are no groups.";
+    const COLUMNS: &'static [Column<Self>] = columns![group;
+        "GROUP" => group.id.as_str(),
+        "OWNER" => group.owner.as_deref(),
+        "KIND" => api_name(&group.kind),
+        "STRENGTH" => api_name(&group.strength),
+        "PER" => group.topology.name(),
+        ">MOST" => group.max_per_domain,
+    ];
 
-fn strength(text: &str) -> Result<Strength, String> {
-    match text {
-        "hard" => Ok(Strength::Hard),
-        "soft" => Ok(Strength::Soft),
-        _ => Err("accepted is hard or soft".to_owned()),
-    }
-}
-
-fn topology(text: &str) -> Result<Topology, String> {
-    match text {
-        "node" => Ok(Topology::Node),
-        "rack" => Ok(Topology::Rack),
-        "zone" => Ok(Topology::Zone),
-        _ => Err("accepted is node, rack or zone".to_owned()),
-    }
-}
-
-const fn kind_name(kind: GroupKind) -> &'static str {
-    match kind {
-        GroupKind::Together => "together",
-        GroupKind::Apart => "apart",
-    }
-}
-
-const fn strength_name(strength: Strength) -> &'static str {
-    match strength {
-        Strength::Hard => "hard",
-        Strength::Soft => "soft",
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let limit = self.limit();
+        let most = if limit == u32::MAX { "any number".to_owned() } else { limit.to_string() };
+        vec![
+            ("group", self.id.clone()),
+            ("owner", self.owner.clone().unwrap_or_else(|| "anyone".to_owned())),
+            ("kind", api_name(&self.kind)),
+            ("strength", api_name(&self.strength)),
+            ("per", self.topology.name().to_owned()),
+            ("most per domain", most),
+        ]
     }
 }
 
 impl Groups {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let out = &session.out;
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => {
-                let human = |groups: Vec<Group>| out.table(&table(&groups), "There are no groups.");
-                session.show_list("/v1/groups", &[], None, human).await
+            Self::List => session.list::<Group>(&[], None).await,
+            Self::Show(arg) => session.show::<Group>(&arg.name).await,
+            Self::Set(SetArgs { group, kind, strength, topology, max_per_domain, owner }) => {
+                let new = NewGroup { owner, kind, strength, topology, max_per_domain };
+                session.put::<Group>(&group, &new).await
             }
-            Self::Show(one) => {
-                let raw = session.get(&format!("/v1/groups/{}", escape(&one.group)), &[]).await?;
-                print(session, &raw)
-            }
-            Self::Set(set) => {
-                let new = NewGroup {
-                    owner: set.owner,
-                    kind: set.kind,
-                    strength: set.strength,
-                    topology: set.topology,
-                    max_per_domain: set.max_per_domain,
-                };
-                let path = format!("/v1/groups/{}", escape(&set.group));
-                let raw: Raw = session.client.put(&path, &new).await?;
-                print(session, &raw)
-            }
-            Self::Remove(some) => session.remove("group", "/v1/groups", &some.groups).await,
+            Self::Remove(args) => session.remove::<Group>(&args.names).await,
         }
     }
-}
-
-fn print(session: &Session, raw: &Raw) -> Done {
-    session.out.answer(raw, |group: Group| {
-        session.out.line(pairs(&[
-            ("group", group.id.clone()),
-            ("owner", group.owner.clone().unwrap_or_else(|| "anyone".to_owned())),
-            ("kind", kind_name(group.kind).to_owned()),
-            ("strength", strength_name(group.strength).to_owned()),
-            ("per", group.topology.name().to_owned()),
-            ("most per domain", most(&group)),
-        ]));
-        Ok(())
-    })
-}
-
-fn most(group: &Group) -> String {
-    if group.limit() == u32::MAX { "any number".to_owned() } else { group.limit().to_string() }
-}
-
-fn table(groups: &[Group]) -> Table {
-    let mut table = Table::new(&["GROUP", "OWNER", "KIND", "STRENGTH", "PER", ">MOST"]);
-    for group in groups {
-        let most = group.max_per_domain.map(|most| most.to_string());
-        table.row([
-            group.id.as_str().into(),
-            or_dash(group.owner.as_deref()),
-            kind_name(group.kind).into(),
-            strength_name(group.strength).into(),
-            group.topology.name().into(),
-            most.map_or_else(|| Cell::toned("-", Tone::Dim), Cell::from),
-        ]);
-    }
-    table
 }

@@ -3,15 +3,14 @@
 use berth_api::Instance;
 use clap::{Args, Subcommand};
 
-use super::claims;
-use super::failure::Done;
-use super::output::Output;
-use super::permits::{self, between, both};
-use super::session::Session;
-use super::table::{Table, pairs};
-use super::words::{age, amounts, claim_state, map, or_dash};
+use super::permits::{self, bounds, cpu_and_memory};
+use super::resource::{InstanceArg, Limit, Resource};
+use crate::cmdutil::{
+    CmdResult, Column, Session, age, amounts, claim_state, columns, key_values, or_dash,
+    query_params,
+};
 
-/// See instances, and how large they may be.
+/// Show instances, and manage their sizes.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth instances list --owner acme --tag role=web\n  berth instances show web-1"
@@ -19,16 +18,16 @@ use super::words::{age, amounts, claim_state, map, or_dash};
 pub(crate) enum Instances {
     /// List instances.
     #[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
-    List(Wanted),
-    /// Show one instance.
+    List(InstanceFilter),
+    /// Show an instance.
     #[command(after_help = "Example:\n  berth instances show web-1")]
-    Show(One),
-    /// Ask how large an elastic instance may be, or show the last answer.
+    Show(InstanceArg),
+    /// Request a size for an elastic instance, or show its last permit.
     #[command(after_help = PERMIT_EXAMPLES)]
-    Permit(permits::Ask),
-    /// Change between which sizes an elastic instance may be.
+    Permit(permits::PermitArgs),
+    /// Set the bounds between which an elastic instance may be resized.
     #[command(after_help = "Example:\n  berth instances bounds db-1 --min 0.5,1GiB --max 8,32GiB")]
-    Bounds(permits::Bounds),
+    Bounds(permits::BoundsArgs),
 }
 
 const PERMIT_EXAMPLES: &str = "\
@@ -37,8 +36,8 @@ Examples:
   berth instances permit db-1 --cpu 4 --memory 16GiB
   berth instances permit db-1 --cpu 2 --memory 8GiB --headroom 1,4GiB
 
-Less than it has always succeeds, and more is granted as far as there is room: the answer says how
-much, and what held it back.";
+Shrinking always succeeds. Growing is granted as far as there is room; the answer says how much, and
+what limited it.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -46,142 +45,96 @@ Examples:
   berth instances list --node node-000012 -o wide
   berth instances list --tag role=web -q";
 
-/// One instance.
-#[derive(Args, Debug)]
-pub(crate) struct One {
-    /// Its id, the beginning of it, or its name.
-    instance: String,
-}
-
-/// Which instances or claims.
+/// Which instances or claims are listed.
 #[derive(Args, Debug, Default)]
-pub(crate) struct Wanted {
-    /// Of this tenant.
+pub(crate) struct InstanceFilter {
+    /// Show only those of this tenant.
     #[arg(long)]
     owner: Option<String>,
-    /// On this node.
+    /// Show only those on this node.
     #[arg(long)]
     node: Option<String>,
-    /// Of this workload.
+    /// Show only those of this workload.
     #[arg(long)]
     workload: Option<String>,
-    /// In this state: held, binding, active or releasing.
+    /// Show only those in this state.
     #[arg(long, value_parser = ["held", "binding", "active", "releasing"])]
     state: Option<String>,
-    /// With this tag: role=web, or role for any value.
+    /// Show only those with this tag: role=web, or role for any value.
     #[arg(long, value_name = "KEY[=VALUE]")]
     tag: Option<String>,
-    /// With this name.
+    /// Show only those with this name.
     #[arg(long)]
     name: Option<String>,
-    /// How many at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    limit: Option<u32>,
+    #[command(flatten)]
+    limit: Limit,
 }
 
-impl Wanted {
-    /// As parts of a query.
-    pub(crate) fn query(&self) -> Vec<(&'static str, String)> {
-        let parts = [
+impl InstanceFilter {
+    pub(crate) async fn list<R: Resource>(self, session: &Session) -> CmdResult {
+        let query = query_params(&[
             ("owner", &self.owner),
             ("node", &self.node),
             ("workload", &self.workload),
             ("state", &self.state),
             ("tag", &self.tag),
             ("name", &self.name),
-        ];
-        parts.iter().filter_map(|(name, value)| Some((*name, (*value).clone()?))).collect()
+        ]);
+        session.list::<R>(&query, self.limit.get()).await
     }
+}
 
-    /// How many at most.
-    pub(crate) fn limit(&self) -> Option<usize> {
-        self.limit.and_then(|limit| usize::try_from(limit).ok())
+impl Resource for Instance {
+    const KIND: &'static str = "instance";
+    const PATH: &'static str = "/v1/instances";
+    const EMPTY: &'static str = "No instances match.";
+    const COLUMNS: &'static [Column<Self>] = columns![instance;
+        "INSTANCE" => instance.claim.instance.to_string(),
+        "NAME" => instance.claim.name.as_deref(),
+        "OWNER" => instance.claim.owner.as_str(),
+        "WORKLOAD" => instance.claim.workload.as_deref(),
+        "NODE" => instance.claim.node.as_ref().map(|node| node.as_str()),
+        "STATE" => claim_state(instance.claim.state),
+        "CHARGED" => amounts(&instance.claim.resources),
+        "AGE" => age(instance.claim.created_at),
+        "?PERMIT" => instance.permit.as_ref().map(|permit| cpu_and_memory(permit.permit)),
+        "?BOUNDS" => instance.permit.as_ref().map(|permit| bounds(permit.min, permit.max)),
+        "+TAGS" => or_dash(Some(&key_values(&instance.tags))),
+        "+IMAGE" => instance.image.as_deref(),
+        "+GROUPS" => or_dash(Some(&instance.groups.join(" "))),
+        "+HOST" => or_dash(Some(&instance.locality.host)),
+    ];
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let join = |parts: &[Option<&String>]| {
+            let parts: Vec<&str> = parts.iter().copied().flatten().map(String::as_str).collect();
+            parts.join(" / ")
+        };
+        let locality = &self.locality;
+        let host = [Some(&locality.host), locality.rack.as_ref(), locality.zone.as_ref()];
+        let mut fields = self.claim.fields();
+        fields.extend([
+            ("place", join(&[self.zone.as_ref(), self.rack.as_ref()])),
+            ("locality", join(&host)),
+            ("tags", key_values(&self.tags)),
+            ("image", self.image.clone().unwrap_or_default()),
+            ("groups", self.groups.join(" ")),
+        ]);
+        fields.extend(self.permit.iter().flat_map(permits::fields));
+        fields
     }
 }
 
 impl Instances {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let out = &session.out;
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List(wanted) => {
-                let (parts, limit) = (wanted.query(), wanted.limit());
-                let query: Vec<(&str, &str)> =
-                    parts.iter().map(|(name, value)| (*name, value.as_str())).collect();
-                let human = |instances: Vec<Instance>| {
-                    let table = table(&instances, out.is_wide());
-                    out.table(&table, "There are no instances like that.");
-                };
-                session.show_list("/v1/instances", &query, limit, human).await
+            Self::List(filter) => filter.list::<Instance>(session).await,
+            Self::Show(arg) => {
+                let id = session.instance(&arg.instance).await?;
+                session.show::<Instance>(&id.to_string()).await
             }
-            Self::Show(one) => {
-                let id = session.instance(&one.instance).await?;
-                session
-                    .show(&format!("/v1/instances/{id}"), |instance: Instance| {
-                        print(out, &instance);
-                        Ok(())
-                    })
-                    .await
-            }
-            Self::Permit(ask) => ask.run(session).await,
-            Self::Bounds(bounds) => bounds.run(session).await,
+            Self::Permit(args) => args.run(session).await,
+            Self::Bounds(args) => args.run(session).await,
         }
     }
-}
-
-fn table(instances: &[Instance], wide: bool) -> Table {
-    let mut table =
-        Table::new(&["INSTANCE", "NAME", "OWNER", "WORKLOAD", "NODE", "STATE", "CHARGED", "AGE"]);
-    // Most fleets have none: then there is no column of dashes.
-    let elastic = instances.iter().any(|instance| instance.permit.is_some());
-    if elastic {
-        ["PERMIT", "BOUNDS"].iter().for_each(|name| table.column(name));
-    }
-    if wide {
-        ["TAGS", "IMAGE", "GROUPS", "HOST"].iter().for_each(|name| table.column(name));
-    }
-    for instance in instances {
-        let claim = &instance.claim;
-        let mut row = vec![
-            claim.instance.to_string().into(),
-            or_dash(claim.name.as_deref()),
-            claim.owner.as_str().into(),
-            or_dash(claim.workload.as_deref()),
-            or_dash(claim.node.as_ref().map(|node| node.as_str())),
-            claim_state(claim.state),
-            amounts(&claim.resources).into(),
-            age(claim.created_at).into(),
-        ];
-        if elastic {
-            let permit = instance.permit.as_ref();
-            row.push(or_dash(permit.map(|permit| both(permit.permit)).as_deref()));
-            row.push(or_dash(permit.map(|permit| between(permit.min, permit.max)).as_deref()));
-        }
-        if wide {
-            row.push(or_dash(Some(&map(&instance.tags))));
-            row.push(or_dash(instance.image.as_deref()));
-            row.push(or_dash(Some(&instance.groups.join(" "))));
-            row.push(or_dash(Some(&instance.locality.host)));
-        }
-        table.row(row);
-    }
-    table
-}
-
-/// Prints one instance.
-pub(crate) fn print(out: &Output, instance: &Instance) {
-    let mut lines = claims::lines(&instance.claim);
-    let marks = &instance.locality;
-    let marks = [Some(&marks.host), marks.rack.as_ref(), marks.zone.as_ref()];
-    let marks: Vec<&str> = marks.into_iter().flatten().map(String::as_str).collect();
-    let place: Vec<&str> =
-        [&instance.zone, &instance.rack].into_iter().flatten().map(String::as_str).collect();
-    lines.extend([
-        ("place", place.join(" / ")),
-        ("shares marks", marks.join(" / ")),
-        ("tags", map(&instance.tags)),
-        ("image", instance.image.clone().unwrap_or_default()),
-        ("groups", instance.groups.join(" ")),
-    ]);
-    lines.extend(instance.permit.iter().flat_map(permits::lines));
-    out.line(pairs(&lines));
 }

@@ -1,44 +1,36 @@
-//! `berth migrations`: instances that move while they run.
+//! `berth migrations`: instances that move to another node while they run.
 
-use std::time::Duration;
-
-use berth_api::{Migration, MigrationReason, MigrationState, StartMigration};
-use berth_client::escape;
+use berth_api::{Migration, MigrationState, StartMigration};
 use clap::{Args, Subcommand};
-use tokio::time::Instant;
 
-use super::args::duration;
-use super::failure::{Done, Exit, Failure};
-use super::output::Output;
-use super::output::style::{BOLD, paint};
-use super::permits::both;
-use super::session::{Raw, Session, read_as};
-use super::table::{Cell, Table, Tone, pairs};
-use super::words::{age, or_dash};
+use super::permits::cpu_and_memory;
+use super::resource::{Limit, NameArg, Operation, Resource, deadline, path_of};
+use crate::cmdutil::style::{BOLD, paint};
+use crate::cmdutil::{
+    Cell, CmdResult, Column, Exit, Failure, RawJson, Session, Tone, age, api_name, args, columns,
+    decode, query_params,
+};
 
-/// How often a migration that is waited for is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// Move instances while they run, and see what is being moved.
+/// Move running instances, and show their progress.
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Migrations {
-    /// List migrations: those under way, and those that ended within a day.
+    /// List migrations that are open or ended within the last day.
     #[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
-    List(Wanted),
-    /// Show one migration.
+    List(ListArgs),
+    /// Show a migration.
     #[command(
         after_help = "Example:\n  berth migrations show 019a8c53-53c5-7bb2-b3c0-6e2a11a05c4f"
     )]
-    Show(One),
-    /// Move an instance to another node while it runs.
+    Show(NameArg<Migration>),
+    /// Move a running instance to another node.
     #[command(after_help = START_EXAMPLES)]
-    Start(Start),
-    /// Call a migration off: the instance goes on where it is.
+    Start(StartArgs),
+    /// Cancel a migration; the instance keeps running where it is.
     #[command(
         after_help = "Example:\n  berth migrations cancel 019a8c53-53c5-7bb2-b3c0-6e2a11a05c4f"
     )]
-    Cancel(One),
+    Cancel(NameArg<Migration>),
 }
 
 const EXAMPLES: &str = "\
@@ -57,24 +49,22 @@ Examples:
   berth migrations start db-1 --dry-run
   berth migrations start db-1 --to node-000012 --wait --timeout 10m";
 
-/// Which migrations.
 #[derive(Args, Debug)]
-pub(crate) struct Wanted {
-    /// Only those that are not over.
+pub(crate) struct ListArgs {
+    /// Show only migrations that have not ended.
     #[arg(long)]
     open: bool,
-    /// From or to this node.
+    /// Show only migrations from or to this node.
     #[arg(long)]
     node: Option<String>,
-    /// Of this instance: its id, the beginning of it, or its name.
+    /// Show only migrations of this instance: its id, a unique prefix of it, or its name.
     #[arg(long)]
     instance: Option<String>,
-    /// In this state.
+    /// Show only migrations in this state.
     #[arg(long, value_parser = STATES.map(MigrationState::name))]
     state: Option<String>,
-    /// How many at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    limit: Option<u32>,
+    #[command(flatten)]
+    limit: Limit,
 }
 
 const STATES: [MigrationState; 7] = [
@@ -87,103 +77,83 @@ const STATES: [MigrationState; 7] = [
     MigrationState::Cancelled,
 ];
 
-/// One migration.
 #[derive(Args, Debug)]
-pub(crate) struct One {
-    /// The migration.
-    id: String,
-}
-
-/// What is moved, and where to.
-#[derive(Args, Debug)]
-pub(crate) struct Start {
-    /// Its id, the beginning of it, or its name.
+pub(crate) struct StartArgs {
+    /// Id of the instance, a unique prefix of it, or its name.
     instance: String,
-    /// The node it goes to; the best one when not given.
+    /// Node to move it to; the best one by default.
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
-    /// Say where it would go, and do nothing.
+    /// Show where it would go, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Wait until it runs there and nothing is left where it was.
+    /// Wait until it runs there and nothing is left on its old node.
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
-    /// With --wait: how long at most.
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "wait")]
+    /// Give up waiting after this time.
+    #[arg(long, value_name = "DURATION", value_parser = args::duration, requires = "wait")]
     timeout: Option<u32>,
 }
 
-impl Migrations {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        match self {
-            Self::List(wanted) => wanted.run(session).await,
-            Self::Show(one) => print(&session.out, &session.get(&one.path(), &[]).await?),
-            Self::Start(start) => start.run(session).await,
-            Self::Cancel(one) => {
-                let nothing = serde_json::Map::new();
-                let path = format!("{}/cancel", one.path());
-                let raw: Raw = session.client.post(&path, &nothing).await?;
-                print(&session.out, &raw)
-            }
-        }
+impl Resource for Migration {
+    const KIND: &'static str = "migration";
+    const KEY: &'static str = "id";
+    const PATH: &'static str = "/v1/migrations";
+    const EMPTY: &'static str = "No migrations match.";
+    const COLUMNS: &'static [Column<Self>] = columns![migration;
+        "MIGRATION" => migration.id.as_str(),
+        "INSTANCE" => migration.instance.to_string(),
+        "FROM" => migration.source.as_str(),
+        "TO" => migration.target.as_str(),
+        "STATE" => state(migration.state),
+        ">COPIED" => copied(migration),
+        "REASON" => api_name(&migration.reason),
+        "SINCE" => age(migration.since),
+        "+OWNER" => migration.owner.as_str(),
+        "+FREES" => cpu_and_memory(migration.frees),
+        "+MESSAGE" => migration.message.as_str(),
+    ];
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("migration", paint(BOLD, &self.id)),
+            ("instance", self.instance.to_string()),
+            ("owner", self.owner.clone()),
+            ("from", self.source.to_string()),
+            ("to", self.target.to_string()),
+            ("state", self.state.name().to_owned()),
+            ("reason", api_name(&self.reason)),
+            ("copied", copied(self).unwrap_or_default()),
+            ("frees", cpu_and_memory(self.frees)),
+            ("since", age(self.since)),
+            ("changed", age(self.changed_at)),
+            ("message", self.message.clone()),
+        ]
     }
 }
 
-impl One {
-    fn path(&self) -> String {
-        path(&self.id)
+impl Operation for Migration {
+    fn state(&self) -> String {
+        self.state.name().to_owned()
     }
-}
 
-fn path(id: &str) -> String {
-    format!("/v1/migrations/{}", escape(id))
-}
-
-impl Wanted {
-    async fn run(self, session: &Session) -> Done {
-        let instance = match &self.instance {
-            Some(text) => Some(session.instance(text).await?.to_string()),
-            None => None,
-        };
-        let parts = [("node", &self.node), ("instance", &instance), ("state", &self.state)];
-        let mut query = super::session::given(&parts);
-        if self.open {
-            query.push(("open", "true"));
-        }
-        let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
-        let human = |migrations: Vec<Migration>| {
-            let table = table(&migrations, session.out.is_wide());
-            session.out.table(&table, "There are no migrations like that.");
-        };
-        session.show_list("/v1/migrations", &query, limit, human).await
+    fn message(&self) -> &str {
+        &self.message
     }
-}
 
-impl Start {
-    async fn run(self, session: &Session) -> Done {
-        let id = session.instance(&self.instance).await?;
-        let to = self.to.as_deref().map(Into::into);
-        let body = StartMigration { to, dry_run: self.dry_run };
-        let raw: Raw = session.client.post(&format!("/v1/instances/{id}/migrate"), &body).await?;
-        let migration: Migration = read_as(&raw)?;
-        if self.wait {
-            let limit = self.timeout.map(|s| Instant::now() + Duration::from_secs(s.into()));
-            return follow(session, &migration.id, limit).await;
+    fn progress(&self) -> String {
+        match copied(self).filter(|_| self.state == MigrationState::Copying) {
+            Some(share) => format!("{} ({share})", self.message),
+            None => self.message.clone(),
         }
-        if self.dry_run {
-            return session.out.answer(&raw, |found: Migration| {
-                let (from, to) = (&found.source, &found.target);
-                let frees = both(found.frees);
-                session.out.line(format!("{id} would go from {from} to {to} and free {frees}"));
-                Ok(())
-            });
+    }
+
+    fn succeeded(&self) -> Option<bool> {
+        match self.state {
+            MigrationState::Done => Some(true),
+            MigrationState::Failed | MigrationState::Cancelled => Some(false),
+            _ => None,
         }
-        print(&session.out, &raw)?;
-        session.out.note(format!("Follow it with: berth migrations show {}", migration.id));
-        if migration.state == MigrationState::Failed {
-            return Err(Failure::new(Exit::Failed, migration.message));
-        }
-        Ok(())
     }
 }
 
@@ -199,98 +169,65 @@ fn state(state: MigrationState) -> Cell {
     Cell::toned(state.name(), tone)
 }
 
-const fn reason(reason: MigrationReason) -> &'static str {
-    match reason {
-        MigrationReason::Pressure => "pressure",
-        MigrationReason::Rebalance => "rebalance",
-        MigrationReason::Asked => "asked",
-    }
-}
-
 fn copied(migration: &Migration) -> Option<String> {
     migration.copied_permille.map(|share| format!("{}.{}%", share / 10, share % 10))
 }
 
-fn table(migrations: &[Migration], wide: bool) -> Table {
-    let mut table =
-        Table::new(&["MIGRATION", "INSTANCE", "FROM", "TO", "STATE", ">COPIED", "WHY", "SINCE"]);
-    if wide {
-        ["OWNER", "FREES", "MESSAGE"].iter().for_each(|name| table.column(name));
-    }
-    for one in migrations {
-        let mut row = vec![
-            one.id.as_str().into(),
-            one.instance.to_string().into(),
-            one.source.as_str().into(),
-            one.target.as_str().into(),
-            state(one.state),
-            or_dash(copied(one).as_deref()),
-            reason(one.reason).into(),
-            age(one.since).into(),
-        ];
-        if wide {
-            row.push(one.owner.as_str().into());
-            row.push(both(one.frees).into());
-            row.push(one.message.as_str().into());
+impl Migrations {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
+        match self {
+            Self::List(list) => list.run(session).await,
+            Self::Show(arg) => session.show::<Migration>(&arg.name).await,
+            Self::Start(start) => start.run(session).await,
+            Self::Cancel(arg) => {
+                let path = format!("{}/cancel", path_of::<Migration>(&arg.name));
+                session.post::<Migration>(&path, &serde_json::Map::new()).await
+            }
         }
-        table.row(row);
     }
-    table
 }
 
-fn print(out: &Output, raw: &Raw) -> Done {
-    out.answer(raw, |found: Migration| {
-        out.line(pairs(&[
-            ("migration", paint(BOLD, &found.id)),
-            ("instance", found.instance.to_string()),
-            ("owner", found.owner.clone()),
-            ("from", found.source.to_string()),
-            ("to", found.target.to_string()),
-            ("state", found.state.name().to_owned()),
-            ("why", reason(found.reason).to_owned()),
-            ("copied", copied(&found).unwrap_or_default()),
-            ("frees", both(found.frees)),
-            ("since", age(found.since)),
-            ("changed", age(found.changed_at)),
-            ("message", found.message),
-        ]));
-        Ok(())
-    })
-}
-
-/// Watches a migration until it has ended, or the time is over.
-async fn follow(session: &Session, id: &str, limit: Option<Instant>) -> Done {
-    let bar = session.out.spinner("");
-    let mut told = String::new();
-    loop {
-        let raw = session.get(&path(id), &[]).await?;
-        let found: Migration = read_as(&raw)?;
-        let text = match copied(&found).filter(|_| found.state == MigrationState::Copying) {
-            Some(share) => format!("{} ({share})", found.message),
-            None => found.message.clone(),
+impl ListArgs {
+    async fn run(self, session: &Session) -> CmdResult {
+        let instance = match &self.instance {
+            Some(text) => Some(session.instance(text).await?.to_string()),
+            None => None,
         };
-        if text != told {
-            bar.set_message(text.clone());
-            if bar.is_hidden() {
-                session.out.note(format!("{}: {text}", found.state.name()));
-            }
-            told = text;
+        let open = self.open.then(|| "true".to_owned());
+        let query = query_params(&[
+            ("node", &self.node),
+            ("instance", &instance),
+            ("state", &self.state),
+            ("open", &open),
+        ]);
+        session.list::<Migration>(&query, self.limit.get()).await
+    }
+}
+
+impl StartArgs {
+    async fn run(self, session: &Session) -> CmdResult {
+        let id = session.instance(&self.instance).await?;
+        let to = self.to.as_deref().map(Into::into);
+        let body = StartMigration { to, dry_run: self.dry_run };
+        let raw: RawJson =
+            session.client.post(&format!("/v1/instances/{id}/migrate"), &body).await?;
+        let migration: Migration = decode(&raw)?;
+        if self.wait {
+            let path = path_of::<Migration>(&migration.id);
+            return session.follow::<Migration>(&path, deadline(self.timeout)).await;
         }
-        match found.state {
-            MigrationState::Done => {
-                bar.finish_and_clear();
-                return print(&session.out, &raw);
-            }
-            MigrationState::Failed | MigrationState::Cancelled => {
-                bar.finish_and_clear();
-                return Err(Failure::new(Exit::Failed, found.message));
-            }
-            _ if limit.is_some_and(|limit| limit <= Instant::now()) => {
-                bar.finish_and_clear();
-                let message = format!("not moved in time: {}; it goes on", found.message);
-                return Err(Failure::new(Exit::Failed, message));
-            }
-            _ => tokio::time::sleep(LOOK_EVERY).await,
+        if self.dry_run {
+            return session.out.response(&raw, |planned: Migration| {
+                let (from, to) = (&planned.source, &planned.target);
+                let frees = cpu_and_memory(planned.frees);
+                session.out.line(format!("{id} would move from {from} to {to} and free {frees}"));
+            });
         }
+        session.print::<Migration>(&raw)?;
+        session.out.note(format!("Show its progress with: berth migrations show {}", migration.id));
+        if migration.state == MigrationState::Failed {
+            return Err(Failure::new(Exit::Failed, migration.message));
+        }
+        Ok(())
     }
 }

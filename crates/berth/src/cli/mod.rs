@@ -1,61 +1,49 @@
-//! The command line: nouns and verbs for everything that a server can be asked.
+//! The commands that talk to a server: one file for each noun, one subcommand for each verb.
 //!
-//! It sends requests and prints answers; what it prints it was told by a server. One file for each
-//! noun.
+//! They send requests and print responses, and decide nothing themselves. `resource` holds the verbs
+//! that nouns share.
 
-mod args;
 mod audit;
 mod claims;
-pub(crate) mod context;
 mod debug;
 mod decisions;
-mod document;
 mod environments;
 mod evacuate;
 mod events;
 mod explain;
 mod explain_pod;
-mod failure;
+mod explanation;
 mod groups;
 mod instances;
 mod migrations;
-mod names;
 mod nodes;
 mod offline;
-mod output;
 mod permits;
-mod picture;
 mod place;
-mod policy;
-mod policy_live;
+mod policies;
+mod policies_live;
 mod pools;
 mod queue;
 mod quotas;
 mod rebalance;
 #[cfg(test)]
 mod reference;
+mod refusal;
+mod resource;
 mod secrets;
-mod session;
-mod shell;
-mod table;
-mod token;
+mod tokens;
 mod top;
-mod volume_moves;
 mod volumes;
 mod whoami;
-mod why;
-mod words;
 mod workloads;
 
 use std::process::ExitCode;
 
 use clap::{Command, Subcommand};
 
-pub(crate) use args::duration as seconds;
-pub(crate) use failure::{Done, EXIT_CODES, Exit, Failure, chain};
-pub(crate) use session::Global;
+use crate::cmdutil::{CmdResult, Global};
 
-/// Commands that talk to a server, or about such commands.
+/// Commands that talk to a server, and those that describe the commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Client {
     Place(Box<place::Place>),
@@ -79,7 +67,7 @@ pub(crate) enum Client {
     Events(events::Events),
     Top(top::Top),
     #[command(subcommand)]
-    Policy(policy::Policy),
+    Policies(policies::Policies),
     #[command(subcommand)]
     Workloads(workloads::Workloads),
     #[command(subcommand)]
@@ -95,22 +83,22 @@ pub(crate) enum Client {
     #[command(subcommand)]
     Secrets(secrets::Secrets),
     #[command(subcommand)]
-    Token(token::Tokens),
+    Tokens(tokens::Tokens),
     Audit(audit::Audit),
     #[command(subcommand)]
     Debug(debug::Debug),
-    Whoami(whoami::Who),
+    Whoami(whoami::WhoAmIArgs),
     Completions(offline::Completions),
     Man(offline::Man),
 }
 
 impl Client {
-    /// Does what was asked, and says how it ended.
+    /// Runs the command, and returns its exit code.
     pub(crate) fn run(self, global: &Global, command: Command) -> ExitCode {
         if global.no_color {
             anstream::ColorChoice::Never.write_global();
         }
-        match self.done(global, command) {
+        match self.run_sync(global, command) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 failure.report(&global.out());
@@ -119,17 +107,17 @@ impl Client {
         }
     }
 
-    fn done(self, global: &Global, command: Command) -> Result<(), Failure> {
+    fn run_sync(self, global: &Global, command: Command) -> CmdResult {
         match self {
             Self::Completions(completions) => return completions.run(command),
             Self::Man(man) => return man.run(command, &global.out()),
             _ => {}
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.asked(global))
+        runtime.block_on(self.run_async(global))
     }
 
-    async fn asked(self, global: &Global) -> Result<(), Failure> {
+    async fn run_async(self, global: &Global) -> CmdResult {
         let session = || global.session();
         match self {
             Self::Place(place) => place.run(&session()?).await,
@@ -144,7 +132,7 @@ impl Client {
             Self::Decisions(decisions) => decisions.run(&session()?).await,
             Self::Events(events) => events.run(&session()?).await,
             Self::Top(top) => top.run(&session()?).await,
-            Self::Policy(policy) => policy.run(global).await,
+            Self::Policies(policies) => policies.run(global).await,
             Self::Workloads(workloads) => workloads.run(&session()?).await,
             Self::Environments(environments) => environments.run(&session()?).await,
             Self::Groups(groups) => groups.run(&session()?).await,
@@ -152,10 +140,10 @@ impl Client {
             Self::Pools(pools) => pools.run(&session()?).await,
             Self::Quotas(quotas) => quotas.run(&session()?).await,
             Self::Secrets(secrets) => secrets.run(&session()?).await,
-            Self::Token(token) => token.run(global).await,
+            Self::Tokens(tokens) => tokens.run(global).await,
             Self::Audit(audit) => audit.run(&session()?).await,
             Self::Debug(debug) => debug.run(global).await,
-            Self::Whoami(who) => who.run(&session()?, global).await,
+            Self::Whoami(args) => args.run(&session()?, global).await,
             Self::Completions(_) | Self::Man(_) => Ok(()),
         }
     }

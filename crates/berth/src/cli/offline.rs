@@ -1,5 +1,5 @@
-//! `berth completions` and `berth man`: what shells and readers of manuals get, made from the
-//! commands themselves.
+//! `berth completions` and `berth man`: shell completions and manual pages, generated from the
+//! commands.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -7,22 +7,21 @@ use std::path::PathBuf;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::failure::Done;
-use super::output::Output;
+use crate::cmdutil::{CmdResult, Output};
 
-/// Print completions for a shell.
+/// Print shell completions.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  source <(berth completions bash)\n  berth completions zsh > ~/.zfunc/_berth\n  berth completions fish > ~/.config/fish/completions/berth.fish"
 )]
 pub(crate) struct Completions {
-    /// The shell.
+    /// Shell.
     #[arg(value_enum)]
     shell: Shell,
 }
 
 impl Completions {
-    pub(crate) fn run(self, mut command: Command) -> Done {
+    pub(crate) fn run(self, mut command: Command) -> CmdResult {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut command, "berth", &mut text);
         std::io::stdout().write_all(&text)?;
@@ -30,19 +29,19 @@ impl Completions {
     }
 }
 
-/// Print the manual, or write a page for every command.
+/// Print the manual page, or write a page for every command.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  berth man | man -l -\n  berth man --out /usr/local/share/man/man1"
 )]
 pub(crate) struct Man {
-    /// The folder to write pages to, one for each command.
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory to write the pages to, one for each command.
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 impl Man {
-    pub(crate) fn run(self, command: Command, out: &Output) -> Done {
+    pub(crate) fn run(self, command: Command, out: &Output) -> CmdResult {
         match self.out {
             Some(folder) => {
                 std::fs::create_dir_all(&folder)?;

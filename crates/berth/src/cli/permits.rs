@@ -5,75 +5,83 @@ use berth_api::engine::elastic::{Limit, Size};
 use berth_api::{AskPermit, Permit, SetBounds};
 use clap::Args;
 
-use super::args;
-use super::failure::Done;
-use super::output::Output;
-use super::session::{Raw, Session};
-use super::table::pairs;
-use super::words::amounts;
+use super::resource::{InstanceArg, Resource};
+use crate::cmdutil::{CmdResult, RawJson, Session, amounts, args};
 
-/// Asks for a size, or shows the last answer.
+/// Request a size, or show the last permit.
 #[derive(Args, Debug)]
-pub(crate) struct Ask {
-    /// Its id, the beginning of it, or its name.
-    instance: String,
-    /// The CPU it wants in all; what it has when not given.
+pub(crate) struct PermitArgs {
+    #[command(flatten)]
+    arg: InstanceArg,
+    /// Total CPU to request; unchanged by default.
     #[arg(long, value_parser = args::cpu, value_name = "CORES")]
     cpu: Option<u32>,
-    /// The memory it wants in all; what it has when not given.
+    /// Total memory to request; unchanged by default.
     #[arg(long, value_parser = args::size, value_name = "SIZE")]
     memory: Option<u32>,
-    /// The number of this request, rising; the next when not given. One that was answered before
-    /// gets the stored answer.
+    /// Sequence number of the request; the next one by default. A repeated number gets the stored
+    /// answer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seq: Option<u64>,
-    /// How much it wants to be able to grow unasked while no server answers: 1,4GiB. It is charged.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+    /// Headroom by which it may grow without a permit while no server answers: 1,4GiB. It is charged.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     headroom: Option<Size>,
-    /// The largest size it was permitted, where the last answer may not have been heard: 2,8GiB.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+    /// Largest size that it was permitted, if the last answer may have been lost: 2,8GiB.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     last_permit: Option<Size>,
-    /// The number of the last answer that its agent has: headroom of earlier ones ends with it.
+    /// Sequence number of the last answer that its agent received; headroom of earlier ones ends.
     #[arg(long, value_name = "N")]
     heard: Option<u64>,
-    /// The fence of its claim; whatever it is when not given.
+    /// Fence of its claim; any by default.
     #[arg(long, value_name = "FENCE")]
     fence: Option<i64>,
 }
 
-/// Changes the bounds.
+/// Set the bounds.
 #[derive(Args, Debug)]
-pub(crate) struct Bounds {
-    /// Its id, the beginning of it, or its name.
-    instance: String,
-    /// The least it runs with: 0.5,1GiB.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+pub(crate) struct BoundsArgs {
+    #[command(flatten)]
+    arg: InstanceArg,
+    /// Smallest size: 0.5,1GiB.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     min: Size,
-    /// The most it may grow to: 4,16GiB.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+    /// Largest size: 4,16GiB.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     max: Size,
 }
 
-impl Ask {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let id = session.instance(&self.instance).await?;
+impl Resource for Permit {
+    const KIND: &'static str = "permit";
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut all = vec![("instance", self.instance.to_string())];
+        all.extend(self.node.iter().map(|node| ("node", node.to_string())));
+        all.extend(fields(self));
+        all.push(("charged", cpu_and_memory(self.charged)));
+        all
+    }
+}
+
+impl PermitArgs {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
+        let id = session.instance(&self.arg.instance).await?;
         let path = format!("/v1/instances/{id}/permit");
-        let asks = self.cpu.is_some()
+        let is_request = self.cpu.is_some()
             || self.memory.is_some()
             || self.seq.is_some()
             || self.headroom.is_some()
             || self.last_permit.is_some();
-        if !asks {
-            return print(&session.out, &session.get(&path, &[]).await?);
+        if !is_request {
+            return session.print::<Permit>(&session.get(&path, &[]).await?);
         }
         let resources = match (self.cpu, self.memory) {
             (Some(cpu), Some(memory)) => Size::new(cpu, memory),
             (cpu, memory) => {
-                let has = session.client.permit(id).await?.permit;
-                Size::new(cpu.unwrap_or(has.cpu_milli), memory.unwrap_or(has.memory_mib))
+                let current = session.client.permit(id).await?.permit;
+                Size::new(cpu.unwrap_or(current.cpu_milli), memory.unwrap_or(current.memory_mib))
             }
         };
-        let asked = AskPermit {
+        let body = AskPermit {
             resources,
             seq: self.seq,
             fence: self.fence,
@@ -82,56 +90,45 @@ impl Ask {
             headroom: self.headroom,
             load: None,
         };
-        let raw: Raw = session.client.post(&path, &asked).await?;
-        print(&session.out, &raw)
+        session.post::<Permit>(&path, &body).await
     }
 }
 
-impl Bounds {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let id = session.instance(&self.instance).await?;
+impl BoundsArgs {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
+        let id = session.instance(&self.arg.instance).await?;
         let bounds = SetBounds { min: self.min, max: self.max };
-        let path = format!("/v1/instances/{id}/bounds");
-        let raw: Raw = session.client.put(&path, &bounds).await?;
-        print(&session.out, &raw)
+        let raw: RawJson =
+            session.client.put(&format!("/v1/instances/{id}/bounds"), &bounds).await?;
+        session.print::<Permit>(&raw)
     }
 }
 
-fn print(out: &Output, raw: &Raw) -> Done {
-    out.answer(raw, |permit: Permit| {
-        let mut all = vec![("instance", permit.instance.to_string())];
-        all.extend(permit.node.iter().map(|node| ("node", node.to_string())));
-        all.extend(lines(&permit));
-        all.push(("charged", both(permit.charged)));
-        out.line(pairs(&all));
-        Ok(())
-    })
-}
-
-/// A permit, line by line; what does not matter is left empty.
-pub(crate) fn lines(permit: &Permit) -> Vec<(&'static str, String)> {
-    let unless_none = |size: Size| if size.is_zero() { String::new() } else { both(size) };
+/// What an instance shows of its permit; what does not apply is empty.
+pub(crate) fn fields(permit: &Permit) -> Vec<(&'static str, String)> {
+    let unless_zero =
+        |size: Size| if size.is_zero() { String::new() } else { cpu_and_memory(size) };
     let headroom = permit.headroom.as_ref();
-    let headroom = headroom.map(|room| format!("up to {} unasked", both(room.up_to)));
+    let headroom = headroom.map(|room| format!("up to {} unasked", cpu_and_memory(room.up_to)));
     vec![
-        ("permit", in_words(permit)),
-        ("bounds", between(permit.min, permit.max)),
-        ("compute unit", permit.compute_unit.map(both).unwrap_or_default()),
-        ("denied", unless_none(permit.capacity_pressure)),
-        ("set aside", unless_none(permit.buffer)),
+        ("permit", sentence(permit)),
+        ("bounds", bounds(permit.min, permit.max)),
+        ("compute unit", permit.compute_unit.map(cpu_and_memory).unwrap_or_default()),
+        ("denied", unless_zero(permit.capacity_pressure)),
+        ("buffer", unless_zero(permit.buffer)),
         ("headroom", headroom.unwrap_or_default()),
         ("request", if permit.seq == 0 { String::new() } else { permit.seq.to_string() }),
     ]
 }
 
-/// What it may use, and what held it back.
-fn in_words(permit: &Permit) -> String {
-    let mut text = both(permit.permit);
+/// What it may use, and what limited it.
+fn sentence(permit: &Permit) -> String {
+    let mut text = cpu_and_memory(permit.permit);
     if permit.repeated {
         text.push_str(" (answered before)");
     }
     if permit.wanted != permit.permit {
-        text.push_str(&format!(" of {} wanted", both(permit.wanted)));
+        text.push_str(&format!(" of {} wanted", cpu_and_memory(permit.wanted)));
         text.push_str(match permit.limited_by {
             Some(Limit::Node) => ": its node has no more",
             Some(Limit::Quota) => ": its tenant may have no more",
@@ -146,13 +143,13 @@ fn in_words(permit: &Permit) -> String {
 }
 
 /// CPU and memory for people.
-pub(crate) fn both(size: Size) -> String {
+pub(crate) fn cpu_and_memory(size: Size) -> String {
     amounts(&size.within(Amounts::default()))
 }
 
 /// Bounds for people.
-pub(crate) fn between(min: Size, max: Size) -> String {
-    format!("{} to {}", both(min), both(max))
+pub(crate) fn bounds(min: Size, max: Size) -> String {
+    format!("{} to {}", cpu_and_memory(min), cpu_and_memory(max))
 }
 
 #[cfg(test)]
@@ -187,13 +184,13 @@ mod tests {
 
     #[test]
     fn a_permit_says_what_held_it_back() {
-        assert_eq!(in_words(&permit()), "2 CPU, 8 GiB");
+        assert_eq!(sentence(&permit()), "2 CPU, 8 GiB");
         let wanted = Size::new(4000, 16384);
         let held_back = Permit { wanted, limited_by: Some(Limit::Node), ..permit() };
         let text = "2 CPU, 8 GiB of 4 CPU, 16 GiB wanted: its node has no more";
-        assert_eq!(in_words(&held_back), text);
+        assert_eq!(sentence(&held_back), text);
         let moving = Permit { frozen: true, ..permit() };
-        assert!(in_words(&moving).contains("being moved"));
-        assert_eq!(between(permit().min, permit().max), "500m CPU, 1 GiB to 4 CPU, 16 GiB");
+        assert!(sentence(&moving).contains("being moved"));
+        assert_eq!(bounds(permit().min, permit().max), "500m CPU, 1 GiB to 4 CPU, 16 GiB");
     }
 }

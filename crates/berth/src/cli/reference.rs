@@ -1,11 +1,11 @@
-//! `docs/cli.md` is made from the commands themselves, so that it cannot say anything else.
+//! `docs/cli.md` is generated from the commands, so that the two cannot disagree.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Command;
 
-/// What stands before the commands.
+/// The text before the commands.
 const OPENING: &str = include_str!("reference.md");
 
 /// The whole document.
@@ -48,9 +48,9 @@ fn options(text: &mut String, command: &Command) {
             && arg.get_id() != "version"
     };
     let mut rows = String::new();
-    // Flags of an instance are the same wherever they are taken, and long.
+    // The flags of an instance are many, and the same for all commands.
     let of_instance = |arg: &clap::Arg| {
-        arg.get_help_heading() == Some("What each instance asks for")
+        arg.get_help_heading() == Some("Requirements of each instance")
             && command.get_name() != "place"
     };
     for arg in command.get_arguments().filter(own).filter(|arg| !of_instance(arg)) {
@@ -68,7 +68,7 @@ fn options(text: &mut String, command: &Command) {
         let _ = writeln!(rows, "| {short}`{name}` | {help}{default} |");
     }
     if command.get_arguments().any(of_instance) {
-        let words = "What an instance asks for, as in [berth place](#berth-place).";
+        let words = "Requirements of an instance, as in [berth place](#berth-place).";
         let _ = writeln!(rows, "| `--cpu`, `--memory`, … | {words} |");
     }
     if !rows.is_empty() {
@@ -77,8 +77,8 @@ fn options(text: &mut String, command: &Command) {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "who runs the test says whether to write the file")]
-fn the_document_of_the_command_line_says_what_the_commands_say() {
+#[allow(clippy::disallowed_methods, reason = "the variable says whether to write the file")]
+fn the_document_of_the_command_line_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let document = document();
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -87,7 +87,7 @@ fn the_document_of_the_command_line_says_what_the_commands_say() {
     let stored = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         stored == document,
-        "docs/cli.md is out of date; write it anew with: UPDATE_DOCS=1 cargo test -p berth document"
+        "docs/cli.md is out of date; update it with: UPDATE_DOCS=1 cargo test -p berth document"
     );
 }
 
@@ -105,9 +105,18 @@ fn every_command_has_an_example() {
     }
     let mut without = Vec::new();
     let command = crate::command();
-    // What measures is for developers, and its options say it all.
+    // Benchmarks are for developers.
     for noun in command.get_subcommands().filter(|noun| noun.get_name() != "bench") {
         look(noun, noun.get_name(), &mut without);
     }
     assert!(without.is_empty(), "no example: {without:?}");
+}
+
+#[test]
+fn the_singular_names_of_nouns_are_aliases() {
+    for (alias, name) in [("token", "tokens"), ("policy", "policies")] {
+        let command = crate::command();
+        let found = command.find_subcommand(alias).map(Command::get_name);
+        assert_eq!(found, Some(name));
+    }
 }

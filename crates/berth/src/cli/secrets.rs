@@ -1,53 +1,47 @@
-//! `berth secrets`: which environments have a bundle of secrets. What is in it is not Berth's business.
+//! `berth secrets`: which environments have secrets. Berth never sees the secrets themselves.
 
-use berth_api::Secrets as State;
+use berth_api::Secrets as SecretsVersion;
 use berth_client::escape;
 use clap::{Args, Subcommand};
 
-use super::failure::{Done, Failure};
-use super::session::{Raw, Session};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session};
 
-/// Say which environments have secrets.
+/// Record which environments have secrets.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth secrets set production v7\n  berth place --memory 4GiB --env production --needs-secrets"
 )]
 pub(crate) enum Secrets {
-    /// State the version of an environment's bundle of secrets, or that there is none.
+    /// Record the version of an environment's secrets, or that it has none.
     #[command(
         after_help = "Examples:\n  berth secrets set production v7\n  berth secrets set production --none"
     )]
-    Set(Set),
+    Set(SetArgs),
 }
 
-/// An environment and its bundle.
 #[derive(Args, Debug)]
-pub(crate) struct Set {
-    /// The environment.
+pub(crate) struct SetArgs {
+    /// Name of the environment.
     env: String,
-    /// The current version of its bundle.
+    /// Current version of its secrets.
     #[arg(required_unless_present = "none")]
     version: Option<String>,
-    /// There is none.
+    /// Record that it has no secrets.
     #[arg(long, conflicts_with = "version")]
     none: bool,
 }
 
 impl Secrets {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let Self::Set(Set { env, version, none }) = self;
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
+        let Self::Set(SetArgs { env, version, .. }) = self;
         if env.is_empty() {
             return Err(Failure::usage("the environment is empty").accepted("its name"));
         }
-        let version = version.filter(|_| !none);
-        let has =
-            version.as_ref().map_or_else(|| "no secrets".to_owned(), |v| format!("secrets {v}"));
+        let has = version.as_ref().map_or_else(|| "no secrets".into(), |v| format!("secrets {v}"));
         let path = format!("/v1/environments/{}/secrets", escape(&env));
-        let raw: Raw = session.client.put(&path, &State { version }).await?;
-        if session.out.is_data() {
-            return session.out.data(&raw);
-        }
-        session.out.line(format!("{env} has {has}"));
-        Ok(())
+        let raw: RawJson = session.client.put(&path, &SecretsVersion { version }).await?;
+        session.out.response(&raw, |_: serde::de::IgnoredAny| {
+            session.out.line(format!("{env} has {has}"));
+        })
     }
 }

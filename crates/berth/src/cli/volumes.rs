@@ -1,17 +1,14 @@
-//! `berth volumes`: local volumes, where they live, and sets of them.
+//! `berth volumes`: local volumes, where they live, and attachments: sets of them.
 
 use berth_api::engine::Volume;
-use berth_api::{Attachment, NewAttachment, NewVolume};
+use berth_api::{Attachment, MoveVolume, NewAttachment, NewVolume, VolumeMove, VolumeMoveState};
 use berth_client::escape;
 use clap::{Args, Subcommand};
 
-use super::failure::Done;
-use super::session::{Raw, Session};
-use super::table::{Table, pairs};
-use super::volume_moves::MoveTo;
-use super::words::or_dash;
+use super::resource::{NameArg, NameArgs, Operation, Resource, deadline, path_of};
+use crate::cmdutil::{CmdResult, Column, RawJson, Session, age, api_name, args, columns};
 
-/// See and define local volumes.
+/// Manage local volumes.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Examples:\n  berth volumes set data-1 --home node-000012\n  berth place --memory 4GiB --volume data-1"
@@ -20,19 +17,19 @@ pub(crate) enum Volumes {
     /// List volumes.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth volumes list")]
     List,
-    /// Show one volume.
+    /// Show a volume.
     #[command(after_help = "Example:\n  berth volumes show data-1")]
-    Show(One),
-    /// Define a volume and say where it lives.
+    Show(NameArg<Volume>),
+    /// Create or replace a volume.
     #[command(after_help = "Example:\n  berth volumes set data-1 --home node-000012 --owner acme")]
-    Set(Set),
-    /// Move a volume to another node, with the instance that uses it.
+    Set(SetArgs),
+    /// Move a volume to another node, together with the instance that uses it.
     #[command(after_help = MOVE_EXAMPLES)]
-    Move(MoveTo),
-    /// Remove volumes that nobody uses.
+    Move(MoveArgs),
+    /// Remove unused volumes.
     #[command(visible_alias = "rm", after_help = "Example:\n  berth volumes remove data-1")]
-    Remove(Names),
-    /// Sets of volumes that instances use together.
+    Remove(NameArgs<Volume>),
+    /// Manage attachments: sets of volumes that instances use together.
     #[command(subcommand)]
     Attachments(Attachments),
 }
@@ -44,180 +41,207 @@ Examples:
   berth volumes move data-1 --status
   berth volumes move data-1 --cancel";
 
-/// See and define sets of volumes.
+/// Manage attachments: sets of volumes that instances use together.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --owner acme")]
 pub(crate) enum Attachments {
-    /// List sets.
+    /// List attachments.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth volumes attachments list")]
     List,
-    /// Show one set.
+    /// Show an attachment.
     #[command(after_help = "Example:\n  berth volumes attachments show db --owner acme")]
-    Show(OneOf),
-    /// Define a set.
+    Show(AttachmentArg),
+    /// Create or replace an attachment.
     #[command(
         after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --owner acme"
     )]
-    Set(SetOf),
-    /// Remove a set.
+    Set(SetAttachmentArgs),
+    /// Remove an attachment.
     #[command(
         visible_alias = "rm",
         after_help = "Example:\n  berth volumes attachments remove db --owner acme"
     )]
-    Remove(OneOf),
+    Remove(AttachmentArg),
 }
 
-/// One of them.
 #[derive(Args, Debug)]
-pub(crate) struct One {
-    /// Its name.
+pub(crate) struct SetArgs {
+    /// Name of the volume.
     name: String,
-}
-
-/// Some of them.
-#[derive(Args, Debug)]
-pub(crate) struct Names {
-    /// Their names.
-    #[arg(required = true)]
-    names: Vec<String>,
-}
-
-/// One set of a tenant.
-#[derive(Args, Debug)]
-pub(crate) struct OneOf {
-    /// Its name.
-    name: String,
-    /// The tenant; a tenant's token knows its own.
+    /// Node that holds it.
+    #[arg(long, value_name = "NODE")]
+    home: String,
+    /// Only tenant that may use it.
     #[arg(long)]
     owner: Option<String>,
 }
 
-impl OneOf {
-    fn path(&self) -> String {
-        let owner = self.owner.as_deref().map(|owner| format!("?owner={}", escape(owner)));
-        format!("/v1/attachments/{}{}", escape(&self.name), owner.unwrap_or_default())
+#[derive(Args, Debug)]
+pub(crate) struct MoveArgs {
+    /// Name of the volume.
+    volume: String,
+    /// Node to move it to.
+    #[arg(long, value_name = "NODE", required_unless_present_any = ["status", "cancel"])]
+    to: Option<String>,
+    /// Check whether it can be moved, and change nothing.
+    #[arg(long, requires = "to")]
+    dry_run: bool,
+    /// Wait until the move has ended.
+    #[arg(long)]
+    wait: bool,
+    /// Give up waiting after this time.
+    #[arg(long, value_name = "DURATION", value_parser = args::duration, requires = "wait")]
+    timeout: Option<u32>,
+    /// Show the progress of the move.
+    #[arg(long, conflicts_with_all = ["to", "cancel"])]
+    status: bool,
+    /// Cancel the move; the volume stays where it is.
+    #[arg(long, conflicts_with_all = ["to", "wait"])]
+    cancel: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AttachmentArg {
+    /// Name of the attachment.
+    name: String,
+    /// Tenant; a tenant's token implies its own.
+    #[arg(long)]
+    owner: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SetAttachmentArgs {
+    /// Name of the attachment.
+    name: String,
+    /// Volumes, all on one node.
+    #[arg(required = true)]
+    volumes: Vec<String>,
+    /// Tenant; a tenant's token implies its own.
+    #[arg(long)]
+    owner: Option<String>,
+}
+
+impl Resource for Volume {
+    const KIND: &'static str = "volume";
+    const PATH: &'static str = "/v1/volumes";
+    const EMPTY: &'static str = "There are no volumes.";
+    const COLUMNS: &'static [Column<Self>] = columns![volume;
+        "VOLUME" => volume.id.as_str(),
+        "OWNER" => volume.owner.as_deref(),
+        "HOME" => volume.home.as_str(),
+        "USED BY" => volume.attached_to.map(|id| id.to_string()),
+    ];
+}
+
+impl Resource for Attachment {
+    const KIND: &'static str = "attachment";
+    const PATH: &'static str = "/v1/attachments";
+    const EMPTY: &'static str = "There are no attachments.";
+    const COLUMNS: &'static [Column<Self>] = columns![set;
+        "ATTACHMENT" => set.id.as_str(),
+        "OWNER" => set.owner.as_str(),
+        "HOME" => set.home.as_ref().map(|home| home.as_str()),
+        "VOLUMES" => set.volumes.join(" "),
+    ];
+}
+
+impl Resource for VolumeMove {
+    const KIND: &'static str = "move";
+    const COLUMNS: &'static [Column<Self>] = columns![moving;
+        "VOLUME" => moving.volume.as_str(),
+        "FROM" => moving.from.as_str(),
+        "TO" => moving.to.as_str(),
+        "STATE" => api_name(&moving.state),
+        "COPIED" => moving.copied_permille.map(|share| format!("{}.{}%", share / 10, share % 10)),
+        "SINCE" => age(moving.since),
+        "MESSAGE" => moving.message.as_str(),
+    ];
+}
+
+impl Operation for VolumeMove {
+    fn state(&self) -> String {
+        api_name(&self.state)
+    }
+
+    fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn succeeded(&self) -> Option<bool> {
+        match self.state {
+            VolumeMoveState::Done => Some(true),
+            VolumeMoveState::Failed | VolumeMoveState::Cancelled => Some(false),
+            _ => None,
+        }
     }
 }
 
-/// A volume as it is defined.
-#[derive(Args, Debug)]
-pub(crate) struct Set {
-    /// Its name.
-    name: String,
-    /// The node that holds it.
-    #[arg(long, value_name = "NODE")]
-    home: String,
-    /// The only tenant that may use it.
-    #[arg(long)]
-    owner: Option<String>,
-}
-
-/// A set as it is defined.
-#[derive(Args, Debug)]
-pub(crate) struct SetOf {
-    /// Its name.
-    name: String,
-    /// The volumes; all must live on one node.
-    #[arg(required = true)]
-    volumes: Vec<String>,
-    /// The tenant.
-    #[arg(long)]
-    owner: Option<String>,
-}
-
 impl Volumes {
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let out = &session.out;
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => {
-                let human = |volumes: Vec<Volume>| {
-                    let mut table = Table::new(&["VOLUME", "OWNER", "HOME", "USED BY"]);
-                    for volume in &volumes {
-                        let used = volume.attached_to.map(|id| id.to_string());
-                        let (name, home) = (volume.id.as_str(), volume.home.as_str());
-                        let owner = or_dash(volume.owner.as_deref());
-                        table.row([name.into(), owner, home.into(), or_dash(used.as_deref())]);
-                    }
-                    out.table(&table, "There are no volumes.");
-                };
-                session.show_list("/v1/volumes", &[], None, human).await
+            Self::List => session.list::<Volume>(&[], None).await,
+            Self::Show(arg) => session.show::<Volume>(&arg.name).await,
+            Self::Set(SetArgs { name, home, owner }) => {
+                // The owner stays unless another is given.
+                let path = path_of::<Volume>(&name);
+                let stored: Result<berth_api::Volume, _> = session.client.get(&path, &[]).await;
+                let owner = owner.or_else(|| stored.ok()?.owner);
+                session.put::<Volume>(&name, &NewVolume { owner, home: home.as_str().into() }).await
             }
-            Self::Show(one) => {
-                let raw = session.get(&format!("/v1/volumes/{}", escape(&one.name)), &[]).await?;
-                print(session, &raw)
-            }
-            Self::Set(set) => {
-                let path = format!("/v1/volumes/{}", escape(&set.name));
-                // Whose it is stays so unless it is said.
-                let known: Result<berth_api::Volume, _> = session.client.get(&path, &[]).await;
-                let owner = set.owner.or_else(|| known.ok()?.owner);
-                let new = NewVolume { owner, home: set.home.as_str().into() };
-                let raw: Raw = session.client.put(&path, &new).await?;
-                print(session, &raw)
-            }
-            Self::Move(to) => to.run(session).await,
-            Self::Remove(names) => session.remove("volume", "/v1/volumes", &names.names).await,
+            Self::Move(args) => args.run(session).await,
+            Self::Remove(args) => session.remove::<Volume>(&args.names).await,
             Self::Attachments(attachments) => attachments.run(session).await,
         }
     }
 }
 
-fn print(session: &Session, raw: &Raw) -> Done {
-    session.out.answer(raw, |volume: Volume| {
-        session.out.line(pairs(&[
-            ("volume", volume.id),
-            ("owner", volume.owner.unwrap_or_else(|| "anyone".to_owned())),
-            ("home", volume.home.to_string()),
-            ("used by", volume.attached_to.map(|id| id.to_string()).unwrap_or_default()),
-        ]));
+impl MoveArgs {
+    async fn run(self, session: &Session) -> CmdResult {
+        let path = format!("{}/move", path_of::<Volume>(&self.volume));
+        if self.cancel {
+            let body = serde_json::Map::new();
+            return session.post::<VolumeMove>(&format!("{path}/cancel"), &body).await;
+        }
+        let raw = match &self.to {
+            Some(to) => {
+                let body = MoveVolume { to: to.as_str().into(), dry_run: self.dry_run };
+                session.client.post::<_, RawJson>(&path, &body).await?
+            }
+            None => session.get(&path, &[]).await?,
+        };
+        if self.wait && !self.dry_run {
+            return session.follow::<VolumeMove>(&path, deadline(self.timeout)).await;
+        }
+        session.print::<VolumeMove>(&raw)?;
+        if self.to.is_some() && !self.dry_run {
+            let hint =
+                format!("Show its progress with: berth volumes move {} --status", self.volume);
+            session.out.note(hint);
+        }
         Ok(())
-    })
+    }
+}
+
+impl AttachmentArg {
+    fn path(&self) -> String {
+        let owner = self.owner.as_deref().map(|owner| format!("?owner={}", escape(owner)));
+        format!("{}{}", path_of::<Attachment>(&self.name), owner.unwrap_or_default())
+    }
 }
 
 impl Attachments {
-    async fn run(self, session: &Session) -> Done {
-        let out = &session.out;
+    async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => {
-                let human = |sets: Vec<Attachment>| {
-                    let mut table = Table::new(&["SET", "OWNER", "HOME", "VOLUMES"]);
-                    for set in &sets {
-                        let home = set.home.as_ref().map(|home| home.as_str());
-                        let volumes = set.volumes.join(" ");
-                        let (name, owner) = (set.id.as_str(), set.owner.as_str());
-                        table.row([name.into(), owner.into(), or_dash(home), volumes.into()]);
-                    }
-                    out.table(&table, "There are no sets of volumes.");
-                };
-                session.show_list("/v1/attachments", &[], None, human).await
+            Self::List => session.list::<Attachment>(&[], None).await,
+            Self::Show(arg) => session.print::<Attachment>(&session.get(&arg.path(), &[]).await?),
+            Self::Set(SetAttachmentArgs { name, volumes, owner }) => {
+                session.put::<Attachment>(&name, &NewAttachment { owner, volumes }).await
             }
-            Self::Show(one) => {
-                let raw = session.get(&one.path(), &[]).await?;
-                print_set(session, &raw)
-            }
-            Self::Set(set) => {
-                let new = NewAttachment { owner: set.owner, volumes: set.volumes };
-                let path = format!("/v1/attachments/{}", escape(&set.name));
-                let raw: Raw = session.client.put(&path, &new).await?;
-                print_set(session, &raw)
-            }
-            Self::Remove(one) => {
-                session.client.delete(&one.path()).await?;
-                out.note(format!("removed set of volumes {}", one.name));
+            Self::Remove(arg) => {
+                session.client.delete(&arg.path()).await?;
+                session.out.note(format!("removed attachment {}", arg.name));
                 Ok(())
             }
         }
     }
-}
-
-fn print_set(session: &Session, raw: &Raw) -> Done {
-    session.out.answer(raw, |set: Attachment| {
-        session.out.line(pairs(&[
-            ("set", set.id),
-            ("owner", set.owner),
-            ("home", set.home.map(|home| home.to_string()).unwrap_or_default()),
-            ("volumes", set.volumes.join(" ")),
-        ]));
-        Ok(())
-    })
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{Done, Exit, Failure, Global};
+use crate::cmdutil::{CmdResult, Exit, Failure, Global};
 use crate::up::Signals;
 
 pub(crate) use scheduler::{How, settings};
@@ -53,7 +53,7 @@ impl Kube {
 
 /// A token that the first signal cancels. The second ends the process at once: whoever sends it does
 /// not want to wait.
-fn stop_by_signal() -> Done<CancellationToken> {
+fn stop_by_signal() -> CmdResult<CancellationToken> {
     let stop = CancellationToken::new();
     let told = stop.clone();
     let mut signals = Signals::new()?;

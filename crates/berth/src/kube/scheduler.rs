@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::way::{Log, Way, Who};
 use super::{not_had, stop_by_signal};
-use crate::cli::{Done, Exit, Failure, chain};
+use crate::cmdutil::{CmdResult, Exit, Failure, chain};
 
 /// Flags of `berth kube scheduler`.
 #[derive(Args, Clone, Debug)]
@@ -89,7 +89,7 @@ pub(crate) enum MissingRequests {
 }
 
 /// How a cluster is scheduled by these flags.
-pub(crate) fn settings(how: &How) -> Done<Settings> {
+pub(crate) fn settings(how: &How) -> CmdResult<Settings> {
     if how.name.is_empty() {
         return Err(Failure::usage("--name is empty").accepted("a name such as berth"));
     }
@@ -103,7 +103,7 @@ pub(crate) fn settings(how: &How) -> Done<Settings> {
     })
 }
 
-fn policy(name: &str) -> Done<Policy> {
+fn policy(name: &str) -> CmdResult<Policy> {
     let builtin = match Policy::builtin(name) {
         Ok(policy) => return Ok(policy),
         Err(error) => error,
@@ -121,7 +121,7 @@ fn policy(name: &str) -> Done<Policy> {
 }
 
 impl SchedulerFlags {
-    pub(super) fn run(self) -> Done {
+    pub(super) fn run(self) -> CmdResult {
         let settings = settings(&self.how)?;
         let telemetry = self.log.start()?;
         let runtime = tokio::runtime::Runtime::new()?;
@@ -131,7 +131,7 @@ impl SchedulerFlags {
         outcome
     }
 
-    async fn schedule(self, settings: Settings) -> Done {
+    async fn schedule(self, settings: Settings) -> CmdResult {
         let stop = stop_by_signal()?;
         let client = self.way.client().await?;
         let (namespace, identity) = (self.who.namespace(), self.who.identity());

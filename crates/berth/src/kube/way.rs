@@ -7,7 +7,7 @@ use berth_server::config::{LogFormat, TelemetryConfig};
 use berth_server::telemetry::Telemetry;
 use clap::{Args, ValueEnum};
 
-use crate::cli::{Done, Exit, Failure};
+use crate::cmdutil::{CmdResult, Exit, Failure};
 
 /// The namespace of this pod, where there is one.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -29,7 +29,7 @@ pub(crate) struct Way {
 
 impl Way {
     /// A client of the API server. Whether that answers is found out later.
-    pub(crate) async fn client(&self) -> Done<kube::Client> {
+    pub(crate) async fn client(&self) -> CmdResult<kube::Client> {
         let connected = client::connect(self.kubeconfig.as_deref(), self.context.as_deref()).await;
         connected.map_err(|error| unconnected(&error))
     }
@@ -37,7 +37,7 @@ impl Way {
 
 /// Why there is no way to the API server.
 pub(super) fn unconnected(error: &ConnectError) -> Failure {
-    let chain = crate::cli::chain(error);
+    let chain = crate::cmdutil::chain(error);
     match error {
         ConnectError::File { .. } => {
             Failure::usage(chain).accepted("--kubeconfig: a file that kubectl --kubeconfig takes")
@@ -103,7 +103,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Starts to log, until what is returned is dropped.
-    pub(super) fn start(&self) -> Done<Telemetry> {
+    pub(super) fn start(&self) -> CmdResult<Telemetry> {
         let wrong = || {
             Failure::usage(format!("--log-level is {:?}", self.log_level)).accepted(
                 "error, warn, info, debug, trace, or directives as in info,berth_kube=debug",
@@ -129,7 +129,7 @@ impl Log {
 }
 
 /// Makes a folder that only its owner may look into.
-pub(super) fn make_private(folder: &Path) -> Done {
+pub(super) fn make_private(folder: &Path) -> CmdResult {
     use std::os::unix::fs::DirBuilderExt as _;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| {

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 
 use super::way::{Log, Way, Who, make_private};
 use super::{not_had, stop_by_signal};
-use crate::cli::{Done, Exit, Failure, chain};
+use crate::cmdutil::{CmdResult, Exit, Failure, chain};
 use crate::up::{Lock, default_data_dir, without_password};
 
 /// Flags of `berth kube webhook`.
@@ -211,11 +211,11 @@ enum Failing {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    crate::cli::seconds(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
+    crate::cmdutil::args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
 }
 
 impl WebhookFlags {
-    pub(super) fn run(self) -> Done {
+    pub(super) fn run(self) -> CmdResult {
         let (options, lock) = self.options()?;
         let telemetry = self.log.start()?;
         let runtime = tokio::runtime::Runtime::new()?;
@@ -225,7 +225,7 @@ impl WebhookFlags {
         outcome
     }
 
-    async fn serve(self, options: Options) -> Done {
+    async fn serve(self, options: Options) -> CmdResult {
         let stop = stop_by_signal()?;
         let client = self.way.client().await?;
         let webhook = Webhook::start(client, options.clone(), stop).await;
@@ -237,7 +237,7 @@ impl WebhookFlags {
     }
 
     /// The options, and the lock on the embedded database.
-    fn options(&self) -> Done<(Options, Option<Lock>)> {
+    fn options(&self) -> CmdResult<(Options, Option<Lock>)> {
         let (ledger, lock) = self.slots.backend()?;
         let mut options = Options::new(&self.who.namespace(), &self.who.identity(), ledger);
         options.listen = self.listen;
@@ -311,7 +311,7 @@ fn flag_of(setting: &'static str) -> &'static str {
 }
 
 impl Slots {
-    fn backend(&self) -> Done<(Backend, Option<Lock>)> {
+    fn backend(&self) -> CmdResult<(Backend, Option<Lock>)> {
         if let Some(url) = &self.database_url {
             let backend = Backend::parse(url).map_err(|_| {
                 Failure::usage(format!("--database-url is {:?}", without_password(url)))

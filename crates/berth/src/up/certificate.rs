@@ -1,4 +1,4 @@
-//! `berth certificate`: certificates from the authority that a server made for itself.
+//! `berth certificate`: certificates from a server's own authority.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -9,28 +9,27 @@ use clap::{Args, Subcommand};
 
 use super::options::{default_data_dir, variable};
 
-/// Which certificate.
+/// The kinds of certificates.
 #[derive(Subcommand)]
 pub(crate) enum Certificate {
-    /// Make a certificate with which an agent signs in for its node.
+    /// Create a certificate with which an agent authenticates for its node.
     ///
     /// Example: berth certificate agent --node node-1 --out node-1.pem
-    Agent(Agent),
+    Agent(AgentArgs),
 }
 
-/// The certificate of an agent.
 #[derive(Args)]
-pub(crate) struct Agent {
-    /// The id of the node.
+pub(crate) struct AgentArgs {
+    /// Name of the node.
     #[arg(long)]
     node: String,
-    /// How many days it is good for.
+    /// Validity in days.
     #[arg(long, default_value_t = 365)]
     days: i64,
-    /// The data folder of the server that runs with --tls self.
-    #[arg(long, value_name = "FOLDER")]
+    /// Data directory of the server that runs with --tls self.
+    #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// The file to write, certificate and key one after the other; printed when not given.
+    /// File to write, with certificate and key; standard output by default.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -42,7 +41,7 @@ impl Certificate {
     }
 }
 
-impl Agent {
+impl AgentArgs {
     fn run(self) -> anyhow::Result<()> {
         let data_dir = match self.data_dir.or_else(|| variable("BERTH_DATA_DIR")) {
             Some(folder) => folder,
@@ -54,15 +53,20 @@ impl Agent {
             std::io::stdout().write_all(pem.as_bytes())?;
             return Ok(());
         };
-        let wrong = || format!("{} cannot be written", out.display());
+        let wrong = || format!("failed to write {}", out.display());
         let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // A temporary file is for its owner only, as a key must be.
+        // Only its owner can read a temporary file, as a key requires.
         let folder = folder.unwrap_or(std::path::Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder).with_context(wrong)?;
         file.write_all(pem.as_bytes()).with_context(wrong)?;
         file.persist(&out).with_context(wrong)?;
-        println!("{} signs in as the agent of {} for {} days", out.display(), self.node, self.days);
-        println!("the agent trusts the server by {}", authority.ca_cert().display());
+        println!(
+            "{} is valid for the agent of {} for {} days",
+            out.display(),
+            self.node,
+            self.days
+        );
+        println!("the agent also needs --ca-cert {}", authority.ca_cert().display());
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
-//! The file that tells the commands on this machine which server to talk to: written when a server
-//! is first started, so that they work at once.
+//! The client configuration that a server writes at its first start, so that commands on this machine
+//! work at once.
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::context::{self, Context};
+use crate::cmdutil::client_config::{self, ClientConfig};
 
 /// How to talk to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,14 +13,14 @@ pub(crate) struct Entry {
     pub(crate) ca_cert: Option<PathBuf>,
 }
 
-/// What became of it.
+/// Where the configuration was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Saved {
-    /// The user's file says it now.
+    /// In the user's file.
     Here(PathBuf),
-    /// The user's file says it now; what it said before is in the other file.
+    /// In the user's file, whose previous content is in the other file.
     Replaced(PathBuf, PathBuf),
-    /// The user's file is about another server and was left alone: this one is beside the data.
+    /// In the data directory, because the user's file is about another server.
     Beside {
         /// The file that was written.
         path: PathBuf,
@@ -31,16 +31,16 @@ pub(crate) enum Saved {
 
 /// The user's file.
 pub(crate) fn path() -> Option<PathBuf> {
-    context::path()
+    client_config::path()
 }
 
-/// What a file says; absent when there is none, or it cannot be read.
+/// Reads a file; none if there is none, or it cannot be read.
 pub(crate) fn load(path: &Path) -> Option<Entry> {
-    let Context { url, token, ca_cert } = context::load_from(path).ok()?;
+    let ClientConfig { url, token, ca_cert } = client_config::load_from(path).ok()?;
     Some(Entry { url: url?, token, ca_cert })
 }
 
-/// Saves an entry for the user, or beside the data when the user's file is about another server.
+/// Saves an entry in the user's file, or in the data directory if that is about another server.
 pub(crate) fn save(user: Option<&Path>, data_dir: &Path, entry: &Entry) -> std::io::Result<Saved> {
     let own = data_dir.join("client.toml");
     let Some(user) = user else {
@@ -59,7 +59,7 @@ pub(crate) fn save(user: Option<&Path>, data_dir: &Path, entry: &Entry) -> std::
             Ok(Saved::Replaced(user.to_owned(), before))
         }
         None if user.exists() => {
-            // It holds something that is not ours to judge.
+            // The file is not a client configuration; leave it alone.
             write(&own, entry)?;
             Ok(Saved::Beside { path: own, other: "something else".to_owned() })
         }
@@ -72,7 +72,7 @@ pub(crate) fn save(user: Option<&Path>, data_dir: &Path, entry: &Entry) -> std::
 
 fn write(path: &Path, entry: &Entry) -> std::io::Result<()> {
     let Entry { url, token, ca_cert } = entry.clone();
-    context::save_to(path, &Context { url: Some(url), token, ca_cert })
+    client_config::save_to(path, &ClientConfig { url: Some(url), token, ca_cert })
 }
 
 #[cfg(test)]

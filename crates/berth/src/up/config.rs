@@ -1,4 +1,4 @@
-//! `berth config`: look at the configuration of a server without starting one.
+//! `berth config`: check and show the configuration of a server without starting it.
 
 use std::path::PathBuf;
 
@@ -7,31 +7,29 @@ use clap::{Args, Subcommand};
 
 use super::options::Flags;
 
-/// What to do with a configuration.
+/// The verbs of `berth config`.
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Name every setting that is not accepted; exit code 2 when there is one.
+    /// Check the configuration, and print every invalid setting; exit code 2 if there is one.
     ///
     /// Example: berth config check /etc/berth/berth.toml
-    Check(Check),
-    /// Print what is in force, and where each value comes from.
+    Check(CheckArgs),
+    /// Show the effective settings, and the source of each value.
     ///
     /// Example: berth config show --config /etc/berth/berth.toml
-    Show(Show),
+    Show(ShowArgs),
 }
 
-/// What is checked.
 #[derive(Args)]
-pub(crate) struct Check {
-    /// The file; without one, variables are checked alone.
+pub(crate) struct CheckArgs {
+    /// Configuration file; only variables are checked without one.
     file: Option<PathBuf>,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// What is shown.
 #[derive(Args)]
-pub(crate) struct Show {
+pub(crate) struct ShowArgs {
     #[command(flatten)]
     flags: Flags,
 }
@@ -45,7 +43,7 @@ impl ConfigCommand {
     }
 }
 
-impl Check {
+impl CheckArgs {
     fn run(self) -> anyhow::Result<()> {
         let loaded = self.flags.with_file(self.file).load()?;
         for warning in &loaded.warnings {
@@ -57,7 +55,7 @@ impl Check {
     }
 }
 
-impl Show {
+impl ShowArgs {
     fn run(self) -> anyhow::Result<()> {
         let loaded = self.flags.load()?;
         for warning in &loaded.warnings {

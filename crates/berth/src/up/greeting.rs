@@ -1,4 +1,4 @@
-//! What a person reads when a server has started: where it is, how to sign in, what to try.
+//! The message of a started server: its address, how to sign in, and what to try.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,9 @@ use super::client_file::Saved;
 use super::open::Opened;
 use super::options::variable;
 use super::sign_in::SignIn;
+use crate::cmdutil::args;
 
-/// Prints it.
+/// Prints the message.
 pub(super) fn print(opened: &Opened, sign_in: &SignIn, demo: Option<u64>) {
     for line in lines(opened, sign_in, demo, &program()) {
         println!("{line}");
@@ -28,15 +29,15 @@ fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) ->
         lines.push(format!("  wire      {urls}/ for existing agents, versions 3.0 to 5.0"));
     }
     if let Some(hosts) = demo {
-        lines.push(format!("  fleet     {hosts} simulated hosts, and tenants that come and go"));
+        lines.push(format!("  fleet     {hosts} simulated hosts, and simulated tenants"));
     }
     if let Some(own) = &opened.own {
         let ca = own.authority.ca_cert();
-        lines.push(format!("  trust     clients trust it by --ca-cert {}", ca.display()));
+        lines.push(format!("  trust     clients need --ca-cert {}", ca.display()));
         let agent = "certificate agent --node NODE";
         let data_dir = shell(&opened.data_dir);
         lines.push(format!(
-            "  agents    {program} {agent} --data-dir {data_dir} makes a certificate for one"
+            "  agents    {program} {agent} --data-dir {data_dir} creates a certificate"
         ));
     }
     lines.extend(sign_in_lines(opened, sign_in, program));
@@ -57,44 +58,44 @@ fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) ->
 fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if opened.no_sign_in {
-        lines.push("  sign-in   none is needed on this machine".to_owned());
+        lines.push("  sign-in   not needed on this machine".to_owned());
     }
-    // A service manager keeps what is printed, and others read it: there the file must do.
+    // A service manager logs the output, which must not contain the token; the file has it.
     let is_service = variable("INVOCATION_ID").is_some() && !std::io::stdout().is_terminal();
     let is_kept = sign_in.saved.is_some() && is_service;
     if let Some(token) = sign_in.token.as_ref().filter(|_| !is_kept) {
         lines.push(format!("  token     {token}"));
-        lines.push("            of an admin, shown this once: keep it".to_owned());
+        lines.push("            admin token, shown only once: keep it".to_owned());
     }
     match &sign_in.saved {
         Some(Saved::Here(path)) => {
-            lines.push(format!("  commands  find the server by {}", path.display()));
+            lines.push(format!("  commands  use {}", path.display()));
         }
         Some(Saved::Replaced(path, before)) => {
-            lines.push(format!("  commands  find the server by {}", path.display()));
-            lines.push(format!("            what it said before is in {}", before.display()));
+            lines.push(format!("  commands  use {}", path.display()));
+            lines.push(format!("            its previous content is in {}", before.display()));
         }
         Some(Saved::Beside { path, other }) => {
-            lines.push(format!("  commands  find the server by {}", path.display()));
+            lines.push(format!("  commands  use {}", path.display()));
             lines.push(format!(
-                "            since your own file is about {other}, and was left alone"
+                "            because your own file is about {other}, and was not changed"
             ));
         }
         None if sign_in.ready => lines.push("  commands  are signed in already".to_owned()),
         None => {
             let database = shell(Path::new(&opened.database()));
             lines.push(
-                "  sign-in   with a token that you have; lost all of them? make one:".to_owned(),
+                "  sign-in   with an existing token; if all are lost, create one:".to_owned(),
             );
             lines.push(format!(
-                "            {program} token create --role admin --database-url {database}"
+                "            {program} tokens create --role admin --database-url {database}"
             ));
         }
     }
     lines
 }
 
-/// Each works as it is printed.
+/// Commands to try; each works as printed.
 fn commands(demo: bool) -> &'static [&'static str] {
     if demo {
         &[
@@ -111,7 +112,7 @@ fn commands(demo: bool) -> &'static [&'static str] {
     }
 }
 
-/// How this program is called: by its name where the shell finds it, else by where it is.
+/// How to call this program: by its name if the shell finds it, otherwise by its path.
 fn program() -> String {
     let Ok(own) = std::env::current_exe() else { return "berth".to_owned() };
     let path = variable("PATH").unwrap_or_default();
@@ -122,11 +123,9 @@ fn program() -> String {
     if std::env::split_paths(&path).any(is_own) { "berth".to_owned() } else { shell(&own) }
 }
 
-/// A path as a shell reads it.
+/// A path quoted for a shell.
 fn shell(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@=,".contains(c);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    args::shell_quote(&path.display().to_string())
 }
 
 #[cfg(test)]
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_written_so_that_a_shell_reads_it() {
+    fn a_path_is_quoted_for_a_shell() {
         for (path, text) in [("/a/b-1.db", "/a/b-1.db"), ("/a b/it's", r"'/a b/it'\''s'")] {
             assert_eq!(shell(Path::new(path)), text);
         }

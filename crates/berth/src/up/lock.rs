@@ -1,6 +1,6 @@
-//! One server for each SQLite file: a second one would plan on a fleet that it does not know.
+//! A lock that allows one server per SQLite file: a second one would not see the first one's claims.
 //!
-//! The system holds the lock for the process, so a server that was killed leaves none behind.
+//! The kernel holds the lock for the process, so a killed server leaves none behind.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// The right to use a database alone. It ends with the process, however that ends.
+/// An exclusive lock on a database, which ends with the process.
 pub(crate) struct Lock(#[allow(dead_code, reason = "held, never used")] File);
 
 impl Lock {
-    /// Takes the right, or says who has it.
+    /// Takes the lock, or names its holder.
     pub(crate) fn take(database: &Path) -> anyhow::Result<Self> {
         let path = beside(database);
         let mut options = File::options();
@@ -31,12 +31,12 @@ impl Lock {
                 let holder = holder.trim();
                 let who = if holder.is_empty() { "another process" } else { holder };
                 bail!(
-                    "{} is in use by another server ({who}); stop that one first, or name another folder with --data-dir",
+                    "{} is in use by another server ({who}); stop that one first, or set another directory with --data-dir",
                     database.display()
                 );
             }
             Err(TryLockError::Error(error)) => {
-                let why = format!("{} cannot be locked", path.display());
+                let why = format!("failed to lock {}", path.display());
                 return Err(anyhow::Error::from(error).context(why));
             }
         }
@@ -56,7 +56,7 @@ fn beside(database: &Path) -> PathBuf {
 fn not_writable(database: &Path) -> String {
     let folder = database.parent().unwrap_or(database).display();
     format!(
-        "{folder} cannot be written to; give the user of this process the right, or name another folder with --data-dir"
+        "{folder} cannot be written to; grant the user of this process access, or set another directory with --data-dir"
     )
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_for_one_server_and_free_again_after_it() {
+    fn a_database_is_locked_for_one_server_and_free_again_after_it() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("berth.db");
         let first = Lock::take(&database).unwrap();
@@ -76,12 +76,12 @@ mod tests {
             "{refused}"
         );
         drop(first);
-        // What a killed server leaves behind is a file, not a lock.
+        // A killed server leaves a file behind, but no lock.
         Lock::take(&database).unwrap();
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
+    fn a_missing_folder_is_named() {
         let refused = Lock::take(Path::new("/nowhere/at/all/berth.db")).err().unwrap();
         assert!(refused.to_string().contains("/nowhere/at/all cannot be written to"));
     }

@@ -1,4 +1,4 @@
-//! `berth up`: runs a server, from its settings to its last answer.
+//! `berth up`: run a server.
 
 mod certificate;
 mod client_file;
@@ -42,15 +42,15 @@ pub(crate) use stop::Signals;
 /// Options of `berth up`.
 #[derive(Args)]
 pub(crate) struct Up {
-    /// Play a fleet of simulated hosts, with data of its own: --demo, or --demo=5000.
+    /// Simulate a fleet of hosts, with its own data: --demo, or --demo=5000.
     #[arg(long, value_name = "HOSTS", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
     demo: Option<u64>,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// Every connection is an open file, and shells start programs with few of them: take as many as
-/// the system allows. Where it allows none, connections are refused later, and the log says why.
+/// Raises the limit of open files to what the system allows: every connection is one, and shells set a
+/// low limit. If that fails, connections are refused later, and the log says why.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -60,8 +60,8 @@ fn raise_file_limit() {
 impl Up {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let loaded = self.flags.load()?;
-        // Sends traces with a client that waits, so it is made outside of asynchronous code.
-        // It is held to the end, so that the last traces are sent too.
+        // Its blocking client must be created outside of asynchronous code. It is kept to the end, so
+        // that the last traces are sent too.
         let telemetry = Arc::new(Telemetry::start(&loaded.config.telemetry)?);
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
@@ -69,14 +69,14 @@ impl Up {
         raise_file_limit();
         let runtime = tokio::runtime::Runtime::new()?;
         let outcome = runtime.block_on(self.serve(loaded, Arc::clone(&telemetry)));
-        // Threads that wait for nothing of importance do not hold up the end.
+        // Remaining blocking threads must not delay the exit.
         runtime.shutdown_timeout(std::time::Duration::from_secs(2));
         outcome
     }
 
     async fn serve(self, loaded: LoadedConfig, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         let mut signals = stop::Signals::new()?;
-        // From here on, since a signal that nobody takes ends the process.
+        // Registered early, because an unhandled SIGHUP ends the process.
         let hangup = signal(SignalKind::hangup())?;
         let server = open::listen("--listen", &loaded.config.server.listen)?;
         let wire = open::listen("--wire-listen", &loaded.config.wire.listen)?;
@@ -101,7 +101,7 @@ impl Up {
         let sign_in = sign_in::arrange(&opened, &state, self.demo.is_some()).await?;
         greeting::print(&opened, &sign_in, self.demo);
         let demo = match self.demo {
-            Some(hosts) => Some(tokio::spawn(play(&opened, &state, hosts)?)),
+            Some(hosts) => Some(tokio::spawn(simulate_fleet(&opened, &state, hosts)?)),
             None => None,
         };
         let current = Arc::new(ArcSwap::from_pointee(loaded));
@@ -116,7 +116,7 @@ impl Up {
             policy_file,
         };
         let reloading = tokio::spawn(reloader.run(hangup));
-        // Absent where no service manager asked for it.
+        // Fails only without a service manager.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 
         let why = signals.next().await;
@@ -132,9 +132,8 @@ impl Up {
     }
 }
 
-/// A simulated fleet that talks to this server as real hosts would. Its token is known to this
-/// process only and ends with it.
-fn play(
+/// A simulated fleet that talks to this server like real hosts. Only this process knows its token.
+fn simulate_fleet(
     opened: &Opened,
     state: &AppState,
     hosts: u64,
@@ -146,12 +145,13 @@ fn play(
     };
     let url = opened.local_url();
     let connect = Connect { url, token: Some(token), ca_pem, ..Connect::default() };
-    let client = Client::new(connect).context("the simulated fleet has no way to the server")?;
+    let client =
+        Client::new(connect).context("the simulated fleet cannot connect to the server")?;
     let options = DemoOptions { hosts, ..DemoOptions::default() };
     Ok(berth_sim::agents::run(client, options, state.control.draining.clone()))
 }
 
-/// Closes the ledger: everything that was answered is in it, and nothing is half done.
+/// Closes the ledger after all its users.
 async fn close(control: Arc<ControlPlane>) {
     let tick = std::time::Duration::from_millis(10);
     // Loops end when they are told; each holds the control plane until then.

@@ -1,5 +1,5 @@
-//! What a server needs before it serves: addresses, a folder, a database, certificates. What is
-//! missing is said in one sentence, with what to do.
+//! The resources of a server: addresses, data directory, database, certificates. An error names what is
+//! missing and what to do.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,38 +18,38 @@ use berth_server::serve::{Authority, Server, Tls, TlsFiles};
 use super::lock::Lock;
 use super::options::default_data_dir;
 
-/// What a server holds while it runs.
+/// The resources that a server holds while it runs.
 pub(super) struct Opened {
     pub(super) data_dir: PathBuf,
     pub(super) backend: Backend,
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) wire: Vec<SocketAddr>,
     pub(super) tls: Option<Arc<Tls>>,
-    pub(super) own: Option<Own>,
+    pub(super) own: Option<OwnAuthority>,
     pub(super) no_sign_in: bool,
     _lock: Option<Lock>,
 }
 
-/// The own authority, and what the server's certificate is for.
+/// The server's own certificate authority, and the host names of its certificate.
 #[derive(Clone)]
-pub(super) struct Own {
+pub(super) struct OwnAuthority {
     pub(super) authority: Authority,
     pub(super) hosts: Vec<String>,
 }
 
-/// Takes the addresses, which are named by a flag.
+/// Binds the addresses, which were set with a flag.
 pub(super) fn listen(flag: &str, addresses: &[SocketAddr]) -> anyhow::Result<Server> {
     Server::bind(addresses).map_err(|(at, error)| match error.kind() {
         ErrorKind::AddrInUse => anyhow!(
-            "cannot listen on {at}: the port is in use; stop the program that has it, or name another with {flag}, as in {flag} {}:{}",
+            "cannot listen on {at}: the port is in use; stop the program that uses it, or set another with {flag}, such as {flag} {}:{}",
             at.ip(),
             at.port().saturating_add(1)
         ),
         ErrorKind::PermissionDenied => anyhow!(
-            "cannot listen on {at}: ports below 1024 are for root; name another with {flag}"
+            "cannot listen on {at}: ports below 1024 are for root; set another with {flag}"
         ),
         ErrorKind::AddrNotAvailable => anyhow!(
-            "cannot listen on {at}: this machine does not have the address; name one of its own with {flag}"
+            "cannot listen on {at}: this machine does not have the address; set one of its own with {flag}"
         ),
         _ => anyhow!("cannot listen on {at}: {error}"),
     })
@@ -65,13 +65,13 @@ impl Opened {
         let mut data_dir = config.server.data_dir.clone();
         if data_dir.as_os_str().is_empty() {
             data_dir = default_data_dir()?;
-            // A demonstration must never be mistaken for the real thing, nor spoil it.
+            // A demonstration must not mix with real data.
             if demo {
                 data_dir.push("demo");
             }
         }
-        make_private(&data_dir).with_context(|| {
-            format!("{} cannot be made; give the user of this process the right, or name another folder with --data-dir", data_dir.display())
+        create_private(&data_dir).with_context(|| {
+            format!("failed to create {}; grant the user of this process access, or set another directory with --data-dir", data_dir.display())
         })?;
         let backend = match &config.server.database_url {
             Some(url) => Backend::parse(url)?,
@@ -87,7 +87,7 @@ impl Opened {
                 let authority = Authority::in_data_dir(&data_dir, now)?;
                 let hosts = hosts(&[addresses, wire].concat(), &config.tls.hosts);
                 authority.renew_server(&hosts, now)?;
-                Some(Own { authority, hosts })
+                Some(OwnAuthority { authority, hosts })
             }
             TlsMode::Off | TlsMode::Files => None,
         };
@@ -97,7 +97,7 @@ impl Opened {
         Ok(Self { data_dir, backend, addresses, wire, tls, own, no_sign_in, _lock: lock })
     }
 
-    /// Opens the ledger and starts what works on it.
+    /// Opens the ledger and starts the service.
     pub(super) async fn start(&self, config: &Config) -> anyhow::Result<AppState> {
         let mut placer = PlacerOptions::new(policy(&config.policy)?);
         placer.ledger = config.ledger;
@@ -109,7 +109,7 @@ impl Opened {
             maintenance: config.maintenance,
             followers: Vec::new(),
         };
-        // It waits for the database.
+        // It blocks on the database.
         let no_sign_in = config.server.no_sign_in;
         let start = move || AppState::start(options, no_sign_in);
         let started = tokio::task::spawn_blocking(start).await?;
@@ -121,23 +121,23 @@ impl Opened {
         let name = self.database();
         match error.chain().find_map(|cause| cause.downcast_ref::<LedgerError>()) {
             Some(LedgerError::Unreachable(why)) => anyhow!(
-                "the database {name} cannot be reached: {why}; start it, or name another with --database-url"
+                "the database {name} cannot be reached: {why}; start it, or set another with --database-url"
             ),
             Some(LedgerError::NewerSchema { found, known }) => anyhow!(
-                "the database {name} was made by a newer Berth (schema {found}, this one knows up to {known}); start that newer Berth, or name another database with --database-url"
+                "the database {name} was created by a newer Berth (schema {found}, this one supports up to {known}); start the newer Berth, or set another database with --database-url"
             ),
             Some(LedgerError::StorageFull(why)) => {
-                anyhow!("the disk of the database {name} is full: {why}; make room on it")
+                anyhow!("the disk of the database {name} is full: {why}; free some space")
             }
             Some(LedgerError::Corrupt(why)) => anyhow!(
-                "the database {name} holds what Berth cannot read: {why}; restore it from an export, or name another with --database-url"
+                "the database {name} is corrupt: {why}; restore it from an export, or set another with --database-url"
             ),
             Some(other) => anyhow!("the database {name} cannot be used: {other}"),
             None => error,
         }
     }
 
-    /// The database, without what must not be seen.
+    /// The database, without its password.
     pub(super) fn database(&self) -> String {
         match &self.backend {
             Backend::Sqlite(path) => path.display().to_string(),
@@ -145,18 +145,18 @@ impl Opened {
         }
     }
 
-    /// The address under which this machine reaches the server.
+    /// The URL of the server on this machine.
     pub(super) fn local_url(&self) -> String {
         let loopback = self.addresses.iter().find(|at| at.ip().to_canonical().is_loopback());
         self.url(loopback.or(self.addresses.first()))
     }
 
-    /// All addresses, as people type them.
+    /// All URLs.
     pub(super) fn urls(&self) -> Vec<String> {
         self.addresses.iter().map(|at| self.url(Some(at))).collect()
     }
 
-    /// Where the protocol of existing agents is spoken.
+    /// The URLs of the wire protocol.
     pub(super) fn wire_urls(&self) -> Vec<String> {
         self.wire.iter().map(|at| self.url(Some(at))).collect()
     }
@@ -178,12 +178,12 @@ pub(crate) fn without_password(url: &str) -> String {
     let authority = rest.find(['/', '?']).unwrap_or(rest.len());
     let Some(at) = rest[..authority].rfind('@') else { return url.to_owned() };
     let user = rest[..at].split(':').next().unwrap_or("");
-    // What follows a question mark may be a password too.
+    // Query parameters may contain a password too.
     let place = rest[at..].split('?').next().unwrap_or("");
     format!("{scheme}://{user}{place}")
 }
 
-fn tls_files(config: &Config, own: Option<&Own>) -> Option<TlsFiles> {
+fn tls_files(config: &Config, own: Option<&OwnAuthority>) -> Option<TlsFiles> {
     let mut client_ca: Vec<PathBuf> = config.tls.client_ca.iter().cloned().collect();
     if let Some(own) = own {
         client_ca.push(own.authority.ca_cert());
@@ -194,7 +194,7 @@ fn tls_files(config: &Config, own: Option<&Own>) -> Option<TlsFiles> {
     Some(TlsFiles { cert, key, client_ca })
 }
 
-/// Everything that clients may call this server, in an order that does not change.
+/// All host names of this server, in a fixed order.
 fn hosts(addresses: &[SocketAddr], named: &[String]) -> Vec<String> {
     let own = addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -218,15 +218,15 @@ fn policy(name: &str) -> anyhow::Result<Policy> {
             "policy.initial is {name:?}, which is neither a file nor a built-in policy: {builtin}"
         );
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let read = if is_json { Policy::from_json(&text) } else { Policy::from_toml(&text) };
-    read.with_context(|| format!("policy.initial is {name}, which is no policy"))
+    read.with_context(|| format!("policy.initial is {name}, which is not a policy"))
 }
 
-/// Makes a folder that only its owner may look into: the ledger in it holds hashes of tokens. One
-/// that is there already stays as its owner wants it.
-fn make_private(folder: &std::path::Path) -> std::io::Result<()> {
+/// Creates a directory that only its owner can read: the ledger in it has hashes of tokens. An existing
+/// one keeps its permissions.
+fn create_private(folder: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -1,4 +1,4 @@
-//! Flags, variables and the file: how a server is told what to do.
+//! Settings of a server from flags, variables and the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,47 +9,47 @@ use clap::Args;
 /// Settings by flags.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
-    /// The file with settings; docs/configuration.md lists all of them.
+    /// Configuration file; docs/configuration.md lists all settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the server listens; may be given several times. 127.0.0.1:7070 when not given.
+    /// Address to listen on; may be repeated; 127.0.0.1:7070 by default.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<String>,
-    /// Where permits are asked for by the protocol of existing agents, as in 127.0.0.1:10299; may be
-    /// given several times. Nowhere when not given.
+    /// Address for the wire protocol of existing agents, such as 127.0.0.1:10299; may be repeated; off by
+    /// default.
     #[arg(long, value_name = "ADDRESS:PORT")]
     wire_listen: Vec<String>,
-    /// Where the server keeps its data.
-    #[arg(long, value_name = "FOLDER")]
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Another database than the embedded one: postgres://USER@HOST/NAME, or a SQLite file.
+    /// Database instead of the embedded one: postgres://USER@HOST/NAME, or a SQLite file.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// Callers on this machine need no token; only with loopback addresses.
+    /// Require no token of callers on this machine; only with loopback addresses.
     #[arg(long)]
     no_sign_in: bool,
-    /// Encryption: off, self (an own certificate) or files (--tls-cert and --tls-key).
+    /// Encryption: off, self (self-signed certificate) or files (--tls-cert and --tls-key).
     #[arg(long, value_name = "off|self|files")]
     tls: Option<String>,
-    /// The certificate for --tls files, in PEM.
+    /// Certificate for --tls files, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
-    /// Its key, in PEM.
+    /// Key of the certificate, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// Who vouches for certificates of agents, in PEM.
+    /// CA of the certificates of agents, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<String>,
-    /// A name that the own certificate is for as well; may be given several times.
+    /// Additional host name of the self-signed certificate; may be repeated.
     #[arg(long, value_name = "NAME")]
     tls_host: Vec<String>,
-    /// The policy of a new ledger: a name or a file.
+    /// Policy of a new ledger: a name or a file.
     #[arg(long, value_name = "NAME|FILE")]
     policy: Option<String>,
-    /// What is logged: error, warn, info, debug or trace.
+    /// Log level: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// Any other setting; may be given several times: --set http.timeout=10s
+    /// Any other setting; may be repeated: --set http.timeout=10s
     #[arg(long, value_name = "SETTING=VALUE")]
     set: Vec<String>,
 }
@@ -73,18 +73,18 @@ impl fmt::Display for BadConfig {
 }
 
 impl Flags {
-    /// The file, when there is one.
+    /// The configuration file, if there is one.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// The same flags with a file of settings.
+    /// Sets the configuration file.
     pub(crate) fn with_file(mut self, file: Option<PathBuf>) -> Self {
         self.config = file.or(self.config);
         self
     }
 
-    /// Whether the data folder is named here.
+    /// Loads the settings from all sources.
     pub(crate) fn load(&self) -> anyhow::Result<LoadedConfig> {
         let text = match &self.config {
             None => None,
@@ -157,13 +157,13 @@ fn variables() -> Vec<(String, String)> {
     all.filter(|(name, _)| name.starts_with("BERTH_")).collect()
 }
 
-/// A variable that is set to something.
-#[allow(clippy::disallowed_methods, reason = "the binary is where the environment comes in")]
+/// A variable that is not empty.
+#[allow(clippy::disallowed_methods, reason = "the binary is where the environment is read")]
 pub(crate) fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Where data of a server is kept when nobody says.
+/// The default data directory of a server.
 pub(crate) fn default_data_dir() -> anyhow::Result<PathBuf> {
     let system = Path::new("/var/lib/berth");
     if is_root() && system.is_dir() {
@@ -171,7 +171,9 @@ pub(crate) fn default_data_dir() -> anyhow::Result<PathBuf> {
     }
     let home = || Some(variable("HOME")?.join(".local").join("share"));
     let folder = variable("XDG_DATA_HOME").or_else(home).ok_or_else(|| {
-        anyhow::anyhow!("there is no folder for data: neither XDG_DATA_HOME nor HOME is set; name one with --data-dir")
+        anyhow::anyhow!(
+            "no data directory: neither XDG_DATA_HOME nor HOME is set; set one with --data-dir"
+        )
     })?;
     Ok(folder.join("berth"))
 }

@@ -1,7 +1,6 @@
-//! Changes while a server runs: settings, certificates and the policy's file are read again when
-//! their files change, and on `SIGHUP`.
+//! Reloads settings, certificates and the policy file when they change, and on `SIGHUP`.
 //!
-//! Folders are watched, not files: editors and mounted volumes put a new file in the old one's place.
+//! Directories are watched, not files: editors and mounted volumes replace files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,40 +18,41 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
-use super::open::Own;
+use super::open::OwnAuthority;
 use super::options::Flags;
+use crate::cmdutil::chain;
 
-/// How long a file must rest before it is read: it may be written in pieces.
-const REST: Duration = Duration::from_millis(300);
+/// How long to wait for more changes before reading: a file may be written in pieces.
+const DEBOUNCE: Duration = Duration::from_millis(300);
 
-/// How often the end of the own certificate is looked at.
-const CERTIFICATE_EVERY: Duration = Duration::from_secs(3600);
+/// How often the expiry of the own certificate is checked.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What can change, and where changes go.
+/// Everything that can be reloaded.
 pub(super) struct Reloader {
     pub(super) flags: Flags,
-    /// What the server was started with, and later what was last accepted.
+    /// The last accepted settings.
     pub(super) current: Arc<ArcSwap<LoadedConfig>>,
     pub(super) control: Arc<ControlPlane>,
     pub(super) limits: Arc<ArcSwap<ConnectionLimits>>,
     pub(super) telemetry: Arc<Telemetry>,
-    pub(super) own: Option<Own>,
+    pub(super) own: Option<OwnAuthority>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) policy_file: Option<PolicyFile>,
 }
 
 impl Reloader {
-    /// Takes in changes until it is aborted.
+    /// Reloads until it is aborted.
     pub(super) async fn run(mut self, mut hangup: Signal) {
         let started = self.current.load_full();
         let (sender, mut changes) = mpsc::unbounded_channel();
         let _watcher = self.watch(sender);
-        let mut hourly = tokio::time::interval(CERTIFICATE_EVERY);
+        let mut hourly = tokio::time::interval(RENEWAL_INTERVAL);
         loop {
             tokio::select! {
                 _ = hangup.recv() => self.reload_by_signal(&started).await,
                 Some(()) = changes.recv() => {
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(DEBOUNCE).await;
                     while changes.try_recv().is_ok() {}
                     self.reload(&started, false);
                     self.look_at_policy(false).await;
@@ -62,7 +62,7 @@ impl Reloader {
         }
     }
 
-    /// Watches the folders of all files that may change. Without it, signals still work.
+    /// Watches the directories of all files that may change. If that fails, SIGHUP still works.
     fn watch(&self, changed: mpsc::UnboundedSender<()>) -> Option<notify::RecommendedWatcher> {
         let tls = self.tls.iter().flat_map(|tls| {
             let files = tls.files();
@@ -77,7 +77,7 @@ impl Reloader {
             return None;
         }
         let handler = move |event: notify::Result<notify::Event>| {
-            // Reading a file is an event too, and would go on for ever.
+            // Reading a file is an event too, and must not cause another reload.
             let is_change = event.is_ok_and(|event| !event.kind.is_access());
             if is_change {
                 let _ = changed.send(());
@@ -86,14 +86,14 @@ impl Reloader {
         let mut watcher = match notify::recommended_watcher(handler) {
             Ok(watcher) => watcher,
             Err(error) => {
-                tracing::warn!(%error, "files are not watched; SIGHUP reads them again");
+                tracing::warn!(%error, "failed to watch files; reload them with SIGHUP");
                 return None;
             }
         };
         for folder in folders {
             if let Err(error) = watcher.watch(&folder, notify::RecursiveMode::NonRecursive) {
                 let folder = folder.display().to_string();
-                tracing::warn!(%error, folder, "a folder is not watched; SIGHUP reads its files again");
+                tracing::warn!(%error, folder, "failed to watch a directory; reload its files with SIGHUP");
             }
         }
         Some(watcher)
@@ -117,12 +117,12 @@ impl Reloader {
     fn reload(&self, started: &LoadedConfig, asked: bool) {
         if let Some(tls) = &self.tls {
             match tls.reload() {
-                Ok(true) => tracing::info!("new certificates are in use"),
+                Ok(true) => tracing::info!("certificates reloaded"),
                 Ok(false) => {}
                 Err(error) => {
                     tracing::error!(
                         error = chain(&error),
-                        "certificates are not accepted, the old ones stay in use"
+                        "failed to reload certificates; keeping the old ones"
                     );
                 }
             }
@@ -130,9 +130,7 @@ impl Reloader {
         match self.flags.load() {
             Ok(loaded) => self.apply(loaded, started, asked),
             Err(error) => {
-                tracing::error!(
-                    "the configuration is not accepted, everything stays as it was: {error:#}"
-                );
+                tracing::error!("invalid configuration; keeping the old one: {error:#}");
             }
         }
     }
@@ -147,15 +145,15 @@ impl Reloader {
             self.control.maintenance.store(Arc::new(config.maintenance));
             self.limits.store(Arc::new(config.http.connections));
             if let Err(error) = self.telemetry.set_level(&config.telemetry.log_level) {
-                tracing::error!(%error, "what is logged stays as it was");
+                tracing::error!(%error, "failed to change the log level");
             }
             tracing::info!(settings = names(&live), "settings changed");
         }
         if !restart.is_empty() && (asked || !changed.is_empty()) {
-            tracing::warn!(settings = names(&restart), "changed settings need a restart");
+            tracing::warn!(settings = names(&restart), "changed settings require a restart");
         }
         if asked && live.is_empty() && restart.is_empty() {
-            tracing::info!("the configuration is as it was");
+            tracing::info!("configuration unchanged");
         }
         self.current.store(Arc::new(loaded));
     }
@@ -164,14 +162,14 @@ impl Reloader {
         let (Some(own), Some(tls)) = (&self.own, &self.tls) else { return };
         match own.authority.renew_server(&own.hosts, jiff::Timestamp::now()) {
             Ok(true) => match tls.reload() {
-                Ok(_) => tracing::info!("the server's certificate was renewed"),
+                Ok(_) => tracing::info!("server certificate renewed"),
                 Err(error) => {
-                    tracing::error!(error = chain(&error), "the renewed certificate cannot be used")
+                    tracing::error!(error = chain(&error), "failed to load the renewed certificate")
                 }
             },
             Ok(false) => {}
             Err(error) => {
-                tracing::error!(error = chain(&error), "the server's certificate cannot be renewed")
+                tracing::error!(error = chain(&error), "failed to renew the server certificate")
             }
         }
     }
@@ -184,15 +182,4 @@ fn folder_of(file: &Path) -> PathBuf {
 
 fn names(keys: &[&'static Key]) -> String {
     keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -1,5 +1,4 @@
-//! How a person on this machine signs in: the first token of a new ledger, and the file that the
-//! commands read it from.
+//! The first token of a new ledger, and the client configuration on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -13,17 +12,17 @@ use super::options::variable;
 
 /// How a person on this machine signs in.
 pub(super) struct SignIn {
-    /// A token that was just made.
+    /// A token that was just created.
     pub(super) token: Option<String>,
-    /// What became of the file for commands, when one was written.
+    /// Where the client configuration was saved, if it was.
     pub(super) saved: Option<Saved>,
-    /// Whether commands on this machine work as they are.
+    /// Whether commands on this machine can sign in.
     pub(super) ready: bool,
-    /// The file that commands must be told of, when it is not the user's.
+    /// The client configuration, if commands do not find it by themselves.
     pub(super) file: Option<PathBuf>,
 }
 
-/// Makes the first token, and sees to it that the commands on this machine know it.
+/// Creates the first token, and saves it for the commands on this machine.
 pub(super) async fn arrange(
     opened: &Opened,
     state: &AppState,
@@ -44,11 +43,11 @@ pub(super) async fn arrange(
     };
     let found = places.find(works).cloned();
     if let (Some(found), None) = (&found, &token) {
-        let file = must_be_named(found, user.as_deref());
+        let file = unless_found(found, user.as_deref());
         return Ok(SignIn { token: None, saved: None, ready: true, file });
     }
     if token.is_none() && demo && !opened.no_sign_in {
-        // Nobody should have to look for the token of a demonstration.
+        // A demonstration must not require a search for its token.
         let known = state.clone();
         let make = move || known.access.admin_token(&known.control.ledger, "demo");
         token = Some(tokio::task::spawn_blocking(make).await??);
@@ -61,22 +60,22 @@ pub(super) async fn arrange(
     let saved = match client_file::save(user.as_deref(), &opened.data_dir, &entry) {
         Ok(saved) => saved,
         Err(error) => {
-            tracing::warn!(%error, "the file for commands could not be written");
+            tracing::warn!(%error, "failed to write the client configuration");
             return Ok(SignIn { token, saved: None, ready: false, file: None });
         }
     };
     let (Saved::Here(path) | Saved::Replaced(path, _) | Saved::Beside { path, .. }) = &saved;
-    let file = must_be_named(path, user.as_deref());
+    let file = unless_found(path, user.as_deref());
     Ok(SignIn { token, saved: Some(saved), ready: true, file })
 }
 
-/// The file, unless commands in any shell find it by themselves.
-fn must_be_named(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
+/// The file, unless commands find it by themselves.
+fn unless_found(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
     let is_found = user == Some(path) && variable("BERTH_CONFIG").is_none();
     (!is_found).then(|| path.to_owned())
 }
 
-/// A token that only this process knows: it is never stored, and ends with it.
+/// A token that is never stored, and ends with this process.
 pub(super) fn token_of_this_process(access: &AccessControl) -> anyhow::Result<String> {
     let name = "simulated fleet".to_owned();
     let role = Role::Admin;

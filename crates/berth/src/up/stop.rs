@@ -1,4 +1,4 @@
-//! Stopping: a signal asks for it, requests in flight are finished, a second signal does not wait.
+//! Shutdown: a signal starts it, requests in flight are finished, a second signal ends the wait.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
-/// Signals that ask to stop.
+/// Signals that stop the process.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -22,7 +22,7 @@ impl Signals {
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for one, and returns its name.
+    /// Waits for a signal, and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -31,7 +31,7 @@ impl Signals {
     }
 }
 
-/// Stops in steps, each bounded. Afterwards no connection is left.
+/// Stops in steps with a time limit each. Afterwards no connection is left.
 pub(super) async fn stop(
     why: &'static str,
     signals: &mut Signals,
@@ -42,9 +42,9 @@ pub(super) async fn stop(
 ) {
     let server = current.load().config.server.clone();
     let (delay, grace) = (server.stop_delay, server.stop_grace);
-    tracing::info!(why, grace_s = grace.as_secs(), "stopping; a second signal does not wait");
+    tracing::info!(why, grace_s = grace.as_secs(), "stopping; a second signal ends the wait");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    // Load balancers see it, and clients are told to connect anew.
+    // Load balancers see it, and clients are asked to reconnect.
     steps.draining.cancel();
     let hurry = tokio::select! {
         () = tokio::time::sleep(delay) => false,
@@ -61,7 +61,7 @@ pub(super) async fn stop(
         };
     if !in_time {
         tracing::warn!(
-            "requests in flight were cut off; a retry with the same request id tells what became of them"
+            "requests in flight were cut off; retry with the same request id to get their results"
         );
         steps.cut.cancel();
         let _ = serving.await;

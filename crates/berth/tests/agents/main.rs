@@ -4,6 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that panics has failed")]
 
 mod exec;
+mod fixture;
 mod moves;
 mod play;
-mod stage;

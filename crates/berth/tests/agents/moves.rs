@@ -6,13 +6,13 @@ use std::time::Duration;
 use berth_api::engine::{InstanceId, NodeId};
 use berth_api::{Migration, MigrationState, StartMigration};
 
-use crate::stage::{AgentPlan, RunningAgent, Stage, is_alive, processes_in, until};
+use crate::fixture::{AgentPlan, Fixture, RunningAgent, is_alive, processes_in, until};
 
 const RUNS: &str = "exec sleep 300";
 
 /// Two hosts, of which the first runs an instance.
 struct Pair {
-    stage: Stage,
+    fixture: Fixture,
     source: Option<RunningAgent>,
     source_plan: AgentPlan,
     _target: RunningAgent,
@@ -23,71 +23,71 @@ struct Pair {
 
 impl Pair {
     async fn new(on_source: &[&str], on_target: &[&str]) -> Self {
-        let stage = Stage::new().await;
-        let source_plan = stage.agent(&stage.url(), RUNS).with(on_source);
+        let fixture = Fixture::new().await;
+        let source_plan = fixture.agent(&fixture.url(), RUNS).with(on_source);
         let source = Some(source_plan.start());
-        stage.node_is_there("n1").await;
-        let (instance, fence) = stage.place(None).await;
-        stage.is_active(instance, fence).await;
-        let pid = stage.pid(instance).unwrap();
-        let target = stage.agent_of("n2", RUNS).with(on_target).start();
-        stage.node_is_there("n2").await;
-        Self { stage, source, source_plan, _target: target, instance, pid }
+        fixture.node_is_there("n1").await;
+        let (instance, fence) = fixture.place(None).await;
+        fixture.is_active(instance, fence).await;
+        let pid = fixture.pid(instance).unwrap();
+        let target = fixture.agent_of("n2", RUNS).with(on_target).start();
+        fixture.node_is_there("n2").await;
+        Self { fixture, source, source_plan, _target: target, instance, pid }
     }
 
     async fn start(&self) -> Migration {
         let to = Some(NodeId::new("n2"));
         let how = StartMigration { to, ..StartMigration::default() };
-        self.stage.client.migrate(self.instance, &how).await.unwrap()
+        self.fixture.client.migrate(self.instance, &how).await.unwrap()
     }
 
     /// Waits until it is over, and says how it ended. All the while, the instance has a claim.
     async fn ended(&self, id: &str) -> Migration {
         until("the migration is over", async || {
-            assert!(self.stage.client.claim(self.instance).await.is_ok(), "it has a claim");
-            self.stage.client.migration(id).await.unwrap().state.is_over()
+            assert!(self.fixture.client.claim(self.instance).await.is_ok(), "it has a claim");
+            self.fixture.client.migration(id).await.unwrap().state.is_over()
         })
         .await;
-        self.stage.client.migration(id).await.unwrap()
+        self.fixture.client.migration(id).await.unwrap()
     }
 
     async fn is_in(&self, id: &str, state: MigrationState) {
         until("the migration goes on", async || {
-            self.stage.client.migration(id).await.unwrap().state == state
+            self.fixture.client.migration(id).await.unwrap().state == state
         })
         .await;
     }
 
     fn on_target(&self) -> Option<i32> {
-        self.stage.pid_in("agent-n2", self.instance)
+        self.fixture.pid_in("agent-n2", self.instance)
     }
 
     /// It runs on the target under a fence of its own, and only there.
     async fn is_on_target(&self) {
-        let claim = self.stage.client.claim(self.instance).await.unwrap();
+        let claim = self.fixture.client.claim(self.instance).await.unwrap();
         assert_eq!(claim.node, Some(NodeId::new("n2")));
-        self.stage.is_active(self.instance, claim.fence).await;
+        self.fixture.is_active(self.instance, claim.fence).await;
         assert!(!is_alive(self.pid));
         let pid = self.on_target().unwrap();
         assert!(is_alive(pid));
         // It stays: nobody takes it for something that does not belong there.
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert!(is_alive(pid));
-        assert_eq!(self.stage.client.claim(self.instance).await.unwrap().fence, claim.fence);
-        assert_eq!(processes_in(self.stage.folder.path()), [pid]);
+        assert_eq!(self.fixture.client.claim(self.instance).await.unwrap().fence, claim.fence);
+        assert_eq!(processes_in(self.fixture.folder.path()), [pid]);
     }
 
     /// It runs on the source as before, and nothing is left on the target.
     async fn is_on_source(&self) {
-        let claim = self.stage.client.claim(self.instance).await.unwrap();
+        let claim = self.fixture.client.claim(self.instance).await.unwrap();
         assert_eq!(claim.node, Some(NodeId::new("n1")));
         until("nothing is left on the target", async || {
-            processes_in(self.stage.folder.path()) == [self.pid]
+            processes_in(self.fixture.folder.path()) == [self.pid]
         })
         .await;
         let path = "/v1/claims?node=n2";
         until("its place on the target is free", async || {
-            let text = self.stage.client.get_text(path).await.unwrap();
+            let text = self.fixture.client.get_text(path).await.unwrap();
             !text.contains(&self.instance.to_string())
         })
         .await;
@@ -139,13 +139,13 @@ async fn a_source_agent_that_is_killed_in_the_middle_goes_on_when_it_is_back() {
     pair.source.take().unwrap().kill();
     // Its command goes on without it, and the move happens with nobody to tell of it.
     until("the instance left the source", async || !is_alive(pair.pid)).await;
-    assert_eq!(pair.stage.client.migration(&id).await.unwrap().state, MigrationState::Copying);
+    assert_eq!(pair.fixture.client.migration(&id).await.unwrap().state, MigrationState::Copying);
     assert!(is_alive(pair.on_target().unwrap()));
     pair.source = Some(pair.source_plan.start());
     let ended = pair.ended(&id).await;
     assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
     pair.is_on_target().await;
-    let begun = pair.stage.folder.path().join("agent/migrations/begun");
+    let begun = pair.fixture.folder.path().join("agent/migrations/begun");
     assert_eq!(std::fs::read_to_string(begun).unwrap(), "begun\n", "it was sent once");
 }
 
@@ -156,7 +156,7 @@ async fn a_command_that_is_killed_with_its_agent_is_run_again() {
     let id = pair.start().await.id;
     pair.is_in(&id, MigrationState::Copying).await;
     pair.source.take().unwrap().kill();
-    let runs = pair.stage.folder.path().join("agent/migrations");
+    let runs = pair.fixture.folder.path().join("agent/migrations");
     for pid in processes_in(&runs) {
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -175,19 +175,19 @@ async fn a_target_agent_that_is_killed_while_it_waits_does_not_switch_too_early(
     let id = pair.start().await.id;
     pair.is_in(&id, MigrationState::Copying).await;
     until("it is awaited", async || pair.on_target().is_some_and(is_alive)).await;
-    let Pair { stage, source, source_plan, _target, instance, pid } = pair;
+    let Pair { fixture, source, source_plan, _target, instance, pid } = pair;
     _target.kill();
-    let _target = stage.agent_of("n2", RUNS).with(&["--receive-command", WAIT]).start();
-    let log = stage.folder.path().join("agent-n2.log");
+    let _target = fixture.agent_of("n2", RUNS).with(&["--receive-command", WAIT]).start();
+    let log = fixture.folder.path().join("agent-n2.log");
     until("the second agent spoke", async || {
-        std::fs::read_to_string(&log).unwrap().matches("is registered").count() == 2
+        std::fs::read_to_string(&log).unwrap().matches("node registered").count() == 2
     })
     .await;
-    let pair = Pair { stage, source, source_plan, _target, instance, pid };
+    let pair = Pair { fixture, source, source_plan, _target, instance, pid };
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(pair.stage.client.migration(&id).await.unwrap().state, MigrationState::Copying);
+    assert_eq!(pair.fixture.client.migration(&id).await.unwrap().state, MigrationState::Copying);
     assert!(is_alive(pair.pid), "it runs on the source");
-    std::fs::write(pair.stage.folder.path().join("agent/migrations/go"), "").unwrap();
+    std::fs::write(pair.fixture.folder.path().join("agent/migrations/go"), "").unwrap();
     let ended = pair.ended(&id).await;
     assert_eq!(ended.state, MigrationState::Done, "{}", ended.message);
     pair.is_on_target().await;
@@ -214,7 +214,7 @@ async fn a_command_that_fails_leaves_the_instance_where_it_is() {
     assert_eq!(ended.state, MigrationState::Failed);
     assert!(ended.message.contains("ended with code 3: no route to n2"), "{}", ended.message);
     pair.is_on_source().await;
-    let dropped = pair.stage.folder.path().join("agent-n2/migrations/dropped");
+    let dropped = pair.fixture.folder.path().join("agent-n2/migrations/dropped");
     assert_eq!(std::fs::read_to_string(dropped).unwrap(), "drop n2\n");
 }
 
@@ -223,7 +223,7 @@ async fn a_move_that_is_called_off_stops_the_command_and_what_waits() {
     let pair = Pair::new(&["--migrate-command", "sleep 300"], &["--receive-command", WAIT]).await;
     let id = pair.start().await.id;
     pair.is_in(&id, MigrationState::Copying).await;
-    pair.stage.client.cancel_migration(&id).await.unwrap();
+    pair.fixture.client.cancel_migration(&id).await.unwrap();
     let ended = pair.ended(&id).await;
     assert_eq!(ended.state, MigrationState::Cancelled, "{}", ended.message);
     pair.is_on_source().await;

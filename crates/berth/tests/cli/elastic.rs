@@ -60,7 +60,7 @@ fn an_elastic_instance_asks_before_it_grows_and_is_told_what_held_it_back() {
     assert!(held_back.contains("of 4 CPU, 64 GiB wanted: its node has no more"), "{held_back}");
     let account = server.said(&["nodes", "show", &node]);
     let sentence = account.lines().last().unwrap();
-    assert!(account.contains("WATERMARK") && sentence.contains("should leave"), "{account}");
+    assert!(account.contains("WATERMARK") && sentence.contains("must leave"), "{account}");
     let wide = server.said(&["nodes", "list", "-o", "wide"]);
     assert!(wide.contains("PRESSURE") && wide.contains(" over"), "{wide}");
 
@@ -71,7 +71,7 @@ fn an_elastic_instance_asks_before_it_grows_and_is_told_what_held_it_back() {
     let bounds = ["instances", "bounds", "db", "--min", "0.5,2GiB", "--max", "2,8GiB"];
     assert!(server.said(&bounds).contains("500m CPU, 2 GiB to 2 CPU, 8 GiB"));
     let calm = server.said(&["nodes", "show", &node]);
-    assert!(calm.ends_with("Nobody needs to leave.\n"), "{calm}");
+    assert!(calm.ends_with("Nothing needs to leave.\n"), "{calm}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_migration_is_tried_begun_followed_and_called_off() {
     let (server, node) = with_elastic();
     let other = if node == "a" { "b" } else { "a" };
     let tried = server.said(&["migrations", "start", "db", "--dry-run"]);
-    assert!(tried.contains(&format!("would go from {node} to {other}")), "{tried}");
+    assert!(tried.contains(&format!("would move from {node} to {other}")), "{tried}");
     assert!(tried.contains("free 1 CPU, 4 GiB"), "{tried}");
     assert_eq!(server.said(&["migrations", "list", "-q"]), "");
     let there = server.fails(6, &["migrations", "start", "db", "--to", &node]);

@@ -327,3 +327,19 @@ fn a_node_says_whether_it_can_be_emptied_and_the_command_ends_accordingly() {
     assert!(server.fails(2, &["evacuate", "check"]).contains("--node"));
     assert!(server.fails(2, &["evacuate", "check", "--all", "--rack", "r1"]).contains("--rack"));
 }
+
+#[test]
+fn a_reader_that_stops_early_sees_no_complaint() {
+    let mut berth = Command::new(env!("CARGO_BIN_EXE_berth"));
+    let mut berth = berth
+        .args(["policy", "reference"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(berth.stdout.take());
+    let ended = berth.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!said.contains("panic"), "{said}");
+    assert!(ended.status.success(), "{:?}", ended.status);
+}

@@ -80,7 +80,7 @@ fn a_rebalance_is_planned_saved_and_begun() {
     assert_eq!(begun["begun"][0]["state"], "target_held", "{begun}");
     assert_eq!(begun["begun"][0]["target"], "node-2", "{begun}");
     let again = server.fails(3, &["rebalance", "apply", "--plan", saved, "--yes"]);
-    assert!(again.contains("no move could be begun") && again.contains("already"), "{again}");
+    assert!(again.contains("no move could be started") && again.contains("already"), "{again}");
     server.drive();
     let late = server.fails(3, &["rebalance", "apply", "--plan", saved, "--yes"]);
     assert!(late.contains("it runs on node-2 now, not on node-1"), "{late}");

@@ -77,7 +77,7 @@ fn a_file_says_what_should_run_and_what_a_change_of_it_would_do() {
     assert!(history.contains("image, resources.memory"), "{history}");
     assert_eq!(
         server.said(&["workloads", "rollout", "undo", "acme/web"]),
-        "acme/web goes back to the revision before, as revision 3\n"
+        "acme/web returns to the previous revision, as revision 3\n"
     );
     let shown = server.said(&["workloads", "show", "acme/web", "-o", "yaml"]);
     let shown = server.file("shown.yaml", &shown);

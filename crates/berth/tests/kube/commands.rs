@@ -82,7 +82,7 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
     let ask = ["explain", "pod", "default/large", "--scheduler", &probes];
     let (code, table, said) = stage.run(&ask).await;
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("default/large has no place: 0/2 nodes can take it"), "{said}");
+    assert!(said.contains("default/large cannot be placed: 0/2 nodes can take it"), "{said}");
     assert!(table.contains("2 nodes cannot") && table.contains("of 64 asked"), "{table}");
     let (code, placed, said) =
         stage.run(&["explain", "pod", "small", "--scheduler", &probes]).await;

@@ -105,7 +105,7 @@ async fn a_server_is_dumped_checked_and_asked_what_another_policy_would_change()
     assert_eq!(berth(&["debug", "dump", "--out", path]).0, Some(0));
     let (code, said, errors) = berth(&["debug", "check", path]);
     assert_eq!(code, Some(0), "{said}{errors}");
-    assert!(said.contains("2 nodes, 1 claim, and every rule holds"), "{said}");
+    assert!(said.contains("2 nodes, 1 claim; all invariants hold"), "{said}");
     assert_eq!(berth(&["debug", "check", "--live"]).0, Some(0));
 
     let dump = std::fs::read_to_string(&file).unwrap();

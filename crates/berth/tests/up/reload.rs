@@ -18,11 +18,11 @@ async fn what_can_change_does_what_cannot_is_named_and_a_broken_file_changes_not
         .unwrap();
     std::fs::rename(&new, &file).unwrap();
     server.wait_for_log("settings changed settings=\"telemetry.open_metrics\"");
-    server.wait_for_log("changed settings need a restart settings=\"http.body_limit\"");
+    server.wait_for_log("changed settings require a restart settings=\"http.body_limit\"");
     assert_eq!(status(&metrics).await, 200);
 
     std::fs::write(&file, "[telemetry]\nopen_metrics = maybe\n").unwrap();
-    server.wait_for_log("the configuration is not accepted, everything stays as it was");
+    server.wait_for_log("invalid configuration; keeping the old one");
     std::fs::write(&file, "[telemetry]\nopen_metrics = \"maybe\"\n").unwrap();
     server.wait_for_log("line 2: telemetry.open_metrics is \"maybe\"; accepted is true or false");
     assert_eq!(status(&metrics).await, 200);
@@ -39,6 +39,6 @@ fn a_signal_reads_the_file_again() {
     let home = Home::new();
     let server = home.up(&[]);
     server.signal("-HUP");
-    server.wait_for_log("the configuration is as it was");
+    server.wait_for_log("configuration unchanged");
     server.stop();
 }

@@ -17,7 +17,7 @@ async fn the_first_start_makes_a_token_and_commands_work_at_once() {
     let file = std::fs::read_to_string(home.client_file()).unwrap();
     assert!(file.contains(&url) && file.contains(&token), "{file}");
     let said = server.said.join("\n");
-    assert!(said.contains("shown this once") && said.contains("Try next"), "{said}");
+    assert!(said.contains("shown only once") && said.contains("Try next"), "{said}");
     assert!(home.path().join("data/berth/berth.db").exists());
     server.stop();
 
@@ -70,16 +70,20 @@ fn what_stands_in_the_way_is_said_in_one_sentence() {
         (
             &["--listen", &at],
             1,
-            "the port is in use; stop the program that has it, or name another with --listen",
+            "the port is in use; stop the program that uses it, or set another with --listen",
         ),
-        (&["--data-dir", "/dev/null/berth"], 1, "/dev/null/berth cannot be made"),
+        (&["--data-dir", "/dev/null/berth"], 1, "failed to create /dev/null/berth"),
         (
             &["--database-url", "postgres://x@127.0.0.1:1/x"],
             1,
             "postgres://x@127.0.0.1:1/x cannot be reached",
         ),
-        (&["--database-url", newer.to_str().unwrap()], 1, "was made by a newer Berth (schema 99"),
-        (&["--database-url", "mysql://x"], 1, "is not a database URL"),
+        (
+            &["--database-url", newer.to_str().unwrap()],
+            1,
+            "was created by a newer Berth (schema 99",
+        ),
+        (&["--database-url", "mysql://x"], 1, "invalid database URL"),
         (&["--no-sign-in", "--listen", "0.0.0.0:0"], 2, "which others can reach"),
         (&["--policy", "packk"], 1, "neither a file nor a built-in policy"),
         (&["--tls", "on"], 2, "--tls: tls.mode is \"on\"; accepted is one of off, self, files"),

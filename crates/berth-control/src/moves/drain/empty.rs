@@ -189,7 +189,7 @@ async fn relocate(control: &ControlPlane, leaver: &Leaver, room: u64) {
             let again = "nothing: it is tried again".to_owned();
             refused(guard.code(), describe_guard(&guard), vec![again]);
         }
-        MoveAnswer::Rejected(berth_ledger::Rejected::Refused(by)) => {
+        MoveAnswer::Rejected(berth_ledger::ClaimRejection::Refused(by)) => {
             let problem = ControlError::from(&by).into_problem();
             refused(by.code(), problem.detail, problem.remedy.into_iter().collect());
         }

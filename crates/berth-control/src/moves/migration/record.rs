@@ -5,7 +5,9 @@ use std::sync::Arc;
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::elastic::Size;
 use berth_engine::{InstanceId, NodeId};
-use berth_ledger::{Answer as Told, By, DocumentWrite, Expect, Op, Outcome, Text, With};
+use berth_ledger::{
+    Answer as Told, Audited, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -136,9 +138,9 @@ pub(super) async fn step(
     documents: Vec<DocumentWrite>,
     by: Option<(&Caller, &'static str, String)>,
 ) -> ControlResult<Stepped> {
-    let op = Op::With(Box::new(With { op, documents }));
+    let op = Op::WithDocuments(Box::new(WithDocuments { op, documents }));
     let op = match by {
-        Some((caller, action, subject)) => Op::By(Box::new(By {
+        Some((caller, action, subject)) => Op::Audited(Box::new(Audited {
             actor: Text::from(caller.actor()),
             origin: Text::from(caller.origin()),
             action: Text::from(action),

@@ -197,7 +197,7 @@ impl Turn<'_> {
 fn stopped(claim: &Claim) -> ControlResult<Stopped> {
     let request = claim.request();
     let request = request.map_err(|error| ControlError::invalid(format!("a claim: {error}")))?;
-    let values = claim.ties.as_deref().map(|ties| ties.values.as_slice()).unwrap_or_default();
+    let values = claim.holdings.as_deref().map(|ties| ties.values.as_slice()).unwrap_or_default();
     Ok(Stopped {
         request,
         pools: values.iter().map(|held| held.pool.to_string()).collect(),

@@ -1,6 +1,6 @@
 //! Writing claims, and the answers that a retry gets again.
 
-use crate::work::{only_size, only_steps};
+use crate::unit_of_work::{only_size, only_steps};
 
 use super::{Batch, Call, Claim, ClaimKey, Column, Fault, Rows, cells};
 
@@ -78,8 +78,8 @@ fn permit(claim: &Claim) -> Result<Option<String>, Fault> {
     Ok(claim.permit.as_ref().map(serde_json::to_string).transpose()?)
 }
 
-fn ties(claim: &Claim) -> Result<Option<String>, Fault> {
-    Ok(claim.ties.as_ref().map(serde_json::to_string).transpose()?)
+fn holdings(claim: &Claim) -> Result<Option<String>, Fault> {
+    Ok(claim.holdings.as_ref().map(serde_json::to_string).transpose()?)
 }
 
 fn step(before: &Claim, now: &Claim, batch: &mut Batch) -> Result<(), Fault> {
@@ -89,7 +89,7 @@ fn step(before: &Claim, now: &Claim, batch: &mut Batch) -> Result<(), Fault> {
         now.state.number(),
         now.lease_until.map(|until| until.0),
         now.fence,
-        ties(now)?,
+        holdings(now)?,
         before.fence,
         before.state.number(),
     ])
@@ -120,7 +120,7 @@ fn insert(claim: &Claim, batch: &mut Batch) -> Result<(), Fault> {
         claim.batch.map(uuid::Uuid::into_bytes),
         claim.name.as_deref(),
         claim.spec.as_str(),
-        ties(claim)?,
+        holdings(claim)?,
         claim.release_id.as_deref(),
         claim.secrets_version.as_deref(),
         claim.created_at.0,

@@ -2,16 +2,16 @@
 //!
 //! Every counter is guarded in SQL once more, and every write must find the row that was read: a
 //! count of rows other than expected undoes the transaction. A row that was not there is inserted
-//! and never merged: who meets another's row begins again and reads it.
+//! and never merged: a transaction that finds another's row is retried and reads it.
 
 use super::batch::{Batch, cells};
 use super::pipeline::Call;
+use crate::database::{NewReceipt, NewSegment};
+use crate::encoding;
 use crate::error::Fault;
-use crate::export::Column;
 use crate::model::{Claim, ClaimKey, Text};
-use crate::stored;
-use crate::tables::{NewReceipt, NewSegment};
-use crate::work::{NodeRow, Rows, delta};
+use crate::schema::Column;
+use crate::unit_of_work::{NodeRow, Rows, delta};
 
 mod claims;
 mod rest;
@@ -41,8 +41,8 @@ pub(super) fn statements(rows: &Rows) -> Result<Vec<Call>, Fault> {
 }
 
 fn groups(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
-    let mut added = Batch::of("team");
-    let mut changed = Batch::of("team");
+    let mut added = Batch::of("placement_group");
+    let mut changed = Batch::of("placement_group");
     let mut gone = Batch::new(&[Column::Text("id")]);
     for change in rows.groups.changes() {
         let id = &**change.key;
@@ -55,58 +55,62 @@ fn groups(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         batch.push(cells![
             id,
             group.owner.as_deref(),
-            stored::kind_name(group.kind),
-            stored::strength_name(group.strength),
+            encoding::kind_name(group.kind),
+            encoding::strength_name(group.strength),
             group.topology.name(),
             group.max_per_domain,
             row.home.as_deref(),
         ])?;
     }
-    calls.extend(gone.guarded("team", "DELETE FROM team AS t USING {u} WHERE t.id = u.id"));
-    let sql = "UPDATE team AS t SET owner = u.owner, kind = u.kind, strength = u.strength, \
+    calls.extend(gone.guarded(
+        "placement_group",
+        "DELETE FROM placement_group AS t USING {u} WHERE t.id = u.id",
+    ));
+    let sql = "UPDATE placement_group AS t SET owner = u.owner, kind = u.kind, strength = u.strength, \
          topology = u.topology, max_per_domain = u.max_per_domain, home = u.home \
          FROM {u} WHERE t.id = u.id";
-    calls.extend(changed.guarded("team", sql));
-    calls.extend(added.insert("team", ""));
+    calls.extend(changed.guarded("placement_group", sql));
+    calls.extend(added.insert("placement_group", ""));
     Ok(())
 }
 
 fn members(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     const DOMAIN: &[Column] = &[
-        Column::Text("team"),
+        Column::Text("placement_group"),
         Column::Text("domain"),
         Column::Int("members"),
         Column::Int("before"),
     ];
-    let mut added = Batch::of("team_domain");
+    let mut added = Batch::of("placement_group_domain");
     let (mut changed, mut gone) = (Batch::new(DOMAIN), Batch::new(DOMAIN));
     for change in rows.domains.changes() {
-        let (team, domain) = (&*change.key.0, &*change.key.1);
+        let (group, domain) = (&*change.key.0, &*change.key.1);
         match (change.before, change.now) {
-            (None, Some(&members)) => added.push(cells![team, domain, members])?,
+            (None, Some(&members)) => added.push(cells![group, domain, members])?,
             (Some(&before), Some(&members)) => {
-                changed.push(cells![team, domain, members, before])?;
+                changed.push(cells![group, domain, members, before])?;
             }
-            (before, None) => gone.push(cells![team, domain, 0i64, before.copied()])?,
+            (before, None) => gone.push(cells![group, domain, 0i64, before.copied()])?,
         }
     }
-    let sql = "DELETE FROM team_domain AS t USING {u} \
-         WHERE t.team = u.team AND t.domain = u.domain AND t.members = u.before";
-    calls.extend(gone.guarded("team_domain", sql));
-    let sql = "UPDATE team_domain AS t SET members = u.members FROM {u} \
-         WHERE t.team = u.team AND t.domain = u.domain AND t.members = u.before";
-    calls.extend(changed.guarded("team_domain", sql));
-    calls.extend(added.insert("team_domain", ""));
-    let (mut added, mut gone) = (Batch::of("team_member"), Batch::of("team_member"));
+    let sql = "DELETE FROM placement_group_domain AS t USING {u} \
+         WHERE t.placement_group = u.placement_group AND t.domain = u.domain AND t.members = u.before";
+    calls.extend(gone.guarded("placement_group_domain", sql));
+    let sql = "UPDATE placement_group_domain AS t SET members = u.members FROM {u} \
+         WHERE t.placement_group = u.placement_group AND t.domain = u.domain AND t.members = u.before";
+    calls.extend(changed.guarded("placement_group_domain", sql));
+    calls.extend(added.insert("placement_group_domain", ""));
+    let (mut added, mut gone) =
+        (Batch::of("placement_group_member"), Batch::of("placement_group_member"));
     for change in rows.members.changes() {
-        let (team, key) = (&*change.key.0, change.key.1);
+        let (group, key) = (&*change.key.0, change.key.1);
         let batch = if change.now.is_some() { &mut added } else { &mut gone };
-        batch.push(cells![team, *key.instance.0.as_bytes(), key.role.number()])?;
+        batch.push(cells![group, *key.instance.0.as_bytes(), key.role.number()])?;
     }
-    let sql = "DELETE FROM team_member AS t USING {u} \
-         WHERE t.team = u.team AND t.instance = u.instance AND t.role = u.role";
-    calls.extend(gone.guarded("team_member", sql));
-    calls.extend(added.insert("team_member", ""));
+    let sql = "DELETE FROM placement_group_member AS t USING {u} \
+         WHERE t.placement_group = u.placement_group AND t.instance = u.instance AND t.role = u.role";
+    calls.extend(gone.guarded("placement_group_member", sql));
+    calls.extend(added.insert("placement_group_member", ""));
     Ok(())
 }
 
@@ -203,7 +207,7 @@ fn nodes(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn counters(id: &str, before: &NodeRow, now: &NodeRow) -> [crate::export::Cell; 15] {
+fn counters(id: &str, before: &NodeRow, now: &NodeRow) -> [crate::schema::Cell; 15] {
     let delta = delta::of(before, now);
     cells![
         id,
@@ -224,7 +228,7 @@ fn counters(id: &str, before: &NodeRow, now: &NodeRow) -> [crate::export::Cell; 
     ]
 }
 
-fn node_cells(id: &str, now: &NodeRow) -> [crate::export::Cell; 21] {
+fn node_cells(id: &str, now: &NodeRow) -> [crate::schema::Cell; 21] {
     let room = &now.room;
     cells![
         id,
@@ -241,7 +245,7 @@ fn node_cells(id: &str, now: &NodeRow) -> [crate::export::Cell; 21] {
         room.limits.bandwidth,
         room.instance_limit,
         room.overhead_mib,
-        stored::cap_mode_name(room.cpu_cap_mode),
+        encoding::cap_mode_name(room.cpu_cap_mode),
         room.used.cpu,
         room.used.memory,
         room.used.disk,

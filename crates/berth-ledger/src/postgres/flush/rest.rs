@@ -45,8 +45,8 @@ pub(super) fn values(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         batch.push(cells![
             &*change.key.0,
             change.key.1.to_be_bytes(),
-            *row.holder.instance.0.as_bytes(),
-            row.holder.role.number(),
+            *row.authorize.instance.0.as_bytes(),
+            row.authorize.role.number(),
             row.released_at.map(|at| at.0),
         ])?;
     }
@@ -98,13 +98,13 @@ pub(super) fn slots(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     for change in rows.slots.changes() {
         let key = change.key;
         let place = cells![&*key.owner, &*key.workload, key.revision, key.slot];
-        let Some(holder) = change.now else {
+        let Some(authorize) = change.now else {
             gone.push(place)?;
             continue;
         };
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
-        let holder = cells![*holder.instance.0.as_bytes(), holder.role.number()];
-        batch.push(place.into_iter().chain(holder))?;
+        let authorize = cells![*authorize.instance.0.as_bytes(), authorize.role.number()];
+        batch.push(place.into_iter().chain(authorize))?;
     }
     let sql = "DELETE FROM slot AS t USING {u} WHERE t.owner = u.owner \
          AND t.workload = u.workload AND t.revision = u.revision AND t.slot = u.slot";

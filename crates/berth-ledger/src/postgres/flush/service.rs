@@ -1,4 +1,4 @@
-//! Writing what the service keeps: documents, and who did what.
+//! Writing documents and the audit log.
 
 use super::{Batch, Call, Column, Fault, Rows, cells};
 

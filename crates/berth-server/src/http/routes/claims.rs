@@ -216,7 +216,7 @@ async fn get(
         return Err(hidden());
     }
     let sees_nodes = Audience::of(&control, &caller, &claim.owner).sees_nodes();
-    let values = claim.ties.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
+    let values = claim.holdings.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
     Ok(axum::Json(Claim {
         instance: claim.key.instance,
         role: role_of(claim.key.role),
@@ -256,7 +256,7 @@ async fn check_may_advance(
     Ok(caller.is_tenant().then_some(claim.owner))
 }
 
-fn status_view(status: &berth_ledger::Standing) -> ClaimStatus {
+fn status_view(status: &berth_ledger::ClaimStatus) -> ClaimStatus {
     ClaimStatus {
         instance: status.instance,
         role: role_of(status.role),

@@ -1,4 +1,4 @@
-//! The load: connections that each ask, wait, and ask again.
+//! The load: clients that send one request after the other.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// Shapes that the requests take turns in: CPU, memory, disk.
+/// Sizes of requests, in turn: CPU, memory, disk.
 const SHAPES: [(u32, u32, u32); 8] = [
     (500, 512, 4096),
     (1000, 1024, 4096),
@@ -22,7 +22,7 @@ const SHAPES: [(u32, u32, u32); 8] = [
     (8000, 16_384, 40_960),
 ];
 
-/// Tenants that the requests are for.
+/// Number of tenants.
 const OWNERS: u64 = 16;
 
 pub(super) struct Load {
@@ -34,18 +34,16 @@ pub(super) struct Load {
     pub(super) measure: Duration,
 }
 
-/// What was measured.
 pub(super) struct Measured {
     pub(super) elapsed: Duration,
-    /// Of placements that were granted, sorted.
+    /// Latencies of granted placements, sorted.
     pub(super) latencies_us: Vec<u32>,
     pub(super) errors: u64,
-    /// The first error, in words.
     pub(super) first_error: Option<String>,
 }
 
 #[derive(Default)]
-struct Counted {
+struct ClientCounts {
     latencies_us: Vec<u32>,
     errors: u64,
     first_error: Option<String>,
@@ -58,14 +56,14 @@ impl Load {
         let from = began + self.warmup;
         let until = from + self.measure;
         let clients = (0..self.clients).map(|client| self.client(client, from, until));
-        let counted = futures_util::future::try_join_all(clients).await?;
+        let counts = futures_util::future::try_join_all(clients).await?;
         let mut measured = Measured {
             elapsed: self.measure,
             latencies_us: Vec::new(),
             errors: 0,
             first_error: None,
         };
-        for one in counted {
+        for one in counts {
             measured.latencies_us.extend(one.latencies_us);
             measured.errors += one.errors;
             measured.first_error = measured.first_error.or(one.first_error);
@@ -78,41 +76,46 @@ impl Load {
     }
 
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-    /// One client: asks until the end, and counts what was answered within the measured time.
-    async fn client(&self, number: u64, from: Instant, until: Instant) -> anyhow::Result<Counted> {
-        let mut counted = Counted::default();
+    /// One client: sends requests until the end, and counts answers within the measured time.
+    async fn client(
+        &self,
+        number: u64,
+        from: Instant,
+        until: Instant,
+    ) -> anyhow::Result<ClientCounts> {
+        let mut counts = ClientCounts::default();
         let mut connection = self.connect().await?;
         for turn in 0_u64.. {
             let asked_at = Instant::now();
             if asked_at >= until {
                 break;
             }
-            let answer = self.ask(&mut connection, number, turn).await;
+            let answer = self.place(&mut connection, number, turn).await;
             let done_at = Instant::now();
             if let Err(error) = answer {
-                counted.errors += 1;
-                counted.first_error.get_or_insert_with(|| format!("{error:#}"));
+                counts.errors += 1;
+                counts.first_error.get_or_insert_with(|| format!("{error:#}"));
                 connection = self.connect().await?;
             } else if done_at >= from && done_at < until {
                 let micros = done_at.duration_since(asked_at).as_micros();
-                counted.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
+                counts.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
             }
         }
-        Ok(counted)
+        Ok(counts)
     }
 
     async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-        let stream = TcpStream::connect(&self.address).await.context("no connection")?;
+        let stream = TcpStream::connect(&self.address).await.context("failed to connect")?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
-            // Whoever asked is told by its own request.
+            // The request itself reports the error.
             let _ = connection.await;
         });
         Ok(sender)
     }
 
-    async fn ask(
+    async fn place(
         &self,
         connection: &mut SendRequest<Full<Bytes>>,
         client: u64,

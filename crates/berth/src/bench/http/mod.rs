@@ -19,35 +19,35 @@ use report::Report;
 /// Options of `berth bench http`.
 #[derive(Args)]
 pub(crate) struct HttpBench {
-    /// Clients that each wait for one answer before they ask again, each on its own connection.
+    /// Number of clients, each with its own connection and one request at a time.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     clients: u16,
-    /// Instances in one request, placed all or none.
+    /// Instances per request, placed all or none.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     batch: u16,
-    /// Nodes of the fleet.
+    /// Number of nodes.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// How long to measure, in seconds.
+    /// Duration of the measurement, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// How long to run before measuring, in seconds.
+    /// Duration of the warm-up, in seconds.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=20))]
     warmup: u32,
-    /// The database of the server that is started; without it, an embedded one in a temporary
-    /// folder. An empty one is best: what is there stays there.
+    /// Database of the server, which should be empty; an embedded one in a temporary directory by
+    /// default.
     #[arg(long, conflicts_with = "url")]
     database_url: Option<String>,
-    /// Measure a server that is up already; then nothing is started and no nodes are added.
+    /// Measure a running server; nothing is started and no nodes are added.
     #[arg(long, requires = "token")]
     url: Option<String>,
-    /// The token for that server; it must be allowed to place.
+    /// Token for that server; it must be allowed to place instances.
     #[arg(long, env = "BERTH_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Where the embedded database is put, if it matters on which disk.
+    /// Directory of the embedded database, to choose its disk.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -55,15 +55,15 @@ pub(crate) struct HttpBench {
 impl HttpBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let server = match (&self.url, &self.token) {
-            (Some(url), Some(token)) => Server::there(url, token)?,
+            (Some(url), Some(token)) => Server::existing(url, token)?,
             _ => Server::start(self.database_url.as_deref(), self.data_dir.as_deref())?,
         };
         // One thread: the load must leave the other core to the server.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let measured = runtime.block_on(async {
-            if server.is_ours() {
-                server.ready().await?;
-                server.add_nodes(self.nodes).await.context("the fleet could not be added")?;
+            if server.is_own() {
+                server.wait_until_ready().await?;
+                server.add_nodes(self.nodes).await.context("failed to add the fleet")?;
             }
             let load = load::Load {
                 address: server.address.clone(),
@@ -76,11 +76,6 @@ impl HttpBench {
             load.run().await
         })?;
         let report = Report::new(&self, &measured);
-        if self.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{report}");
-        }
-        Ok(())
+        super::print_report(self.json, &report)
     }
 }

@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The report, for people and for programs.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::HttpBench;
 use super::load::Measured;
+use crate::bench::percentile_ms;
 
-/// What was measured.
 #[derive(Serialize)]
 pub(super) struct Report {
     nodes: Option<u32>,
@@ -24,12 +24,6 @@ pub(super) struct Report {
     first_error: Option<String>,
 }
 
-#[allow(clippy::float_arithmetic, reason = "figures for people")]
-fn milliseconds(sorted: &[u32], share: (usize, usize)) -> f64 {
-    let place = sorted.len().saturating_sub(1) * share.0 / share.1;
-    f64::from(sorted.get(place).copied().unwrap_or(0)) / 1000.0
-}
-
 impl Report {
     pub(super) fn new(bench: &HttpBench, measured: &Measured) -> Self {
         let placed = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
@@ -43,9 +37,9 @@ impl Report {
             seconds: bench.seconds,
             placements_per_s,
             instances_per_s: placed * u64::from(bench.batch) * 1000 / millis,
-            p50_ms: milliseconds(latencies, (1, 2)),
-            p99_ms: milliseconds(latencies, (99, 100)),
-            max_ms: milliseconds(latencies, (1, 1)),
+            p50_ms: percentile_ms(latencies, (1, 2)),
+            p99_ms: percentile_ms(latencies, (99, 100)),
+            max_ms: percentile_ms(latencies, (1, 1)),
             errors: measured.errors,
             first_error: measured.first_error.clone(),
         }

@@ -1,4 +1,4 @@
-//! Clients that place one request after the other, each waiting for its answer.
+//! Clients that send one placement request after the other.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,9 @@ use berth_ledger::{DEFAULT_LEASE_S, Text, WriteStats};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-/// Kinds of requests; about as many as a busy minute has.
+/// Kinds of requests.
 const SHAPES: u32 = 16;
 
-/// How the clients behave.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub(super) clients: usize,
@@ -21,7 +20,6 @@ pub(super) struct Run {
     pub(super) seconds: u32,
 }
 
-/// What the clients saw.
 pub(super) struct Measured {
     pub(super) claims: u64,
     pub(super) elapsed: Duration,
@@ -44,7 +42,7 @@ fn shape(number: u32) -> InstanceRequest {
     request
 }
 
-/// Ids that rise with time, as servers make them.
+/// Ids that rise with time, like those of servers.
 fn next_id(client: usize, number: u64) -> Uuid {
     let client = u64::try_from(client).unwrap_or(0);
     Uuid::from_u128((u128::from(number) << 64) | u128::from(client) | (7 << 76) | (8 << 60))

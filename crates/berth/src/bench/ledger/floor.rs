@@ -1,5 +1,5 @@
-//! The floor: what the database does by itself when a claim is nothing but a guarded update and an
-//! insert, durable, without engine, events, receipts or answers to remember.
+//! The floor: the speed of the bare database, where a claim is only a guarded update and an insert,
+//! durable, without engine, events, receipts or stored answers.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,6 @@ use berth_ledger::Backend;
 use rusqlite::Connection;
 use tokio_postgres::NoTls;
 
-/// How the floor is measured.
 #[derive(Clone, Copy)]
 pub(super) struct Floor {
     pub(super) nodes: u64,
@@ -98,7 +97,7 @@ fn sqlite(connection: &Connection, floor: &Floor, group: u64) -> anyhow::Result<
     per_second(claims, started.elapsed())
 }
 
-/// The same nodes in the same disorder every time.
+/// A fixed pseudo-random order of nodes.
 fn scatter(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 29)
@@ -175,7 +174,7 @@ async fn one_client(
             nodes.push(i64::try_from(scatter(claims * 31 + number) % floor.nodes)?);
             claims += 1;
         }
-        // Two lanes may lock the same nodes in another order; the server picks one to go again.
+        // Two lanes may lock the same nodes in different orders; the server aborts one of them.
         let mut tries = 0;
         while let Err(error) = client.execute(&statement, &[&ids, &nodes]).await {
             let again =

@@ -1,5 +1,5 @@
-//! `berth bench ledger`: durable claims through engine and ledger, and beside them, in the same
-//! run, what the bare database does.
+//! `berth bench ledger`: durable claims through engine and ledger, compared with the bare database in
+//! the same run.
 
 mod clients;
 mod floor;
@@ -20,33 +20,32 @@ use report::Report;
 /// Options of `berth bench ledger`.
 #[derive(Args)]
 pub(crate) struct LedgerBench {
-    /// The database to measure on.
+    /// Database to measure.
     #[arg(long, value_enum, default_value_t = Kind::Sqlite)]
     backend: Kind,
-    /// Where it is; without it, a temporary one is made for the run and removed after it.
+    /// URL of the database; a temporary one by default.
     #[arg(long)]
     database_url: Option<String>,
-    /// Clients that each wait for one answer before they ask again.
+    /// Number of clients, each with one request at a time.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     clients: u16,
     /// Nodes; with few, all claims meet on the same rows.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=200_000))]
     nodes: u64,
-    /// Instances in one request, placed all or none.
+    /// Instances per request, placed all or none.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     batch: u16,
     /// How long to measure each part, in seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Transactions in flight at once on PostgreSQL; one for every two cores if not given.
+    /// Concurrent transactions on PostgreSQL; one for every two cores by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     lanes: Option<u16>,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// Embedded.
@@ -55,10 +54,10 @@ enum Kind {
     Postgres,
 }
 
-/// A database that is there for the run, and gone after it if it was made for it.
-struct Stage {
+/// The databases of a run; temporary ones are removed after it.
+struct Databases {
     backend: Backend,
-    /// What the floor is measured on.
+    /// The database of the floor.
     floor: Backend,
     _folder: Option<tempfile::TempDir>,
     _server: Option<TempPostgres>,
@@ -66,8 +65,8 @@ struct Stage {
 
 impl LedgerBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let stage = self.stage()?;
-        let mut report = self.measure(&stage)?;
+        let databases = self.databases()?;
+        let mut report = self.measure(&databases)?;
         let group = report.group_size.max(1);
         let settings = floor::Floor {
             nodes: self.nodes,
@@ -76,22 +75,17 @@ impl LedgerBench {
             lanes: self.lanes(),
             group,
         };
-        let floor = floor::measure(&stage.floor, &settings)?;
+        let floor = floor::measure(&databases.floor, &settings)?;
         report.floor_grouped_per_s = floor.grouped_per_s;
         report.floor_single_per_s = floor.single_per_s;
-        if self.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{report}");
-        }
-        Ok(())
+        super::print_report(self.json, &report)
     }
 
     fn lanes(&self) -> usize {
-        self.lanes.map_or(berth_ledger::Options::default().lanes, usize::from)
+        self.lanes.map_or(berth_ledger::Options::default().writers, usize::from)
     }
 
-    fn stage(&self) -> anyhow::Result<Stage> {
+    fn databases(&self) -> anyhow::Result<Databases> {
         if let Some(url) = &self.database_url {
             let backend = Backend::parse(url)?;
             let fits = match (&backend, self.backend) {
@@ -108,34 +102,34 @@ impl LedgerBench {
                 Backend::Sqlite(path) => Backend::Sqlite(path.with_extension("floor")),
                 Backend::Postgres(url) => Backend::Postgres(url.clone()),
             };
-            return Ok(Stage { backend, floor, _folder: Some(folder), _server: None });
+            return Ok(Databases { backend, floor, _folder: Some(folder), _server: None });
         }
         let folder = tempfile::Builder::new().prefix("berth-bench-").tempdir()?;
         match self.backend {
             Kind::Sqlite => {
                 let backend = Backend::Sqlite(folder.path().join("ledger.db"));
                 let floor = Backend::Sqlite(folder.path().join("floor.db"));
-                Ok(Stage { backend, floor, _folder: Some(folder), _server: None })
+                Ok(Databases { backend, floor, _folder: Some(folder), _server: None })
             }
             Kind::Postgres => {
                 let server = TempPostgres::start(berth_pgtemp::Options::default())
                     .context("starting a PostgreSQL for this run")?;
                 let backend = Backend::Postgres(server.create_database("ledger")?);
                 let floor = Backend::Postgres(server.create_database("floor")?);
-                Ok(Stage { backend, floor, _folder: None, _server: Some(server) })
+                Ok(Databases { backend, floor, _folder: None, _server: Some(server) })
             }
         }
     }
 
-    fn measure(&self, stage: &Stage) -> anyhow::Result<Report> {
+    fn measure(&self, databases: &Databases) -> anyhow::Result<Report> {
         let mut options = PlacerOptions::new(Policy::builtin("balanced")?);
         options.clock = Arc::new(|| NOW);
-        options.ledger.lanes = self.lanes();
+        options.ledger.writers = self.lanes();
         {
-            let ledger = berth_ledger::Ledger::open(stage.backend.clone(), options.ledger)?;
+            let ledger = berth_ledger::Ledger::open(databases.backend.clone(), options.ledger)?;
             self.add_nodes(&ledger)?;
         }
-        let placer = Arc::new(Placer::start(stage.backend.clone(), &options)?);
+        let placer = Arc::new(Placer::start(databases.backend.clone(), &options)?);
         let run = clients::Run {
             clients: usize::from(self.clients),
             batch: usize::from(self.batch),
@@ -158,7 +152,7 @@ impl LedgerBench {
             let id = berth_sim::node_id(number);
             let facts = fleet.node(&id).context("a simulated node is missing")?;
             let sender = sender.clone();
-            let op = Op::put_node(self.roomy(facts));
+            let op = Op::put_node(self.enlarged(facts));
             let reply = Box::new(move |answer| drop(sender.send(answer)));
             ledger.submit([berth_ledger::Job { op, reply }]);
         }
@@ -171,7 +165,7 @@ impl LedgerBench {
         Ok(())
     }
 
-    fn roomy(&self, mut facts: NodeFacts) -> NodeFacts {
+    fn enlarged(&self, mut facts: NodeFacts) -> NodeFacts {
         facts.instance_limit = 10_000_000;
         facts.reserved = false;
         if self.nodes < 1000 {

@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The report, for people and for programs.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::LedgerBench;
 use super::clients::Measured;
+use crate::bench::percentile_ms;
 
-/// What was measured.
 #[derive(Serialize)]
 pub(super) struct Report {
     backend: &'static str,
@@ -25,12 +25,6 @@ pub(super) struct Report {
     transactions: u64,
     /// Claims in a transaction, on average.
     pub(super) group_size: u64,
-}
-
-#[allow(clippy::float_arithmetic, clippy::cast_precision_loss, reason = "figures for people")]
-fn milliseconds(sorted: &[u32], share: (usize, usize)) -> f64 {
-    let place = sorted.len().saturating_sub(1) * share.0 / share.1;
-    f64::from(sorted.get(place).copied().unwrap_or(0)) / 1000.0
 }
 
 impl Report {
@@ -51,12 +45,12 @@ impl Report {
             batch: bench.batch,
             claims: measured.claims,
             claims_per_s: u64::try_from(per_s).unwrap_or(u64::MAX),
-            p50_ms: milliseconds(&measured.latencies_us, (1, 2)),
-            p99_ms: milliseconds(&measured.latencies_us, (99, 100)),
+            p50_ms: percentile_ms(&measured.latencies_us, (1, 2)),
+            p99_ms: percentile_ms(&measured.latencies_us, (99, 100)),
             floor_grouped_per_s: 0,
             floor_single_per_s: 0,
             conflicts: writes.operations.saturating_sub(requests),
-            retries: retries.again + retries.duplicates + retries.guards + retries.lost,
+            retries: retries.conflicts + retries.duplicates + retries.guards + retries.lost,
             transactions: writes.transactions,
             group_size: measured.claims / writes.transactions.max(1),
         }

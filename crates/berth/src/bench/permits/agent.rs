@@ -1,4 +1,4 @@
-//! One agent: what it asks for next, and whether an answer can be true.
+//! One agent: its next request, and whether an answer is plausible.
 
 use anyhow::{bail, ensure};
 use berth_engine::InstanceId;
@@ -14,7 +14,7 @@ pub(super) const MIN_UNITS: u32 = 1;
 /// The most that an instance grows to, in compute units.
 pub(super) const MAX_UNITS: u32 = 32;
 
-/// Of a hundred requests, so many want more, and as many have less; the others are content.
+/// The percentage of requests that grow, and of those that shrink; the others change nothing.
 const GROW_PERCENT: u32 = 35;
 
 /// An agent and its instances.
@@ -34,22 +34,20 @@ struct Instance {
     seq: u64,
 }
 
-/// What was asked for.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
-    place: usize,
+pub(super) struct PermitRequest {
+    index: usize,
     units: u32,
 }
 
-/// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// More, and all of it.
+pub(super) enum PermitOutcome {
+    /// Growth was granted in full.
     Grown,
-    /// More, but not all of it or none.
-    HeldBack,
-    /// Less, or the same.
-    Noted,
+    /// Growth was granted in part or not at all.
+    Limited,
+    /// No growth was requested.
+    NotGrown,
 }
 
 #[derive(Deserialize)]
@@ -95,13 +93,13 @@ impl Agent {
     }
 
     /// Makes the next request.
-    pub(super) fn next(&mut self) -> anyhow::Result<Asked> {
-        let place = self.random.usize(0..self.instances.len());
+    pub(super) fn next(&mut self) -> anyhow::Result<PermitRequest> {
+        let index = self.random.usize(0..self.instances.len());
         let step = self.random.u32(1..=4);
         let kind = self.random.u32(0..100);
-        let Instance { id, units: has, seq } = &self.instances[place];
+        let Instance { id, units: has, seq } = &self.instances[index];
         let units = match () {
-            // Until it has asked once, nobody knows what it uses.
+            // The first request reports the current size.
             () if *seq == 0 => *has,
             () if kind < GROW_PERCENT => (has + step).min(MAX_UNITS),
             () if kind < 2 * GROW_PERCENT => has.saturating_sub(step).max(MIN_UNITS),
@@ -118,47 +116,47 @@ impl Agent {
         write!(self.request, "POST /v1/instances/{id}/permit HTTP/1.1\r\n{}", self.head)?;
         write!(self.request, "{}\r\n\r\n", self.body.len())?;
         self.request.extend_from_slice(&self.body);
-        Ok(Asked { place, units })
+        Ok(PermitRequest { index, units })
     }
 
-    /// Takes the answer in.
+    /// Records an answer.
     ///
     /// # Errors
-    /// When it cannot be true.
-    pub(super) fn told(
+    /// When it is implausible.
+    pub(super) fn check_answer(
         &mut self,
-        asked: Asked,
+        request: PermitRequest,
         status: u16,
         answer: &[u8],
-    ) -> anyhow::Result<Told> {
+    ) -> anyhow::Result<PermitOutcome> {
         if status != 200 {
             bail!("{status}: {}", String::from_utf8_lossy(answer));
         }
         let permit: Permit = serde_json::from_slice(answer)?;
-        let instance = &mut self.instances[asked.place];
+        let instance = &mut self.instances[request.index];
         let text = || String::from_utf8_lossy(answer).into_owned();
         ensure!(permit.seq == instance.seq + 1, "not the request that was sent: {}", text());
-        ensure!(permit.wanted == Size::of(asked.units), "not what was asked for: {}", text());
+        ensure!(permit.wanted == Size::of(request.units), "not what was asked for: {}", text());
         let Some(units) = permit.permit.units() else { bail!("no whole units: {}", text()) };
-        let (least, most) = (instance.units.min(asked.units), asked.units);
+        let (least, most) = (instance.units.min(request.units), request.units);
         ensure!(
             (least..=most).contains(&units),
             "{units} units are not between {least} and {most}: {}",
             text()
         );
-        let told = match () {
-            () if asked.units <= instance.units => Told::Noted,
-            () if units == asked.units => Told::Grown,
-            () => Told::HeldBack,
+        let outcome = match () {
+            () if request.units <= instance.units => PermitOutcome::NotGrown,
+            () if units == request.units => PermitOutcome::Grown,
+            () => PermitOutcome::Limited,
         };
         (instance.units, instance.seq) = (units, permit.seq);
-        Ok(told)
+        Ok(outcome)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Agent, Told, UNIT};
+    use super::{Agent, PermitOutcome, UNIT};
     use berth_engine::InstanceId;
 
     fn answer(seq: u64, wanted: u32, permit: u32) -> String {
@@ -169,18 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_true_is_an_error() {
+    fn an_implausible_answer_is_an_error() {
         let id = InstanceId(uuid::Uuid::nil());
         let mut agent = Agent::new(1, "localhost:1", "secret", &[id], 8);
-        let asked = super::Asked { place: 0, units: 10 };
-        let mut told = |status, answer: String| agent.told(asked, status, answer.as_bytes()).ok();
-        assert_eq!(told(503, answer(1, 10, 10)), None, "no answer at all");
-        assert_eq!(told(200, answer(2, 10, 10)), None, "another request's");
-        assert_eq!(told(200, answer(1, 9, 9)), None, "another wish");
-        assert_eq!(told(200, answer(1, 10, 7)), None, "less than it has");
-        assert_eq!(told(200, answer(1, 10, 11)), None, "more than it asked for");
-        assert_eq!(told(200, answer(1, 10, 9)), Some(Told::HeldBack));
-        assert_eq!(told(200, answer(2, 10, 10)), Some(Told::Grown));
-        assert_eq!(told(200, answer(3, 10, 10)), Some(Told::Noted));
+        let request = super::PermitRequest { index: 0, units: 10 };
+        let mut check =
+            |status, answer: String| agent.check_answer(request, status, answer.as_bytes()).ok();
+        assert_eq!(check(503, answer(1, 10, 10)), None, "no answer at all");
+        assert_eq!(check(200, answer(2, 10, 10)), None, "another request's");
+        assert_eq!(check(200, answer(1, 9, 9)), None, "another wish");
+        assert_eq!(check(200, answer(1, 10, 7)), None, "less than it has");
+        assert_eq!(check(200, answer(1, 10, 11)), None, "more than it asked for");
+        assert_eq!(check(200, answer(1, 10, 9)), Some(PermitOutcome::Limited));
+        assert_eq!(check(200, answer(2, 10, 10)), Some(PermitOutcome::Grown));
+        assert_eq!(check(200, answer(3, 10, 10)), Some(PermitOutcome::NotGrown));
     }
 }

@@ -1,4 +1,4 @@
-//! The fleet of a run: nodes, a token for each agent, and instances that agents find.
+//! The fleet of a run: nodes, a token for each agent, and instances that agents report.
 
 use anyhow::bail;
 use berth_api::{
@@ -12,14 +12,14 @@ use uuid::Uuid;
 use super::agent::{Agent, MAX_UNITS, MIN_UNITS, UNIT};
 use crate::bench::server::Server;
 
-/// Requests at once while the fleet is added.
-const AT_ONCE: usize = 64;
+/// Concurrent requests while the fleet is added.
+const CONCURRENCY: usize = 64;
 
-/// The compute units that an instance is found with.
+/// The initial size of an instance, in compute units.
 const FOUND_UNITS: u32 = 8;
 
-/// Compute units of a node for each of its instances: somewhat less than they would all take if
-/// each were of middling size, so that some growth is held back.
+/// Compute units of a node per instance: somewhat less than instances of medium size need, so that some
+/// growth is limited.
 const UNITS_PER_INSTANCE: u32 = 16;
 
 pub(super) struct Fleet {
@@ -29,15 +29,15 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Adds it to a server, and has every agent find its instances.
-    pub(super) async fn found(&self, server: &Server) -> anyhow::Result<Vec<Agent>> {
+    /// Adds the fleet to a server; every agent reports its instances.
+    pub(super) async fn register(&self, server: &Server) -> anyhow::Result<Vec<Agent>> {
         let instances = self.agents.div_ceil(self.nodes) * self.instances_per_agent;
         let facts: Vec<NodeFacts> = (0..self.nodes).map(|number| node(number, instances)).collect();
         server.add(&facts).await?;
         let client = server.client()?;
         let agents = futures_util::stream::iter(0..self.agents);
         let agents = agents.map(|number| self.agent(&client, &server.address, number));
-        agents.buffer_unordered(AT_ONCE).try_collect().await
+        agents.buffer_unordered(CONCURRENCY).try_collect().await
     }
 
     async fn agent(&self, client: &Client, address: &str, number: u32) -> anyhow::Result<Agent> {
@@ -56,7 +56,7 @@ impl Fleet {
         let beat = Heartbeat { running: Some(running), ..Heartbeat::default() };
         let heard = client.heartbeat(&node, &beat).await?;
         if let Some(refused) = heard.reported.iter().find_map(|it| it.refused.as_ref()) {
-            bail!("an instance on {node} was not taken in: {refused}");
+            bail!("an instance on {node} was refused: {refused}");
         }
         Ok(Agent::new(number, address, &made.secret, &ids, FOUND_UNITS))
     }

@@ -1,16 +1,16 @@
-//! The load: agents that each ask, wait, and ask again, also while the server is killed.
+//! The load: agents that send one request after the other, also while the server restarts.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use super::agent::{Agent, Asked, Told};
-use super::wire::Wire;
+use super::agent::{Agent, PermitOutcome, PermitRequest};
+use super::wire::HttpConnection;
 use crate::bench::server::Server;
 
-/// How long an agent without a connection waits before it tries again.
-const AGAIN: Duration = Duration::from_millis(5);
+/// The pause before an agent tries to connect again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 pub(super) struct Load {
     pub(super) warmup: Duration,
@@ -21,24 +21,23 @@ pub(super) struct Load {
 /// What was measured.
 #[derive(Default)]
 pub(super) struct Measured {
-    /// Of answers, sorted.
+    /// Latencies of answers, sorted.
     pub(super) latencies_us: Vec<u32>,
     pub(super) grown: u64,
     pub(super) held_back: u64,
-    /// Answers that are none, or cannot be true.
+    /// Failed requests and implausible answers.
     pub(super) errors: u64,
-    /// The first of them, in words.
     pub(super) first_error: Option<String>,
     pub(super) gap: Option<Gap>,
 }
 
-/// What agents noticed of a restart.
+/// A restart, as agents saw it.
 #[derive(Clone, Copy)]
 pub(super) struct Gap {
     killed_at: Instant,
-    /// When the first could connect again.
+    /// When the first agent could connect again.
     listening_at: Option<Instant>,
-    /// When the first was granted more.
+    /// When the first agent was granted more.
     grown_at: Option<Instant>,
     /// Answers after the kill that were neither a permit nor a lost connection.
     pub(super) refused: u64,
@@ -68,8 +67,8 @@ struct Times {
     until: Instant,
 }
 
-/// What all agents of the run write down. They share a thread.
-type Notes = RefCell<Measured>;
+/// The measurements of all agents, which share a thread.
+type SharedMeasurements = RefCell<Measured>;
 
 impl Load {
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -81,7 +80,7 @@ impl Load {
         let address = server.address.clone();
         let from = Instant::now() + self.warmup;
         let times = Times { from, until: from + self.measure };
-        let notes = Notes::default();
+        let notes = SharedMeasurements::default();
         let asking = agents.into_iter().map(|agent| ask(agent, &address, times, &notes));
         let asking = futures_util::future::try_join_all(asking);
         let restart = async {
@@ -91,7 +90,7 @@ impl Load {
                 let killed_at = Instant::now();
                 notes.borrow_mut().gap =
                     Some(Gap { killed_at, listening_at: None, grown_at: None, refused: 0 });
-                server.start_again()?;
+                server.restart()?;
             }
             anyhow::Ok(())
         };
@@ -105,10 +104,15 @@ impl Load {
     }
 }
 
-/// One agent: asks until the end. What it cannot send it sends again, with the same number.
+/// One agent. A request that could not be sent is repeated with the same sequence number.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-async fn ask(mut agent: Agent, address: &str, times: Times, notes: &Notes) -> anyhow::Result<()> {
-    let mut wire = Some(Wire::connect(address).await?);
+async fn ask(
+    mut agent: Agent,
+    address: &str,
+    times: Times,
+    notes: &SharedMeasurements,
+) -> anyhow::Result<()> {
+    let mut wire = Some(HttpConnection::connect(address).await?);
     loop {
         let asked_at = Instant::now();
         if asked_at >= times.until {
@@ -119,31 +123,31 @@ async fn ask(mut agent: Agent, address: &str, times: Times, notes: &Notes) -> an
             match send(&mut agent, &mut wire, address, asked, notes).await {
                 Some(said) => break said,
                 None if Instant::now() >= times.until => return Ok(()),
-                None => tokio::time::sleep(AGAIN).await,
+                None => tokio::time::sleep(RETRY_INTERVAL).await,
             }
         };
         let done_at = Instant::now();
         let mut notes = notes.borrow_mut();
         match said {
-            Ok(told) => notes.told(told, asked_at, done_at, times),
-            Err(error) => notes.wrong(&error),
+            Ok(outcome) => notes.record(outcome, asked_at, done_at, times),
+            Err(error) => notes.record_error(&error),
         }
     }
 }
 
-/// Sends a request; nothing: there is no connection.
+/// Sends a request; none if there is no connection.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 async fn send(
     agent: &mut Agent,
-    wire: &mut Option<Wire>,
+    wire: &mut Option<HttpConnection>,
     address: &str,
-    asked: Asked,
-    notes: &Notes,
-) -> Option<anyhow::Result<Told>> {
+    asked: PermitRequest,
+    notes: &SharedMeasurements,
+) -> Option<anyhow::Result<PermitOutcome>> {
     let connected = match wire {
         Some(connected) => connected,
         None => {
-            let connected = Wire::connect(address).await.ok()?;
+            let connected = HttpConnection::connect(address).await.ok()?;
             if let Some(gap) = &mut notes.borrow_mut().gap {
                 gap.listening_at.get_or_insert(connected.since);
             }
@@ -156,38 +160,44 @@ async fn send(
     agent.request = request;
     match answer {
         Ok((status, answer)) => {
-            let told = agent.told(asked, status, answer);
-            if let (Ok(Told::Grown), Some(gap)) = (&told, &mut notes.borrow_mut().gap)
+            let outcome = agent.check_answer(asked, status, answer);
+            if let (Ok(PermitOutcome::Grown), Some(gap)) = (&outcome, &mut notes.borrow_mut().gap)
                 && since > gap.killed_at
             {
-                // Answers of before may be read only now; they came over connections of before.
+                // Only connections that were made after the restart count.
                 gap.grown_at.get_or_insert_with(Instant::now);
             }
-            Some(told)
+            Some(outcome)
         }
         Err(error) => {
             *wire = None;
-            // Without a restart no connection is ever lost.
+            // Without a restart, a lost connection is an error.
             notes.borrow().gap.is_none().then_some(Err(error))
         }
     }
 }
 
 impl Measured {
-    fn told(&mut self, told: Told, asked_at: Instant, done_at: Instant, times: Times) {
+    fn record(
+        &mut self,
+        outcome: PermitOutcome,
+        asked_at: Instant,
+        done_at: Instant,
+        times: Times,
+    ) {
         if done_at < times.from || done_at >= times.until {
             return;
         }
         let micros = done_at.duration_since(asked_at).as_micros();
         self.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
-        match told {
-            Told::Grown => self.grown += 1,
-            Told::HeldBack => self.held_back += 1,
-            Told::Noted => {}
+        match outcome {
+            PermitOutcome::Grown => self.grown += 1,
+            PermitOutcome::Limited => self.held_back += 1,
+            PermitOutcome::NotGrown => {}
         }
     }
 
-    fn wrong(&mut self, error: &anyhow::Error) {
+    fn record_error(&mut self, error: &anyhow::Error) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| format!("{error:#}"));
         if let Some(gap) = &mut self.gap {

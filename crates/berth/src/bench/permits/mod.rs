@@ -1,9 +1,7 @@
-//! `berth bench permits`: how many durable permits agents get in a second, over HTTP, with server
-//! and agents on one machine.
+//! `berth bench permits`: durable permits per second over HTTP, with server and agents on one machine.
 //!
-//! Each agent has a node, a token and a connection of its own, and waits for one answer before it
-//! asks again. The instances are found by their agents, as on a fleet that Berth takes over. Every
-//! answer is checked.
+//! Each agent has its own node, token and connection, and one request at a time. Agents report instances
+//! that Berth did not place, as on a fleet that it takes over. Every answer is checked.
 
 mod agent;
 mod fleet;
@@ -24,32 +22,32 @@ use report::Report;
 /// Options of `berth bench permits`.
 #[derive(Args)]
 pub(crate) struct PermitsBench {
-    /// Agents that each ask for one permit at a time.
+    /// Number of agents, each with one request at a time.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     agents: u32,
-    /// Nodes; agents take turns in them. Default: one for each agent.
+    /// Number of nodes, shared by the agents; one for each agent by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     nodes: Option<u32>,
-    /// Elastic instances of each agent.
+    /// Elastic instances per agent.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
     instances_per_agent: u32,
-    /// How long to measure, in seconds.
+    /// Duration of the measurement, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// How long to run before measuring, in seconds.
+    /// Duration of the warm-up, in seconds.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=20))]
     warmup: u32,
-    /// Kill the server half way, start it anew on the same database, and measure the gap.
+    /// Kill the server halfway, restart it on the same database, and measure the outage.
     #[arg(long)]
     restart: bool,
-    /// The database of the server that is started; without it, an embedded one in a temporary
-    /// folder. An empty one is best: what is there stays there.
+    /// Database of the server, which should be empty; an embedded one in a temporary directory by
+    /// default.
     #[arg(long)]
     database_url: Option<String>,
-    /// Where the embedded database is put, if it matters on which disk.
+    /// Directory of the embedded database, to choose its disk.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Print one JSON object instead of lines for people.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -60,13 +58,13 @@ impl PermitsBench {
         // One thread: the agents must leave the other core to the server.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let measured = runtime.block_on(async {
-            server.ready().await?;
+            server.wait_until_ready().await?;
             let fleet = Fleet {
                 agents: self.agents,
                 nodes: self.nodes.unwrap_or(self.agents),
                 instances_per_agent: self.instances_per_agent,
             };
-            let agents = fleet.found(&server).await.context("the fleet could not be added")?;
+            let agents = fleet.register(&server).await.context("failed to add the fleet")?;
             let load = load::Load {
                 warmup: Duration::from_secs(self.warmup.into()),
                 measure: Duration::from_secs(self.seconds.into()),
@@ -75,11 +73,6 @@ impl PermitsBench {
             load.run(&mut server, agents).await
         })?;
         let report = Report::new(&self, &measured);
-        if self.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{report}");
-        }
-        Ok(())
+        super::print_report(self.json, &report)
     }
 }

@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The report, for people and for programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::PermitsBench;
 use super::load::{Gap, Measured};
+use crate::bench::percentile_ms;
 
-/// What was measured.
 #[derive(Serialize)]
 pub(super) struct Report {
     agents: u32,
@@ -19,20 +19,20 @@ pub(super) struct Report {
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Wishes for more that were granted as a whole.
+    /// Requests for growth that were granted in full.
     granted: u64,
-    /// Wishes for more that were granted in part or not at all.
+    /// Requests for growth that were granted in part or not at all.
     held_back: u64,
     errors: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    restart: Option<Restart>,
+    restart: Option<Outage>,
 }
 
-/// What agents noticed of a restart; absent: it did not happen before the run ended.
+/// The outage; a time is none if it did not happen before the run ended.
 #[derive(Serialize)]
-struct Restart {
+struct Outage {
     kill_to_listening_ms: Option<f64>,
     kill_to_permit_ms: Option<f64>,
     listening_to_permit_ms: Option<f64>,
@@ -41,17 +41,11 @@ struct Restart {
 }
 
 #[allow(clippy::float_arithmetic, reason = "figures for people")]
-fn milliseconds(sorted: &[u32], share: (usize, usize)) -> f64 {
-    let place = sorted.len().saturating_sub(1) * share.0 / share.1;
-    f64::from(sorted.get(place).copied().unwrap_or(0)) / 1000.0
-}
-
-#[allow(clippy::float_arithmetic, reason = "figures for people")]
 fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
-impl Restart {
+impl Outage {
     fn of(gap: &Gap) -> Self {
         Self {
             kill_to_listening_ms: gap.kill_to_listening().map(millis),
@@ -72,14 +66,14 @@ impl Report {
             instances: bench.agents * bench.instances_per_agent,
             seconds: bench.seconds,
             permits_per_s: answered / u64::from(bench.seconds.max(1)),
-            p50_ms: milliseconds(latencies, (1, 2)),
-            p99_ms: milliseconds(latencies, (99, 100)),
-            max_ms: milliseconds(latencies, (1, 1)),
+            p50_ms: percentile_ms(latencies, (1, 2)),
+            p99_ms: percentile_ms(latencies, (99, 100)),
+            max_ms: percentile_ms(latencies, (1, 1)),
             granted: measured.grown,
             held_back: measured.held_back,
             errors: measured.errors,
             first_error: measured.first_error.clone(),
-            restart: measured.gap.as_ref().map(Restart::of),
+            restart: measured.gap.as_ref().map(Outage::of),
         }
     }
 }
@@ -100,14 +94,14 @@ impl fmt::Display for Report {
             writeln!(f, "  the first    {error}")?;
         }
         let Some(restart) = &self.restart else { return Ok(()) };
-        let told = |time: Option<f64>| match time {
+        let text = |time: Option<f64>| match time {
             Some(time) => format!("{time:>10.1} ms"),
             None => "not within the run".to_owned(),
         };
         writeln!(f, "restart, from kill -9 of the server")?;
-        writeln!(f, "  to listening {}", told(restart.kill_to_listening_ms))?;
-        writeln!(f, "  to a permit  {}", told(restart.kill_to_permit_ms))?;
-        writeln!(f, "  between them {}", told(restart.listening_to_permit_ms))?;
-        writeln!(f, "  refused      {:>10} for lack of knowledge", restart.refused)
+        writeln!(f, "  to listening {}", text(restart.kill_to_listening_ms))?;
+        writeln!(f, "  to a permit  {}", text(restart.kill_to_permit_ms))?;
+        writeln!(f, "  between them {}", text(restart.listening_to_permit_ms))?;
+        writeln!(f, "  refused      {:>10} answers", restart.refused)
     }
 }

@@ -1,5 +1,5 @@
-//! A connection to the server that says no more than it must, so that the load leaves the machine to
-//! the server: HTTP/1.1, kept alive, one request at a time.
+//! A minimal HTTP/1.1 connection, kept alive, with one request at a time, so that the load leaves the
+//! machine to the server.
 
 use std::time::Instant;
 
@@ -7,18 +7,18 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A kept connection.
-pub(super) struct Wire {
+/// A connection.
+pub(super) struct HttpConnection {
     stream: TcpStream,
     read: Vec<u8>,
     /// When it was made.
     pub(super) since: Instant,
 }
 
-impl Wire {
+impl HttpConnection {
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     pub(super) async fn connect(address: &str) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).await.context("no connection")?;
+        let stream = TcpStream::connect(address).await.context("failed to connect")?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, read: Vec::with_capacity(1024), since: Instant::now() })
     }
@@ -28,18 +28,18 @@ impl Wire {
         self.stream.write_all(request).await?;
         self.read.clear();
         let (status, body, length) = loop {
-            self.more().await?;
+            self.read_more().await?;
             if let Some(head) = head(&self.read)? {
                 break head;
             }
         };
         while self.read.len() < body + length {
-            self.more().await?;
+            self.read_more().await?;
         }
         Ok((status, &self.read[body..body + length]))
     }
 
-    async fn more(&mut self) -> anyhow::Result<()> {
+    async fn read_more(&mut self) -> anyhow::Result<()> {
         if self.stream.read_buf(&mut self.read).await? == 0 {
             bail!("the connection was closed");
         }
@@ -47,7 +47,7 @@ impl Wire {
     }
 }
 
-/// The status, where the body begins and how long it is; nothing as long as more must be read.
+/// The status, the start of the body and its length; none until the head is complete.
 fn head(read: &[u8]) -> anyhow::Result<Option<(u16, usize, usize)>> {
     let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let head = str::from_utf8(&read[..end])?;

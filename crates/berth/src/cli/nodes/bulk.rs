@@ -1,61 +1,52 @@
-//! The same change to many nodes: chosen by name or by selector, shown before, asked about once.
+//! The same change to many nodes, selected by name or expression and confirmed once.
 
-use berth_api::Node;
-use berth_client::{Client, ClientError, escape};
+use berth_api::{Node, NodeStateChange};
+use berth_client::{Client, ClientError};
 use clap::Args;
-use futures_util::StreamExt as _;
 
-use super::{did_you_mean, print};
-use crate::cli::failure::{Done, Exit, Failure};
-use crate::cli::output::confirm;
-use crate::cli::session::{Raw, Session, typed};
-use crate::cli::table::Table;
-use crate::cli::words::{many, node_state};
-
-/// How many nodes are changed at once.
-const AT_ONCE: usize = 16;
+use crate::cli::resource::{Resource, path_of};
+use crate::cmdutil::{
+    CmdResult, Failure, RawJson, Session, Table, columns, concurrently, confirm, decode_all,
+    node_state, plural,
+};
 
 /// Most nodes that are named before a change.
 const NAMED: usize = 10;
 
-/// What is done to a node whose facts are set; then all of them are of interest.
+/// The verb of a change of facts, after which a single node is shown in full.
 pub(crate) const CHANGE: &str = "change";
 
 /// Which nodes are changed.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Target {
-    /// The nodes.
+    /// Names of the nodes.
     #[arg(value_name = "NODE", required_unless_present = "filter", conflicts_with = "filter")]
     pub(crate) nodes: Vec<String>,
-    /// All nodes for which this holds: 'rack = r1 and state = active'.
+    /// Select all nodes that match: 'rack = r1 and state = active'.
     #[arg(long = "where", value_name = "EXPR", value_parser = super::selector, id = "filter")]
     pub(crate) filter: Option<String>,
-    /// Say which nodes it would be, and change nothing.
+    /// Show which nodes are selected, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Do not ask before changing more than one node.
+    /// Change several nodes without confirmation.
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
 
-/// A change of state.
 #[derive(Args, Debug)]
-pub(crate) struct Change {
+pub(crate) struct ChangeArgs {
     #[command(flatten)]
     target: Target,
-    /// Why, for the record.
+    /// Reason, for the audit log.
     #[arg(long)]
     reason: Option<String>,
 }
 
-/// What is done to nodes.
+/// A change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// Takes nothing new.
     Cordon,
-    /// Takes instances again.
     Uncordon,
-    /// Is forgotten.
     Remove,
 }
 
@@ -69,19 +60,18 @@ impl Verb {
     }
 }
 
-impl Change {
-    pub(crate) async fn run(self, session: &Session, verb: Verb) -> Done {
-        let Some(names) = self.target.chosen(session, verb.name()).await? else { return Ok(()) };
-        let reason = self.reason;
+impl ChangeArgs {
+    pub(crate) async fn run(self, session: &Session, verb: Verb) -> CmdResult {
+        let names = self.target.confirmed(session, verb.name()).await?;
         let change = |client: Client, name: String| {
-            let reason = reason.clone();
+            let body = NodeStateChange { reason: self.reason.clone() };
             async move {
-                let path = format!("/v1/nodes/{}", escape(&name));
+                let path = path_of::<Node>(&name);
                 if verb == Verb::Remove {
                     return client.delete(&path).await.map(|()| None);
                 }
-                let body = berth_api::NodeStateChange { reason };
-                client.post::<_, Raw>(&format!("{path}/{}", verb.name()), &body).await.map(Some)
+                let path = format!("{path}/{}", verb.name());
+                client.post::<_, RawJson>(&path, &body).await.map(Some)
             }
         };
         apply(session, verb.name(), names, change).await
@@ -89,117 +79,113 @@ impl Change {
 }
 
 impl Target {
-    /// The nodes that are meant; none when none is like that, which is said then.
-    pub(crate) async fn names(&self, session: &Session) -> Done<Vec<String>> {
+    /// The selected nodes; when there are none, a note says so.
+    pub(crate) async fn names(&self, session: &Session) -> CmdResult<Vec<String>> {
         let Some(filter) = &self.filter else { return Ok(self.nodes.clone()) };
-        let page = session.list("/v1/nodes", &[("where", filter)], None).await?;
-        let nodes: Vec<Node> = typed(&page.items)?;
+        let page = session.get_list(Node::PATH, &[("where", filter)], None).await?;
+        let nodes: Vec<Node> = decode_all(&page.items)?;
         if nodes.is_empty() {
-            session.out.note("No node is like that; nothing to do.");
+            session.out.note("No nodes match; nothing to do.");
         }
         Ok(nodes.iter().map(|node| node.facts.id.to_string()).collect())
     }
 
-    /// The same once more than one was agreed to; nothing when nothing is to be done.
-    pub(crate) async fn chosen(&self, session: &Session, verb: &str) -> Done<Option<Vec<String>>> {
+    /// The selected nodes once the user has confirmed; none when nothing is to be done.
+    pub(crate) async fn confirmed(&self, session: &Session, verb: &str) -> CmdResult<Vec<String>> {
         let out = &session.out;
         let names = self.names(session).await?;
-        if names.is_empty() {
-            return Ok(None);
-        }
-        if self.dry_run {
-            out.note(format!("Would {verb} {}:", many(names.len(), "node")));
+        let count = plural(names.len(), "node");
+        if self.dry_run && !names.is_empty() {
+            out.note(format!("Would {verb} {count}:"));
             names.iter().for_each(|name| out.line(name));
-            return Ok(None);
+            return Ok(Vec::new());
         }
         if names.len() > 1 && !self.yes {
-            let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-            let more = names.len() - shown.len();
+            let more = names.len().saturating_sub(NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let nodes = many(names.len(), "node");
-            if !confirm(&format!("{verb} {nodes}: {}{more}?", shown.join(", ")))? {
-                return Err(Failure::new(Exit::Failed, "nothing was changed"));
-            }
+            let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>();
+            confirm(&format!("{verb} {count}: {}{more}?", named.join(", ")))?;
         }
-        Ok(Some(names))
+        Ok(names)
     }
 }
 
-/// Does the same to many nodes, and says what became of each.
+/// Changes nodes, and prints what became of each.
 pub(crate) async fn apply<F>(
     session: &Session,
     verb: &str,
     names: Vec<String>,
     change: impl Fn(Client, String) -> F,
-) -> Done
+) -> CmdResult
 where
-    F: Future<Output = Result<Option<Raw>, ClientError>>,
+    F: Future<Output = Result<Option<RawJson>, ClientError>>,
 {
-    let bar = session.out.bar(u64::try_from(names.len()).unwrap_or(0), verb);
-    let one = |name: String| {
-        let answer = change(session.client.clone(), name.clone());
-        async move { (name, answer.await) }
-    };
-    let mut answers = futures_util::stream::iter(names).map(one).buffer_unordered(AT_ONCE);
-    let (mut done, mut removed, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-    while let Some((name, answer)) = answers.next().await {
-        bar.inc(1);
-        match answer {
-            Ok(Some(raw)) => done.push(raw),
+    let total = names.len();
+    let bar = session.out.bar(total, verb);
+    let results = concurrently(names, |name| {
+        let result = change(session.client.clone(), name.clone());
+        let bar = &bar;
+        async move {
+            let result = result.await;
+            bar.inc(1);
+            (name, result)
+        }
+    })
+    .await;
+    bar.finish_and_clear();
+    let (mut changed, mut removed, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, result) in results {
+        match result {
+            Ok(Some(raw)) => changed.push(raw),
             Ok(None) => removed.push(name),
             Err(error) => failed.push((name, Failure::from(error))),
         }
     }
-    bar.finish_and_clear();
-    print_done(session, verb, &done, &mut removed)?;
-    failed.sort_by(|(a, _), (b, _)| a.cmp(b));
-    report(session, failed, done.len() + removed.len()).await
+    removed.sort();
+    for name in removed {
+        let line = if session.out.quiet { name } else { format!("removed {name}") };
+        session.out.line(line);
+    }
+    print_changed(session, verb, &changed)?;
+    report(session, failed, total).await
 }
 
-fn print_done(session: &Session, verb: &str, done: &[Raw], removed: &mut [String]) -> Done {
+fn print_changed(session: &Session, verb: &str, changed: &[RawJson]) -> CmdResult {
     let out = &session.out;
-    removed.sort();
-    for name in removed.iter() {
-        out.line(if out.quiet { name.clone() } else { format!("removed {name}") });
-    }
-    if done.is_empty() {
+    if changed.is_empty() {
         return Ok(());
     }
     if out.is_data() {
-        return match done {
-            [one] => out.data(one),
-            many => out.data(many),
-        };
+        return out.data_of(changed);
     }
-    let mut nodes: Vec<Node> = typed(done)?;
+    let mut nodes: Vec<Node> = decode_all(changed)?;
     if let [node] = nodes.as_slice()
         && verb == CHANGE
         && !out.quiet
     {
-        print::node(out, node);
+        node.print(out);
         return Ok(());
     }
     nodes.sort_by(|a, b| a.facts.id.cmp(&b.facts.id));
-    let mut table = Table::new(&["NODE", "STATE", ">INSTANCES"]);
-    for node in &nodes {
-        let instances = node.instances.to_string();
-        table.row([node.facts.id.as_str().into(), node_state(node.facts.state), instances.into()]);
-    }
-    out.table(&table, "");
+    let columns = columns![node: Node;
+        "NODE" => node.facts.id.as_str(),
+        "STATE" => node_state(node.facts.state),
+        ">INSTANCES" => node.instances,
+    ];
+    out.table(&Table::of(&nodes, false, columns), "");
     Ok(())
 }
 
-/// One failure is told in full; several are told one line each.
-async fn report(session: &Session, mut failed: Vec<(String, Failure)>, done: usize) -> Done {
-    if failed.len() == 1 && done == 0 {
+/// Reports the failures of a change to several nodes.
+pub(crate) async fn report(
+    session: &Session,
+    mut failed: Vec<(String, Failure)>,
+    total: usize,
+) -> CmdResult {
+    if let ([_], 1) = (failed.as_slice(), total) {
         let (name, failure) = failed.swap_remove(0);
-        return Err(did_you_mean(session, failure, &name).await);
+        return Err(session.suggest_node(failure, &name).await);
     }
-    let Some((_, first)) = failed.first() else { return Ok(()) };
-    let exit = first.exit;
-    for (name, failure) in &failed {
-        anstream::eprintln!("{name}: {}", failure.text());
-    }
-    let all = failed.len() + done;
-    Err(Failure::new(exit, format!("{} of {} failed", failed.len(), many(all, "node"))))
+    failed.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Failure::of_many(failed, total, "node", "failed")
 }

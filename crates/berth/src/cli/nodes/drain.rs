@@ -1,180 +1,147 @@
-//! `berth nodes drain` and `berth nodes reclaim`: emptying nodes, and watching it.
+//! `berth nodes drain` and `berth nodes reclaim`: emptying nodes, and showing the progress.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use berth_api::{
-    Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, ReclaimNotice,
+    Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, Node, Page,
+    ReclaimNotice,
 };
-use berth_client::{Client, ClientError, escape};
+use berth_client::{Client, ClientError};
 use clap::Args;
-use futures_util::StreamExt as _;
 use indicatif::{MultiProgress, ProgressBar};
 use tokio::time::Instant;
 
 use super::bulk::{self, Target};
-use super::did_you_mean;
-use crate::cli::args::duration;
-use crate::cli::failure::{Done, Exit, Failure};
-use crate::cli::session::{Raw, Session, read_as, typed};
-use crate::cli::table::{Cell, Table, Tone};
-use crate::cli::words::{many, or_dash};
+use crate::cli::resource::{POLL_INTERVAL, deadline, path_of};
+use crate::cmdutil::{
+    Cell, CmdResult, Exit, Failure, RawJson, Session, Table, Tone, api_name, args, columns,
+    concurrently, decode, decode_all, plural,
+};
 
-/// How often a drain that is waited for is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// How many nodes are asked at once.
-const AT_ONCE: usize = 16;
-
-/// Which nodes are emptied, and how.
 #[derive(Args, Debug)]
-pub(crate) struct DrainNodes {
+pub(crate) struct DrainArgs {
     #[command(flatten)]
     target: Target,
-    /// Why, for the record.
+    /// Reason, for the audit log.
     #[arg(long)]
     reason: Option<String>,
-    /// After what time instances without volumes are stopped even if they have no other place.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Stop instances without volumes after this time, even if they fit nowhere else.
+    #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     deadline: Option<u32>,
-    /// Wait until the nodes are empty, and show how far they are.
+    /// Wait until the nodes are empty, and show the progress.
     #[arg(long)]
     wait: bool,
-    /// With --wait: how long at most.
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "wait")]
+    /// Give up waiting after this time.
+    #[arg(long, value_name = "DURATION", value_parser = args::duration, requires = "wait")]
     timeout: Option<u32>,
-    /// Say how far drains are, and change nothing.
+    /// Show the progress of drains, and change nothing.
     #[arg(long, conflicts_with_all = ["cancel", "wait", "dry_run", "deadline", "reason"])]
     status: bool,
-    /// Call drains off: the nodes take instances again, and what has moved stays.
+    /// Cancel drains: the nodes accept instances again, and what has moved stays.
     #[arg(long, conflicts_with_all = ["wait", "dry_run", "deadline"])]
     cancel: bool,
 }
 
-/// A node that will be taken away.
 #[derive(Args, Debug)]
-pub(crate) struct Reclaim {
-    /// The node.
+pub(crate) struct ReclaimArgs {
+    /// Name of the node.
     node: String,
-    /// In what time, such as 2m.
-    #[arg(long = "in", value_name = "TIME", value_parser = duration)]
+    /// When it will be taken away, such as 2m.
+    #[arg(long = "in", value_name = "DURATION", value_parser = args::duration)]
     within: Option<u32>,
 }
 
-fn path(node: &str, below: &str) -> String {
-    format!("/v1/nodes/{}/{below}", escape(node))
+fn path(node: &str, action: &str) -> String {
+    format!("{}/{action}", path_of::<Node>(node))
 }
 
-impl DrainNodes {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+impl DrainArgs {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         if self.target.dry_run {
             let names = self.target.names(session).await?;
-            return if names.is_empty() { Ok(()) } else { rehearse(session, &names).await };
+            return if names.is_empty() { Ok(()) } else { check(session, &names).await };
         }
         if self.status {
             let names = self.target.names(session).await?;
-            return show(session, look(session, &names).await?);
+            return print_drains(session, &get_drains(session, &names).await?);
         }
         if self.cancel {
-            let verb = "call off the drain of";
-            let Some(names) = self.target.chosen(session, verb).await? else { return Ok(()) };
+            let names = self.target.confirmed(session, "cancel the drain of").await?;
             let cancel = |client: Client, name: String| async move {
-                let nothing = serde_json::Map::new();
-                client.post::<_, Raw>(&path(&name, "drain/cancel"), &nothing).await.map(Some)
+                let body = serde_json::Map::new();
+                client.post::<_, RawJson>(&path(&name, "drain/cancel"), &body).await.map(Some)
             };
             return bulk::apply(session, "cancel", names, cancel).await;
         }
-        let Some(names) = self.target.chosen(session, "drain").await? else { return Ok(()) };
-        let (reason, deadline_s) = (self.reason, self.deadline);
-        let body = DrainNode { reason, deadline_s, dry_run: false };
-        let begun = begin(session, &names, &body).await?;
-        if self.wait {
-            let limit = self.timeout.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
-            return follow(session, &names, limit).await;
+        let names = self.target.confirmed(session, "drain").await?;
+        if names.is_empty() {
+            return Ok(());
         }
-        show(session, begun)?;
-        session.out.note(format!("Follow it with: berth nodes drain {} --status", names.join(" ")));
+        let body = DrainNode { reason: self.reason, deadline_s: self.deadline, dry_run: false };
+        let started = start(session, &names, &body).await?;
+        if self.wait {
+            return follow(session, &names, deadline(self.timeout)).await;
+        }
+        print_drains(session, &started)?;
+        let hint =
+            format!("Show its progress with: berth nodes drain {} --status", names.join(" "));
+        session.out.note(hint);
         Ok(())
     }
 }
 
-impl Reclaim {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+impl ReclaimArgs {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let notice = ReclaimNotice { in_s: self.within };
-        match session.client.post::<_, Raw>(&path(&self.node, "reclaim"), &notice).await {
-            Ok(raw) => show(session, vec![raw]),
-            Err(error) => Err(did_you_mean(session, error.into(), &self.node).await),
+        match session.client.post::<_, RawJson>(&path(&self.node, "reclaim"), &notice).await {
+            Ok(raw) => print_drains(session, &[raw]),
+            Err(error) => Err(session.suggest_node(error.into(), &self.node).await),
         }
     }
 }
 
-/// Has all nodes take nothing new first, so that nothing is moved from one to the other.
-async fn begin(session: &Session, names: &[String], body: &DrainNode) -> Done<Vec<Raw>> {
-    let one = |name: &String| {
-        let (client, path) = (session.client.clone(), path(name, "drain"));
-        async move { client.post::<_, Raw>(&path, body).await }
-    };
-    let answers: Vec<Result<Raw, ClientError>> =
-        futures_util::stream::iter(names).map(one).buffered(AT_ONCE).collect().await;
-    gather(session, names, answers).await
+/// Starts all drains before any is waited for, so that nothing moves from one node to another.
+async fn start(session: &Session, names: &[String], body: &DrainNode) -> CmdResult<Vec<RawJson>> {
+    let request = async |name: &String| session.client.post(&path(name, "drain"), body).await;
+    all_or_failure(session, names, concurrently(names, request).await).await
 }
 
-/// How far the nodes are.
-async fn look(session: &Session, names: &[String]) -> Done<Vec<Raw>> {
-    let one = |name: &String| {
-        let (client, path) = (session.client.clone(), path(name, "drain"));
-        async move { client.get::<Raw>(&path, &[]).await }
-    };
-    let answers: Vec<Result<Raw, ClientError>> =
-        futures_util::stream::iter(names).map(one).buffered(AT_ONCE).collect().await;
-    gather(session, names, answers).await
+async fn get_drains(session: &Session, names: &[String]) -> CmdResult<Vec<RawJson>> {
+    let request = async |name: &String| session.client.get(&path(name, "drain"), &[]).await;
+    all_or_failure(session, names, concurrently(names, request).await).await
 }
 
-/// All answers, or what was wrong; of several failures each is told.
-async fn gather(
+/// All responses, or what failed.
+async fn all_or_failure(
     session: &Session,
     names: &[String],
-    answers: Vec<Result<Raw, ClientError>>,
-) -> Done<Vec<Raw>> {
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for (name, answer) in names.iter().zip(answers) {
-        match answer {
-            Ok(raw) => done.push(raw),
-            Err(error) => failed.push((name, Failure::from(error))),
+    results: Vec<Result<RawJson, ClientError>>,
+) -> CmdResult<Vec<RawJson>> {
+    let (mut responses, mut failed) = (Vec::new(), Vec::new());
+    for (name, result) in names.iter().zip(results) {
+        match result {
+            Ok(raw) => responses.push(raw),
+            Err(error) => failed.push((name.clone(), Failure::from(error))),
         }
     }
-    if failed.is_empty() {
-        return Ok(done);
-    }
-    if let ([_], [name]) = (failed.as_slice(), names) {
-        let (_, failure) = failed.swap_remove(0);
-        return Err(did_you_mean(session, failure, name).await);
-    }
-    let exit = failed[0].1.exit;
-    for (name, failure) in &failed {
-        anstream::eprintln!("{name}: {}", failure.text());
-    }
-    Err(Failure::new(exit, format!("{} of {} failed", failed.len(), many(names.len(), "node"))))
+    bulk::report(session, failed, names.len()).await?;
+    Ok(responses)
 }
 
-fn show(session: &Session, raws: Vec<Raw>) -> Done {
+fn print_drains(session: &Session, drains: &[RawJson]) -> CmdResult {
     let out = &session.out;
     if out.is_data() {
-        return match raws.as_slice() {
-            [one] => out.data(one),
-            many => out.data(many),
-        };
+        return out.data_of(drains);
     }
-    for raw in &raws {
-        let drain: Drain = read_as(raw)?;
-        out.line(line(&drain));
+    for drain in decode_all::<Drain>(drains)? {
+        out.line(summary(&drain));
         print_moves(session, &drain.moves);
     }
     Ok(())
 }
 
 /// A drain in one line.
-fn line(drain: &Drain) -> String {
+fn summary(drain: &Drain) -> String {
     let gone = drain.total.saturating_sub(drain.left);
     format!("{}: {gone} of {} gone; {}", drain.node, drain.total, drain.message)
 }
@@ -183,44 +150,43 @@ fn print_moves(session: &Session, moves: &[DrainMove]) {
     if moves.is_empty() || session.out.quiet {
         return;
     }
-    let mut table = Table::new(&["INSTANCE", "OF", "STATE", "TO", "WHY", "WHAT WOULD HELP"]);
-    for one in moves {
-        let whose = match &one.workload {
-            Some(workload) => format!("{}/{workload}", one.owner),
-            None => one.owner.clone(),
-        };
-        let why = match &one.code {
-            Some(code) if !one.message.contains(code.as_str()) => {
-                format!("{code}: {}", one.message)
+    let columns = columns![planned: DrainMove;
+        "INSTANCE" => planned.instance.to_string(),
+        "OF" => match &planned.workload {
+            Some(workload) => format!("{}/{workload}", planned.owner),
+            None => planned.owner.clone(),
+        },
+        "STATE" => state(planned.state),
+        "TO" => planned.to.as_ref().map(|to| to.as_str()),
+        "WHY" => match &planned.code {
+            Some(code) if !planned.message.contains(code.as_str()) => {
+                format!("{code}: {}", planned.message)
             }
-            _ => one.message.clone(),
-        };
-        let to = or_dash(one.to.as_ref().map(|to| to.as_str()));
-        let help = one.unblock.join("; ");
-        let id = one.instance.to_string();
-        table.row([id.into(), whose.into(), state(one.state), to, why.into(), help.into()]);
-    }
-    session.out.table(&table, "");
+            _ => planned.message.clone(),
+        },
+        "WHAT WOULD HELP" => planned.unblock.join("; "),
+    ];
+    session.out.table(&Table::of(moves, false, columns), "");
 }
 
 fn state(state: MoveState) -> Cell {
-    let (text, tone) = match state {
-        MoveState::Planned => ("planned", Tone::Good),
-        MoveState::Starting => ("starting", Tone::Good),
-        MoveState::Leaving => ("leaving", Tone::Good),
-        MoveState::Waiting => ("waiting", Tone::Dim),
-        MoveState::Blocked => ("blocked", Tone::Bad),
+    let tone = match state {
+        MoveState::Planned | MoveState::Starting | MoveState::Leaving => Tone::Good,
+        MoveState::Waiting => Tone::Dim,
+        MoveState::Blocked => Tone::Bad,
     };
-    Cell::toned(text, tone)
+    Cell::toned(api_name(&state), tone)
 }
 
-/// Every move of emptying the nodes together, and whether all can be made.
-async fn rehearse(session: &Session, names: &[String]) -> Done {
+/// Prints every move of emptying the nodes together, and whether all are possible.
+async fn check(session: &Session, names: &[String]) -> CmdResult {
     let nodes = names.iter().map(|name| name.as_str().into()).collect();
     let query = EvacuationQuery { nodes, ..EvacuationQuery::default() };
-    let raw: Raw = session.client.post("/v1/evacuations/check", &query).await?;
-    // Asked for some nodes together, the answer is one; a list has it as its only item.
-    let found: Evacuation = first_of(&raw)?;
+    let raw: RawJson = session.client.post("/v1/evacuations/check", &query).await?;
+    // Nodes that are emptied together get one answer.
+    let Some(found) = decode::<Page<Evacuation>>(&raw)?.items.into_iter().next() else {
+        return session.out.data(&raw);
+    };
     if session.out.is_data() {
         session.out.data(&raw)?;
     } else {
@@ -231,67 +197,59 @@ async fn rehearse(session: &Session, names: &[String]) -> Done {
         return Ok(());
     }
     let blocked = found.moves.iter().filter(|one| one.state == MoveState::Blocked).count();
-    let message = format!("{} cannot move; nothing was changed", many(blocked, "instance"));
+    let message = format!("{} cannot move; nothing was changed", plural(blocked, "instance"));
     Err(Failure::new(Exit::Refused, message))
 }
 
-fn first_of(raw: &Raw) -> Done<Evacuation> {
-    let value: serde_json::Value = read_as(raw)?;
-    let one = value.get("items").and_then(|items| items.get(0)).unwrap_or(&value);
-    Ok(serde_json::from_value(one.clone())?)
-}
-
-/// Watches nodes until they are empty, or the time is over.
-async fn follow(session: &Session, names: &[String], limit: Option<Instant>) -> Done {
-    let mut watch = Watch::new(session, names);
+/// Polls until all nodes are empty, or the deadline has passed.
+async fn follow(session: &Session, names: &[String], deadline: Option<Instant>) -> CmdResult {
+    let mut progress = Progress::new(session, names);
     loop {
-        let raws = look(session, names).await?;
-        let drains = typed::<Drain>(&raws)?;
-        drains.iter().for_each(|drain| watch.tell(session, drain));
-        if drains.iter().all(|drain| drain.state == DrainState::Done) {
-            watch.end();
-            return if session.out.is_data() { show(session, raws) } else { Ok(()) };
+        let raws = get_drains(session, names).await?;
+        let drains = decode_all::<Drain>(&raws)?;
+        drains.iter().for_each(|drain| progress.update(session, drain));
+        let left = drains.iter().filter(|drain| drain.state != DrainState::Done).count();
+        if left == 0 {
+            progress.clear();
+            return if session.out.is_data() { print_drains(session, &raws) } else { Ok(()) };
         }
-        if limit.is_some_and(|limit| limit <= Instant::now()) {
-            watch.end();
-            show(session, raws)?;
-            let left = drains.iter().filter(|drain| drain.state != DrainState::Done).count();
-            let message = format!("{} not empty in time; the drain goes on", many(left, "node"));
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            progress.clear();
+            print_drains(session, &raws)?;
+            let message =
+                format!("timed out: {} not empty; the drain continues", plural(left, "node"));
             return Err(Failure::new(Exit::Failed, message)
-                .remedy("berth nodes drain NODE --status says what blocks it"));
+                .remedy("show what blocks it with: berth nodes drain NODE --status"));
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             _ = tokio::signal::ctrl_c() => {
-                watch.end();
-                session.out.note("The drain goes on; call it off with berth nodes drain NODE --cancel");
+                progress.clear();
+                session.out.note("The drain continues; cancel it with: berth nodes drain NODE --cancel");
                 return Ok(());
             }
         }
     }
 }
 
-/// A bar for each node on a terminal; lines elsewhere, whenever something changed.
-struct Watch {
+/// A bar for each node on a terminal; elsewhere a line whenever something changed.
+struct Progress {
     bars: BTreeMap<String, ProgressBar>,
     all: MultiProgress,
-    told: BTreeMap<String, String>,
+    printed: BTreeMap<String, String>,
 }
 
-impl Watch {
+impl Progress {
     fn new(session: &Session, names: &[String]) -> Self {
         let all = MultiProgress::with_draw_target(session.out.target());
-        let bars = names.iter().map(|name| {
-            let bar = all.add(session.out.bar(0, name));
-            (name.clone(), bar)
-        });
-        Self { bars: bars.collect(), all, told: BTreeMap::new() }
+        let bars = names.iter().map(|name| (name.clone(), all.add(session.out.bar(0, name))));
+        Self { bars: bars.collect(), all, printed: BTreeMap::new() }
     }
 
-    fn tell(&mut self, session: &Session, drain: &Drain) {
+    fn update(&mut self, session: &Session, drain: &Drain) {
         let name = drain.node.to_string();
         let blocked = drain.moves.iter().find(|one| one.state == MoveState::Blocked);
-        let mut text = line(drain);
+        let mut text = summary(drain);
         if let Some(one) = blocked {
             let help = one.unblock.first().map(|help| format!("; {help}")).unwrap_or_default();
             text = format!("{text}; {}: {}{help}", one.instance, one.message);
@@ -299,16 +257,16 @@ impl Watch {
         if let Some(bar) = self.bars.get(&name) {
             bar.set_length(u64::from(drain.total));
             bar.set_position(u64::from(drain.total.saturating_sub(drain.left)));
-            let shown = if blocked.is_some() { text.as_str() } else { name.as_str() };
-            bar.set_message(shown.to_owned());
+            let message = if blocked.is_some() { text.as_str() } else { name.as_str() };
+            bar.set_message(message.to_owned());
         }
-        if self.all.is_hidden() && self.told.get(&name) != Some(&text) {
+        if self.all.is_hidden() && self.printed.get(&name) != Some(&text) {
             session.out.note(&text);
-            self.told.insert(name, text);
+            self.printed.insert(name, text);
         }
     }
 
-    fn end(&self) {
+    fn clear(&self) {
         // Bars that cannot be cleared are only in the way.
         let _ = self.all.clear();
     }

@@ -1,4 +1,4 @@
-//! `berth nodes`: what there is, and who may be used.
+//! `berth nodes`: the fleet, and which nodes accept instances.
 
 mod bulk;
 mod drain;
@@ -9,48 +9,47 @@ mod set;
 
 use berth_api::select::Selector;
 use berth_api::{Node, NodeExplanation};
-use berth_client::escape;
 use clap::{Args, Subcommand};
 
-use self::bulk::{Change, Verb};
-use super::failure::{Done, Failure};
-use super::names;
-use super::session::{Raw, Session, read_as, typed};
+use self::bulk::{ChangeArgs, Verb};
+use super::resource::{Limit, MORE, NameArg, Resource, path_of};
+use crate::cmdutil::{CmdResult, RawJson, Session, decode_all};
 
-/// See and change nodes.
+/// Show and change nodes.
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Nodes {
     /// List nodes.
     #[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
-    List(List),
-    /// Show one node.
+    List(ListArgs),
+    /// Show a node.
     #[command(after_help = "Example:\n  berth nodes show node-000012")]
-    Show(One),
-    /// Say what is on a node and why, and what keeps it from taking more.
+    Show(NameArg<Node>),
+    /// Explain what is on a node and why, and what keeps it from accepting more.
     #[command(after_help = "Example:\n  berth nodes explain node-000012")]
-    Explain(One),
-    /// Take nothing new on nodes; what is there stays.
+    Explain(NameArg<Node>),
+    /// Stop placing instances on nodes; running ones stay.
     #[command(after_help = CORDON_EXAMPLES)]
-    Cordon(Change),
-    /// Let nodes take instances again.
+    Cordon(ChangeArgs),
+    /// Allow instances on nodes again.
     #[command(after_help = "Example:\n  berth nodes uncordon node-000012")]
-    Uncordon(Change),
-    /// Empty nodes: take nothing new, and move away what is there.
+    Uncordon(ChangeArgs),
+    /// Empty nodes: accept nothing new, and move everything away.
     #[command(after_help = DRAIN_EXAMPLES)]
-    Drain(drain::DrainNodes),
-    /// Say that a node will be taken away, as agents of spot nodes do: replacements come at once.
+    Drain(drain::DrainArgs),
+    /// Announce that a node will be taken away, as agents of spot nodes do; replacements start at
+    /// once.
     #[command(after_help = "Example:\n  berth nodes reclaim node-000012 --in 2m")]
-    Reclaim(drain::Reclaim),
+    Reclaim(drain::ReclaimArgs),
     /// Remove empty nodes.
     #[command(visible_alias = "rm", after_help = "Example:\n  berth nodes remove node-000012")]
-    Remove(Change),
+    Remove(ChangeArgs),
     /// Change facts of nodes, such as labels and traits.
-    Set(set::Set),
-    /// Add nodes, or state their facts anew, from a CSV or JSON file: all or none.
-    Import(import::Import),
-    /// Add a node, or state its facts anew.
-    Register(Box<register::Register>),
+    Set(set::SetArgs),
+    /// Register nodes from a CSV or JSON file: all or none.
+    Import(import::ImportArgs),
+    /// Register a node, or replace its facts.
+    Register(Box<register::RegisterArgs>),
 }
 
 const EXAMPLES: &str = "\
@@ -79,29 +78,20 @@ Examples:
   berth nodes drain node-000012 --status
   berth nodes drain node-000012 --cancel";
 
-/// Which nodes to list.
 #[derive(Args, Debug)]
-pub(crate) struct List {
-    /// Only nodes for which this holds: 'platform < 20260101 and rack = r1'.
+pub(crate) struct ListArgs {
+    /// Show only nodes that match: 'platform < 20260101 and rack = r1'.
     #[arg(long = "where", value_name = "EXPR", value_parser = selector)]
     filter: Option<String>,
-    /// By what to sort: name, state, zone, cpu, memory, disk, instances or heard. A minus before it
-    /// turns the order round.
+    /// Sort by name, state, zone, cpu, memory, disk, instances or heard; a leading minus reverses the
+    /// order.
     #[arg(long, value_name = "COLUMN", value_parser = print::Sort::parse, allow_hyphen_values = true)]
     sort: Option<print::Sort>,
-    /// How many at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    limit: Option<u32>,
+    #[command(flatten)]
+    limit: Limit,
 }
 
-/// One node.
-#[derive(Args, Debug)]
-pub(crate) struct One {
-    /// The node.
-    node: String,
-}
-
-/// A selector is read here first, so that a mistake is pointed at before anybody is asked.
+/// A selector is parsed here first, so that a mistake is pointed out before the server is asked.
 fn selector(text: &str) -> Result<String, String> {
     match Selector::parse(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -110,21 +100,14 @@ fn selector(text: &str) -> Result<String, String> {
 }
 
 impl Nodes {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::List(list) => list.run(session).await,
-            Self::Show(one) => {
-                let raw = one.get(session, "").await?;
-                session.out.answer(&raw, |node: Node| {
-                    print::node(&session.out, &node);
-                    Ok(())
-                })
-            }
-            Self::Explain(one) => {
-                let raw = one.get(session, "/explain").await?;
-                session.out.answer(&raw, |explanation: NodeExplanation| {
+            Self::Show(arg) => session.print::<Node>(&get(session, &arg.name, "").await?),
+            Self::Explain(arg) => {
+                let raw = get(session, &arg.name, "/explain").await?;
+                session.out.response(&raw, |explanation: NodeExplanation| {
                     print::explanation(&session.out, &explanation);
-                    Ok(())
                 })
             }
             Self::Cordon(change) => change.run(session, Verb::Cordon).await,
@@ -139,58 +122,34 @@ impl Nodes {
     }
 }
 
-impl One {
-    async fn get(&self, session: &Session, below: &str) -> Done<Raw> {
-        let path = format!("/v1/nodes/{}{below}", escape(&self.node));
-        match session.get(&path, &[]).await {
-            Ok(raw) => Ok(raw),
-            Err(failure) => Err(did_you_mean(session, failure, &self.node).await),
-        }
+async fn get(session: &Session, name: &str, below: &str) -> CmdResult<RawJson> {
+    match session.get(&format!("{}{below}", path_of::<Node>(name)), &[]).await {
+        Ok(raw) => Ok(raw),
+        Err(failure) => Err(session.suggest_node(failure, name).await),
     }
 }
 
-impl List {
-    async fn run(self, session: &Session) -> Done {
-        let mut query = Vec::new();
-        query.extend(self.filter.as_deref().map(|filter| ("where", filter)));
-        let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
-        // What comes first is known only when all are known.
-        let asked = if self.sort.is_some() { None } else { limit };
-        let mut page = session.list("/v1/nodes", &query, asked).await?;
+impl ListArgs {
+    async fn run(self, session: &Session) -> CmdResult {
+        let query: Vec<_> = self.filter.iter().map(|filter| ("where", filter.as_str())).collect();
+        // To sort, all nodes are needed.
+        let limit = self.limit.get().filter(|_| self.sort.is_none());
+        let mut page = session.get_list(Node::PATH, &query, limit).await?;
+        let mut nodes: Vec<Node> = decode_all(&page.items)?;
         if let Some(sort) = self.sort {
-            let nodes: Vec<Node> = typed(&page.items)?;
-            let mut both: Vec<(Node, Raw)> = nodes.into_iter().zip(page.items).collect();
-            both.sort_by(|(a, _), (b, _)| sort.order(a, b));
-            both.truncate(limit.unwrap_or(usize::MAX));
-            page.items = both.into_iter().map(|(_, raw)| raw).collect();
+            let mut both: Vec<(Node, RawJson)> = nodes.into_iter().zip(page.items).collect();
+            both.sort_by(|(a, _), (b, _)| sort.compare(a, b));
+            both.truncate(self.limit.get().unwrap_or(usize::MAX));
+            (nodes, page.items) = both.into_iter().unzip();
         }
         if session.out.is_data() {
             return session.out.data(&page);
         }
-        let nodes: Vec<Node> = typed(&page.items)?;
-        let empty = if self.filter.is_some() { "No node is like that." } else { NO_NODES };
-        session.out.table(&print::table(&nodes, session.out.is_wide()), empty);
+        let when_empty = if self.filter.is_some() { "No nodes match." } else { Node::EMPTY };
+        session.print_list(&nodes, when_empty);
         if page.next.is_some() {
-            session.out.note("There is more; --limit says how many to show.");
+            session.out.note(MORE);
         }
         Ok(())
-    }
-}
-
-const NO_NODES: &str = "\
-There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memory 64GiB --disk 1TiB";
-
-/// Adds the name that was likely meant to a failure about a node that does not exist.
-pub(crate) async fn did_you_mean(session: &Session, failure: Failure, name: &str) -> Failure {
-    if !failure.is_not_found() {
-        return failure;
-    }
-    // Whoever may not list nodes gets the failure as it is.
-    let Ok(page) = session.list("/v1/nodes", &[], None).await else { return failure };
-    let nodes: Vec<Node> = page.items.iter().filter_map(|raw| read_as(raw).ok()).collect();
-    let known = nodes.iter().map(|node| node.facts.id.as_str());
-    match names::closest(name, known) {
-        Some(near) => failure.remedy(format!("did you mean {near}?")),
-        None => failure.remedy("berth nodes list shows all of them"),
     }
 }

@@ -1,118 +1,119 @@
-//! Nodes for people.
+//! Nodes as tables and in detail.
 
 use std::cmp::Ordering;
 
 use berth_api::engine::elastic::Account;
 use berth_api::engine::{Amounts, LinkState, NodeFacts, TraitValue, Unit};
-use berth_api::{Node, NodeExplanation, units};
+use berth_api::{Node, NodeExplanation, NodeInstance, units};
 
-use crate::cli::output::Output;
-use crate::cli::output::style::{BOLD, DIM, GOOD, WARN, paint};
-use crate::cli::table::{Cell, Table, Tone, pairs};
-use crate::cli::words::{
-    self, age, amounts, claim_state, counted, many, node_state, or_dash, share,
+use crate::cli::resource::Resource;
+use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
+use crate::cmdutil::{
+    Cell, Column, Output, Table, Tone, age, amount_with_unit, amounts, claim_state, columns, dash,
+    key_values, node_state, or_dash, plural, trait_flag, usage,
 };
 
-/// By what nodes are sorted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+type Compare = fn(&Node, &Node) -> Ordering;
+
+/// The orders of a list, by name.
+const ORDERS: [(&str, Compare); 8] = [
+    ("name", |a, b| a.facts.id.cmp(&b.facts.id)),
+    ("state", |a, b| a.facts.state.cmp(&b.facts.state)),
+    ("zone", |a, b| (&a.facts.zone, &a.facts.rack).cmp(&(&b.facts.zone, &b.facts.rack))),
+    ("cpu", |a, b| by_share(a, b, |amounts| amounts.cpu_milli)),
+    ("memory", |a, b| by_share(a, b, |amounts| amounts.memory_mib)),
+    ("disk", |a, b| by_share(a, b, |amounts| amounts.disk_mib)),
+    ("instances", |a, b| a.instances.cmp(&b.instances)),
+    ("heard", |a, b| a.heard_at.cmp(&b.heard_at)),
+];
+
+fn by_share(a: &Node, b: &Node, amount: fn(&Amounts) -> u32) -> Ordering {
+    let share = |node: &Node| {
+        u64::from(amount(&node.used)) * 1_000_000 / u64::from(amount(&node.limits).max(1))
+    };
+    share(a).cmp(&share(b))
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Sort {
-    column: Column,
+    compare: Compare,
     reverse: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Name,
-    State,
-    Zone,
-    Cpu,
-    Memory,
-    Disk,
-    Instances,
-    Heard,
-}
-
 impl Sort {
-    /// Reads `memory` or `-memory`.
+    /// Parses `memory` or `-memory`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let (reverse, name) = match text.strip_prefix('-') {
-            Some(name) => (true, name),
-            None => (false, text),
+        let (reverse, name) = text.strip_prefix('-').map_or((false, text), |name| (true, name));
+        let Some((_, compare)) = ORDERS.into_iter().find(|(known, _)| *known == name) else {
+            let accepted = "name, state, zone, cpu, memory, disk, instances or heard";
+            return Err(format!("accepted is {accepted}, with a leading minus to reverse it"));
         };
-        let column = match name {
-            "name" => Column::Name,
-            "state" => Column::State,
-            "zone" => Column::Zone,
-            "cpu" => Column::Cpu,
-            "memory" => Column::Memory,
-            "disk" => Column::Disk,
-            "instances" => Column::Instances,
-            "heard" => Column::Heard,
-            _ => {
-                let accepted = "name, state, zone, cpu, memory, disk, instances or heard";
-                return Err(format!("accepted is {accepted}, with a minus to turn it round"));
-            }
-        };
-        Ok(Self { column, reverse })
+        Ok(Self { compare, reverse })
     }
 
-    /// Which of two nodes comes first; of equals the smaller name.
-    pub(crate) fn order(self, a: &Node, b: &Node) -> Ordering {
-        let part = |used: u32, whole: u32| u64::from(used) * 1_000_000 / u64::from(whole.max(1));
-        let order = match self.column {
-            Column::Name => a.facts.id.cmp(&b.facts.id),
-            Column::State => a.facts.state.cmp(&b.facts.state),
-            Column::Zone => (&a.facts.zone, &a.facts.rack).cmp(&(&b.facts.zone, &b.facts.rack)),
-            Column::Cpu => part(a.used.cpu_milli, a.limits.cpu_milli)
-                .cmp(&part(b.used.cpu_milli, b.limits.cpu_milli)),
-            Column::Memory => part(a.used.memory_mib, a.limits.memory_mib)
-                .cmp(&part(b.used.memory_mib, b.limits.memory_mib)),
-            Column::Disk => part(a.used.disk_mib, a.limits.disk_mib)
-                .cmp(&part(b.used.disk_mib, b.limits.disk_mib)),
-            Column::Instances => a.instances.cmp(&b.instances),
-            Column::Heard => a.heard_at.cmp(&b.heard_at),
-        };
+    /// Which of two nodes comes first; equal ones are in order of name.
+    pub(crate) fn compare(self, a: &Node, b: &Node) -> Ordering {
+        let order = (self.compare)(a, b);
         let order = if self.reverse { order.reverse() } else { order };
         order.then_with(|| a.facts.id.cmp(&b.facts.id))
     }
 }
 
-/// Nodes as a table.
-pub(crate) fn table(nodes: &[Node], wide: bool) -> Table {
-    let columns = ["NODE", "STATE", "ZONE", "RACK", "CPU", "MEMORY", "DISK", ">INSTANCES", "HEARD"];
-    let mut table = Table::new(&columns);
-    if wide {
-        ["PRESSURE", "KIND", "PLATFORM", "TRAITS", "LABELS"]
-            .iter()
-            .for_each(|name| table.column(name));
-    }
-    for node in nodes {
-        let facts = &node.facts;
-        let mut row: Vec<Cell> = vec![
-            facts.id.as_str().into(),
-            node_state(facts.state),
-            or_dash(facts.zone.as_deref()),
-            or_dash(facts.rack.as_deref()),
-            share(node.used.cpu_milli, node.limits.cpu_milli, units::cpu),
-            share(node.used.memory_mib, node.limits.memory_mib, units::size),
-            share(node.used.disk_mib, node.limits.disk_mib, units::size),
-            node.instances.to_string().into(),
-            heard(node),
-        ];
-        if wide {
-            row.push(pressure(&node.account));
-            row.push(facts.capacity_type.name().into());
-            row.push(or_dash(platform(facts).as_deref()));
-            row.push(traits(facts).into());
-            row.push(words::map(&facts.labels).into());
-        }
-        table.row(row);
-    }
-    table
-}
+impl Resource for Node {
+    const KIND: &'static str = "node";
+    const PATH: &'static str = "/v1/nodes";
+    const EMPTY: &'static str = "\
+There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memory 64GiB --disk 1TiB";
+    const COLUMNS: &'static [Column<Self>] = columns![node;
+        "NODE" => node.facts.id.as_str(),
+        "STATE" => node_state(node.facts.state),
+        "ZONE" => or_dash(node.facts.zone.as_deref()),
+        "RACK" => or_dash(node.facts.rack.as_deref()),
+        "CPU" => usage(node.used.cpu_milli, node.limits.cpu_milli, units::cpu),
+        "MEMORY" => usage(node.used.memory_mib, node.limits.memory_mib, units::size),
+        "DISK" => usage(node.used.disk_mib, node.limits.disk_mib, units::size),
+        ">INSTANCES" => node.instances,
+        "HEARD" => node.heard_at.map_or_else(|| Cell::toned("never", Tone::Dim), |at| age(at).into()),
+        "+PRESSURE" => pressure(&node.account),
+        "+KIND" => node.facts.capacity_type.name(),
+        "+PLATFORM" => platform(&node.facts),
+        "+TRAITS" => traits(&node.facts),
+        "+LABELS" => key_values(&node.facts.labels),
+    ];
 
-fn heard(node: &Node) -> Cell {
-    node.heard_at.map_or_else(|| Cell::toned("never", Tone::Dim), |at| age(at).into())
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let facts = &self.facts;
+        let place = [&facts.zone, &facts.rack].into_iter().flatten();
+        let place: Vec<&str> = place.map(String::as_str).collect();
+        vec![
+            ("node", paint(BOLD, facts.id.as_str())),
+            ("state", node_state(facts.state).to_string()),
+            ("heard", self.heard_at.map_or_else(|| "never".to_owned(), age)),
+            ("place", place.join(" / ")),
+            ("capacity", facts.capacity.as_ref().map_or_else(|| "unknown".to_owned(), amounts)),
+            ("reserved for the host", unless_zero(&facts.system_reserve)),
+            ("allocatable", amounts(&self.limits)),
+            ("used", amounts(&self.used)),
+            ("instances", format!("{} of at most {}", self.instances, facts.instance_limit)),
+            ("can be emptied", evacuation(self)),
+            ("extra resources", key_values(&facts.extra)),
+            ("kind", facts.capacity_type.name().to_owned()),
+            ("platform", platform(facts).unwrap_or_default()),
+            ("next reboot", facts.next_reboot.map(day).unwrap_or_default()),
+            ("traits", traits(facts)),
+            ("networks", networks(facts)),
+            ("labels", key_values(&facts.labels)),
+            ("images", facts.cached_images.join(" ")),
+            ("flags", flags(facts)),
+            ("generation", self.generation.to_string()),
+        ]
+    }
+
+    fn print(&self, out: &Output) {
+        out.pairs(&self.fields());
+        print_account(out, &self.account);
+    }
 }
 
 fn platform(facts: &NodeFacts) -> Option<String> {
@@ -126,47 +127,13 @@ fn day(at: berth_api::engine::Timestamp) -> String {
 }
 
 fn traits(facts: &NodeFacts) -> String {
-    let typed = |(name, value): (&String, &TraitValue)| words::trait_typed(name, value);
+    let typed = |(name, value): (&String, &TraitValue)| trait_flag(name, value);
     facts.traits.iter().map(typed).collect::<Vec<_>>().join(" ")
 }
 
-/// One node with everything that is known of it.
-pub(crate) fn node(out: &Output, node: &Node) {
-    let facts = &node.facts;
-    let state = paint(if facts.state.name() == "active" { GOOD } else { WARN }, facts.state.name());
-    let place = [&facts.zone, &facts.rack].into_iter().flatten();
-    let place: Vec<&str> = place.map(String::as_str).collect();
-    let heard = node.heard_at.map_or_else(|| "never".to_owned(), age);
-    let capacity = facts.capacity.as_ref().map_or_else(|| "unknown".to_owned(), amounts);
-    let lines = [
-        ("node", paint(BOLD, facts.id.as_str())),
-        ("state", state),
-        ("heard", heard),
-        ("place", place.join(" / ")),
-        ("capacity", capacity),
-        ("kept for the host", none_when_zero(&facts.system_reserve)),
-        ("to give", amounts(&node.limits)),
-        ("used", amounts(&node.used)),
-        ("instances", format!("{} of at most {}", node.instances, facts.instance_limit)),
-        ("can be emptied", emptied(node)),
-        ("further classes", words::map(&facts.extra)),
-        ("kind", facts.capacity_type.name().to_owned()),
-        ("platform", platform(facts).unwrap_or_default()),
-        ("next reboot", facts.next_reboot.map(day).unwrap_or_default()),
-        ("traits", traits(facts)),
-        ("networks", networks(facts)),
-        ("labels", words::map(&facts.labels)),
-        ("images", facts.cached_images.join(" ")),
-        ("marks", marks(facts)),
-        ("generation", node.generation.to_string()),
-    ];
-    out.line(pairs(&lines));
-    account(out, &node.account);
-}
-
-/// What of CPU and memory is reserved, uncertain and lacking, and whether somebody should leave.
-fn account(out: &Output, account: &Account) {
-    let columns = [
+/// Prints what of CPU and memory is reserved, uncertain and lacking, and whether the node must shed load.
+fn print_account(out: &Output, account: &Account) {
+    let mut table = Table::new(&[
         "ACCOUNT",
         ">TOTAL",
         ">SYSTEM",
@@ -176,64 +143,63 @@ fn account(out: &Output, account: &Account) {
         ">PRESSURE",
         ">ACCOUNTED FOR",
         ">WATERMARK",
-    ];
-    let mut table = Table::new(&columns);
+    ]);
     let resources = [("cpu", &account.cpu, Unit::MilliCpu), ("memory", &account.memory, Unit::Mib)];
     for (name, of, unit) in resources {
-        let amount = |amount: i64| match amount {
+        let cell = |amount: i64| match amount {
             0 => Cell::toned("0", Tone::Dim),
-            _ => counted(amount, unit).into(),
+            _ => amount_with_unit(amount, unit).into(),
         };
-        table.row([
-            name.into(),
-            amount(of.total),
-            amount(of.system),
-            amount(of.other),
-            amount(of.reserved),
-            amount(of.buffer),
-            amount(of.capacity_pressure),
-            amount(of.pressure_accounted_for),
-            amount(of.watermark),
-        ]);
+        let amounts = [
+            of.total,
+            of.system,
+            of.other,
+            of.reserved,
+            of.buffer,
+            of.capacity_pressure,
+            of.pressure_accounted_for,
+            of.watermark,
+        ];
+        table.row(std::iter::once(name.into()).chain(amounts.map(cell)));
     }
     out.line(format!("\n{}", table.text()));
     let style = if account.must_shed() || account.is_over() { WARN } else { DIM };
-    out.line(paint(style, &judged(account)));
+    out.line(paint(style, &verdict(account)));
 }
 
-/// What should leave beyond what is leaving, such as `2 CPU and 4 GiB`.
+/// The excess beyond what is already leaving, such as `2 CPU and 4 GiB`.
 fn excess(account: &Account) -> String {
     let parts = [(account.cpu.excess(), Unit::MilliCpu), (account.memory.excess(), Unit::Mib)];
     let parts = parts.into_iter().filter(|(amount, _)| *amount > 0);
-    parts.map(|(amount, unit)| counted(amount, unit)).collect::<Vec<_>>().join(" and ")
+    parts.map(|(amount, unit)| amount_with_unit(amount, unit)).collect::<Vec<_>>().join(" and ")
 }
 
-/// Whether somebody should leave, in one sentence.
-fn judged(account: &Account) -> String {
+/// Whether instances must leave, in one sentence.
+fn verdict(account: &Account) -> String {
     let leaving = account.cpu.pressure_accounted_for.max(account.memory.pressure_accounted_for) > 0;
     let also = match (account.must_shed(), leaving) {
-        (true, true) => format!("Beyond what is leaving already, {} too much.", excess(account)),
-        (true, false) => format!("Somebody should leave: {} too much.", excess(account)),
-        (false, true) => "What is leaving already is enough.".to_owned(),
-        (false, false) => "Nobody needs to leave.".to_owned(),
+        (true, true) => format!("In addition to what is leaving, {} must leave.", excess(account)),
+        (true, false) => format!("Over the watermark: {} must leave.", excess(account)),
+        (false, true) => "Enough is leaving already.".to_owned(),
+        (false, false) => "Nothing needs to leave.".to_owned(),
     };
     if account.is_over() {
-        return format!("More is reserved than may be, so nothing grows here. {also}");
+        return format!("Over its limit, so no instance may grow. {also}");
     }
     also
 }
 
-/// What should leave, for a column.
+/// What must leave, for a column.
 fn pressure(account: &Account) -> Cell {
     match (account.must_shed(), account.is_over()) {
         (true, _) => Cell::toned(format!("{} over", excess(account)), Tone::Bad),
         (false, true) => Cell::toned("full", Tone::Warn),
-        (false, false) => Cell::toned("-", Tone::Dim),
+        (false, false) => dash(),
     }
 }
 
-/// Whether it could be emptied, and how old that knowledge is.
-fn emptied(node: &Node) -> String {
+/// Whether the node could be emptied, and when that was checked.
+fn evacuation(node: &Node) -> String {
     let Some(found) = &node.evacuation else { return String::new() };
     let answer = if found.can_be_emptied { "yes:" } else { "no, because" };
     format!("{answer} {} ({})", found.message, age(found.checked_at))
@@ -248,7 +214,7 @@ fn networks(facts: &NodeFacts) -> String {
     networks.collect::<Vec<_>>().join(" ")
 }
 
-fn marks(facts: &NodeFacts) -> String {
+fn flags(facts: &NodeFacts) -> String {
     let switches = [
         (facts.reserved, "reserved"),
         (facts.headnode, "runs the control plane"),
@@ -256,21 +222,21 @@ fn marks(facts: &NodeFacts) -> String {
         (facts.reservoir, "reservoir"),
         (!facts.kvm, "no KVM"),
     ];
-    let marks = switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name);
-    marks.collect::<Vec<_>>().join(", ")
+    let flags = switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name);
+    flags.collect::<Vec<_>>().join(", ")
 }
 
-fn none_when_zero(value: &Amounts) -> String {
+fn unless_zero(value: &Amounts) -> String {
     if *value == Amounts::default() { String::new() } else { amounts(value) }
 }
 
-/// What is on a node and why.
+/// Prints what is on a node and why.
 pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
     let facts = &explanation.node.facts;
     let state = format!("{} is {}", facts.id, facts.state.name());
     out.line(paint(BOLD, &state));
     if explanation.obstacles.is_empty() {
-        out.line(paint(GOOD, "It takes instances."));
+        out.line(paint(GOOD, "It accepts instances."));
     }
     for obstacle in &explanation.obstacles {
         out.line(format!("{} {obstacle}", paint(WARN, "!")));
@@ -279,23 +245,21 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
         out.line(format!("  {room}"));
     }
     if explanation.guests.is_empty() {
-        out.line("\nNothing is on it.");
+        out.line("\nIt is empty.");
         return;
     }
-    out.line(format!("\n{}", paint(BOLD, &many(explanation.guests.len(), "instance"))));
-    let mut table = Table::new(&["INSTANCE", "NAME", "OWNER", "STATE", "CHARGED", "WHY"]);
-    for guest in &explanation.guests {
-        table.row([
-            guest.claim.instance.to_string().into(),
-            or_dash(guest.claim.name.as_deref()),
-            guest.claim.owner.as_str().into(),
-            claim_state(guest.claim.state),
-            amounts(&guest.claim.resources).into(),
-            guest.why.as_str().into(),
-        ]);
-    }
+    out.line(format!("\n{}", paint(BOLD, &plural(explanation.guests.len(), "instance"))));
+    let columns = columns![guest: NodeInstance;
+        "INSTANCE" => guest.claim.instance.to_string(),
+        "NAME" => guest.claim.name.as_deref(),
+        "OWNER" => guest.claim.owner.as_str(),
+        "STATE" => claim_state(guest.claim.state),
+        "CHARGED" => amounts(&guest.claim.resources),
+        "WHY" => guest.why.as_str(),
+    ];
+    let table = Table::of(&explanation.guests, false, columns);
     out.line(table.text());
-    out.note(paint(DIM, "\nberth explain INSTANCE tells all of it for one."));
+    out.note(paint(DIM, "\nExplain one with: berth explain INSTANCE"));
 }
 
 #[cfg(test)]
@@ -309,18 +273,18 @@ mod tests {
     }
 
     #[test]
-    fn an_account_says_in_one_sentence_whether_somebody_should_leave() {
+    fn an_account_says_in_one_sentence_whether_instances_must_leave() {
         let calm = Account { cpu: resource(1000, 9000), memory: resource(1024, 9000) };
-        assert_eq!(judged(&calm), "Nobody needs to leave.");
+        assert_eq!(verdict(&calm), "Nothing needs to leave.");
         let mut full = Account { cpu: resource(9500, 9000), memory: resource(1024, 9000) };
-        assert_eq!(judged(&full), "Somebody should leave: 500m CPU too much.");
+        assert_eq!(verdict(&full), "Over the watermark: 500m CPU must leave.");
         full.cpu.pressure_accounted_for = 400;
-        assert_eq!(judged(&full), "Beyond what is leaving already, 100m CPU too much.");
+        assert_eq!(verdict(&full), "In addition to what is leaving, 100m CPU must leave.");
         full.cpu.pressure_accounted_for = 500;
-        assert_eq!(judged(&full), "What is leaving already is enough.");
+        assert_eq!(verdict(&full), "Enough is leaving already.");
         let over = Account { cpu: resource(11_000, 9000), memory: resource(9100, 9000) };
-        let text = judged(&over);
-        assert!(text.starts_with("More is reserved than may be"), "{text}");
-        assert!(text.ends_with("2 CPU and 100 MiB too much."), "{text}");
+        let text = verdict(&over);
+        assert!(text.starts_with("Over its limit"), "{text}");
+        assert!(text.ends_with("2 CPU and 100 MiB must leave."), "{text}");
     }
 }

@@ -4,74 +4,70 @@ use std::path::PathBuf;
 
 use berth_api::Node;
 use berth_api::engine::{Amounts, CapacityType, LinkState, Network, NodeFacts, TraitValue};
-use berth_client::escape;
 use clap::Args;
 
-use super::print;
-use crate::cli::failure::{Done, Failure};
 use crate::cli::place::file;
-use crate::cli::session::{Raw, Session};
-use crate::cli::{args, words};
+use crate::cli::resource::path_of;
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args};
 
 const EXAMPLES: &str = "\
 Examples:
   berth nodes register host-1 --cpu 32 --memory 128GiB --disk 2TiB --zone z1 --rack r1 --trait ssd
   berth nodes register -f host-1.yaml
 
-An agent does this by itself; see berth agent --help.";
+An agent registers its node by itself; see berth agent --help.";
 
-/// A node as it is stated.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Register {
-    /// Its name.
+pub(crate) struct RegisterArgs {
+    /// Name of the node.
     #[arg(required_unless_present = "file")]
     name: Option<String>,
-    /// All its facts, in JSON, YAML or TOML; `-` reads standard input.
+    /// All facts of the node, in JSON, YAML or TOML; `-` reads standard input.
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Cores.
-    #[arg(long, value_parser = args::cpu_had, value_name = "CORES")]
+    #[arg(long, value_parser = args::cpu_capacity, value_name = "CORES")]
     cpu: Option<u32>,
     /// Memory.
-    #[arg(long, value_parser = args::size_had, value_name = "SIZE")]
+    #[arg(long, value_parser = args::size_capacity, value_name = "SIZE")]
     memory: Option<u32>,
     /// Local disk.
-    #[arg(long, value_parser = args::size_had, value_name = "SIZE")]
+    #[arg(long, value_parser = args::size_capacity, value_name = "SIZE")]
     disk: Option<u32>,
     /// Bandwidth.
-    #[arg(long, value_parser = args::bandwidth_had, value_name = "RATE")]
+    #[arg(long, value_parser = args::bandwidth_capacity, value_name = "RATE")]
     bandwidth: Option<u32>,
-    /// A further class and how many of it: gpu=1.
+    /// Extra resource and its amount, such as gpu=1; may be repeated.
     #[arg(long, value_parser = args::class, value_name = "CLASS=N")]
     extra: Vec<(String, u32)>,
-    /// Its zone.
+    /// Zone.
     #[arg(long)]
     zone: Option<String>,
-    /// Its rack within the zone.
+    /// Rack within the zone.
     #[arg(long)]
     rack: Option<String>,
-    /// A label.
+    /// Label; may be repeated.
     #[arg(long = "label", value_parser = args::pair, value_name = "KEY=VALUE")]
     labels: Vec<(String, String)>,
-    /// A trait.
-    #[arg(long = "trait", value_parser = args::trait_wanted, value_name = "NAME[=VALUE]")]
+    /// Trait; may be repeated.
+    #[arg(long = "trait", value_parser = args::trait_value, value_name = "NAME[=VALUE]")]
     traits: Vec<(String, TraitValue)>,
-    /// A network that is up.
+    /// Network that is up; may be repeated.
     #[arg(long = "network", value_name = "NETWORK")]
     networks: Vec<String>,
-    /// How it is paid for: spot or on-demand.
-    #[arg(long, value_parser = words::capacity_type, value_name = "KIND")]
+    /// Capacity type: spot or on-demand.
+    #[arg(long, value_parser = args::api_value::<CapacityType>("spot or on-demand"), value_name = "TYPE")]
     capacity: Option<CapacityType>,
 }
 
-impl Register {
-    fn facts(&self) -> Done<NodeFacts> {
+impl RegisterArgs {
+    fn facts(&self) -> CmdResult<NodeFacts> {
         let mut facts = match (&self.file, &self.name) {
             (Some(path), _) => file::read(path, "a node")?,
             (None, Some(name)) => NodeFacts::new(name, Amounts::default()),
             (None, None) => {
-                return Err(Failure::usage("no name is given").accepted("a name, or -f FILE"));
+                return Err(Failure::usage("no node is given").accepted("a name, or -f FILE"));
             }
         };
         if let Some(name) = &self.name {
@@ -83,7 +79,7 @@ impl Register {
         capacity.disk_mib = self.disk.unwrap_or(capacity.disk_mib);
         capacity.bandwidth_mbps = self.bandwidth.unwrap_or(capacity.bandwidth_mbps);
         if self.file.is_none() && (capacity.cpu_milli == 0 || capacity.memory_mib == 0) {
-            return Err(Failure::usage("the node's size is not given")
+            return Err(Failure::usage("the capacity of the node is not given")
                 .accepted("--cpu and --memory, such as --cpu 32 --memory 128GiB"));
         }
         if capacity != Amounts::default() {
@@ -100,17 +96,13 @@ impl Register {
         Ok(facts)
     }
 
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let facts = self.facts()?;
-        let path = format!("/v1/nodes/{}", escape(facts.id.as_str()));
-        let raw: Raw = session.client.put(&path, &facts).await?;
-        session.out.answer(&raw, |node: Node| {
-            if session.out.quiet {
-                session.out.line(node.facts.id.as_str());
-            } else {
-                print::node(&session.out, &node);
-            }
-            Ok(())
-        })
+        let raw: RawJson = session.client.put(&path_of::<Node>(facts.id.as_str()), &facts).await?;
+        if session.out.quiet && !session.out.is_data() {
+            session.out.line(facts.id.as_str());
+            return Ok(());
+        }
+        session.print::<Node>(&raw)
     }
 }

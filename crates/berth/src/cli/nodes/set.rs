@@ -1,12 +1,13 @@
-//! `berth nodes set`: facts of nodes, changed by `key=value`.
+//! `berth nodes set`: change facts of nodes by `KEY=VALUE`.
 
-use berth_client::{Client, escape};
+use berth_api::Node;
+use berth_client::Client;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::bulk::{self, CHANGE, Target};
-use crate::cli::failure::{Done, Failure};
-use crate::cli::session::{Raw, Session};
+use crate::cli::resource::path_of;
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,107 +16,103 @@ Examples:
   berth nodes set --where 'rack = r1' zone=z2 trait.gpu=null
   berth nodes set node-000012 capacity.memory_mib=65536 hardware_class=3
 
-Keys are those of the node's facts, as berth nodes show -o json prints them, with a dot between
-levels. label.NAME and trait.NAME are short for labels and traits. A value is read as JSON where it
-is JSON, else as text; null takes a key away. Times may be given as a day.";
+Keys are those of the node's facts, as berth nodes show -o json prints them, with dots between
+levels. label.NAME and trait.NAME are short for labels and traits. A value is parsed as JSON if it is
+JSON, and is a text otherwise; null removes a key. A time may be given as a date.";
 
-/// What is changed.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Set {
-    /// Nodes, then key=value, each as often as needed.
+pub(crate) struct SetArgs {
+    /// Names of nodes, then KEY=VALUE; each may be repeated.
     #[arg(value_name = "NODE|KEY=VALUE", required = true)]
     words: Vec<String>,
-    /// All nodes for which this holds: 'rack = r1 and state = active'.
+    /// Select all nodes that match: 'rack = r1 and state = active'.
     #[arg(long = "where", value_name = "EXPR", value_parser = super::selector)]
     filter: Option<String>,
-    /// Say which nodes it would be, and change nothing.
+    /// Show which nodes are selected, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask before changing more than one node.
+    /// Change several nodes without confirmation.
     #[arg(long, short)]
     yes: bool,
 }
 
-impl Set {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+impl SetArgs {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let (pairs, nodes): (Vec<String>, Vec<String>) =
             self.words.into_iter().partition(|word| word.contains('='));
         if pairs.is_empty() {
-            let failure = Failure::usage("nothing to set is given");
-            return Err(failure.accepted("key=value, such as zone=z2"));
+            let failure = Failure::usage("no value to set is given");
+            return Err(failure.accepted("KEY=VALUE, such as zone=z2"));
         }
         match (nodes.is_empty(), &self.filter) {
             (true, None) => {
                 let failure = Failure::usage("no node is given");
-                return Err(failure.accepted("names before key=value, or --where EXPR"));
+                return Err(failure.accepted("names before KEY=VALUE, or --where EXPR"));
             }
             (false, Some(_)) => {
-                let failure = Failure::usage("names and --where are given");
+                let failure = Failure::usage("both names and --where are given");
                 return Err(failure.accepted("one of the two"));
             }
             (true, Some(_)) | (false, None) => {}
         }
-        let patch = patch(&pairs)?;
+        let patch = &patch(&pairs)?;
         let (filter, dry_run, yes) = (self.filter, self.dry_run, self.yes);
         let target = Target { nodes, filter, dry_run, yes };
-        let Some(names) = target.chosen(session, CHANGE).await? else { return Ok(()) };
-        let change = |client: Client, name: String| {
-            let (path, patch) = (format!("/v1/nodes/{}", escape(&name)), patch.clone());
-            async move {
-                let method = http::Method::PATCH;
-                let answer = client.send_json::<_, Raw>(method, &path, &patch, None).await;
-                answer.map(|tagged| Some(tagged.value))
-            }
+        let names = target.confirmed(session, CHANGE).await?;
+        let change = |client: Client, name: String| async move {
+            let (method, path) = (http::Method::PATCH, path_of::<Node>(&name));
+            let answer = client.send_json::<_, RawJson>(method, &path, patch, None).await;
+            answer.map(|tagged| Some(tagged.value))
         };
         bulk::apply(session, CHANGE, names, change).await
     }
 }
 
-/// The merge patch that pairs make.
-fn patch(pairs: &[String]) -> Done<Value> {
+/// The merge patch of `KEY=VALUE` pairs.
+fn patch(pairs: &[String]) -> CmdResult<Value> {
     let mut patch = Value::Object(Map::new());
     for pair in pairs {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let mut levels: Vec<&str> = match key.split_once('.') {
-            // A name below these may hold dots of its own.
+            // Names of labels and traits may contain dots.
             Some(("label" | "labels", name)) => vec!["labels", name],
             Some(("trait" | "traits", name)) => vec!["traits", name],
             _ => key.split('.').collect(),
         };
         let Some(last) = levels.pop().filter(|last| !last.is_empty()) else {
-            return Err(Failure::usage(format!("{pair:?} has no key")).accepted("key=value"));
+            return Err(Failure::usage(format!("{pair:?} has no key")).accepted("KEY=VALUE"));
         };
-        let twice = || Failure::usage(format!("{key} is set twice, as a value and as a level"));
+        let twice = || Failure::usage(format!("{key} is set both as a value and as a level"));
         let is_label = levels.first() == Some(&"labels");
         let mut place = patch.as_object_mut().ok_or_else(twice)?;
         for level in levels {
             let below = place.entry(level).or_insert_with(|| json!({}));
             place = below.as_object_mut().ok_or_else(twice)?;
         }
-        place.insert(last.to_owned(), read(last, value, is_label));
+        place.insert(last.to_owned(), value_of(last, value, is_label));
     }
     Ok(patch)
 }
 
-/// A value as it is meant for its key.
-fn read(key: &str, text: &str, is_label: bool) -> Value {
+/// The JSON value of a text, as its key needs it.
+fn value_of(key: &str, text: &str, is_label: bool) -> Value {
     if text == "null" {
         return Value::Null;
     }
-    // Labels, zones and racks may look like numbers and are none.
+    // Labels, zones and racks may look like numbers, and are texts.
     if is_label || matches!(key, "zone" | "rack") {
         return Value::String(text.to_owned());
     }
     let is_time = key.ends_with("_at") || matches!(key, "next_reboot" | "last_boot");
-    if is_time && let Some(seconds) = moment(text) {
+    if is_time && let Some(seconds) = unix_seconds(text) {
         return json!(seconds);
     }
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 
-/// Seconds since 1970 of a day or a moment.
-fn moment(text: &str) -> Option<i64> {
+/// Seconds since 1970 of a date or a timestamp.
+fn unix_seconds(text: &str) -> Option<i64> {
     if let Ok(at) = text.parse::<jiff::Timestamp>() {
         return Some(at.as_second());
     }

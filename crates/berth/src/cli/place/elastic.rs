@@ -1,35 +1,35 @@
-//! How far an instance may shrink and grow, as flags.
+//! Flags of elastic instances: how far they may shrink and grow.
 
 use berth_api::InstanceSpec;
 use berth_api::engine::elastic::Size;
 use berth_api::engine::{Amounts, Elastic};
 use clap::Args;
 
-use super::flags::Words;
-use crate::cli::args;
+use super::flags::CommandLine;
+use crate::cmdutil::args;
 
-/// Bounds of an elastic instance, and how it is treated.
+/// Bounds of an elastic instance, and its treatment.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ElasticFlags {
-    /// Elastic: the least it may shrink to, CPU and memory: 0.5,1GiB; its own size when not given.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+    /// Elastic: smallest size, CPU and memory: 0.5,1GiB; its initial size by default.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     pub(crate) min: Option<Size>,
-    /// Elastic: the most it may grow to, CPU and memory: 4,16GiB; its own size when not given.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+    /// Elastic: largest size, CPU and memory: 4,16GiB; its initial size by default.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     pub(crate) max: Option<Size>,
-    /// Elastic: its class, which the policy in force knows.
+    /// Elastic: class, as defined in the active policy.
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Option<String>,
-    /// Elastic: what it grows in steps of: 1,4GiB; what the policy says when not given.
-    #[arg(long, value_parser = args::both, value_name = "CPU,MEMORY")]
+    /// Elastic: step in which it grows: 1,4GiB; from the policy by default.
+    #[arg(long, value_parser = args::cpu_and_memory, value_name = "CPU,MEMORY")]
     pub(crate) compute_unit: Option<Size>,
-    /// Elastic: it is not moved unless somebody asks for it.
+    /// Elastic: never move it, except on request.
     #[arg(long)]
     pub(crate) stays: bool,
 }
 
 impl ElasticFlags {
-    /// Makes an instance elastic if any of them was given.
+    /// Makes an instance elastic if any flag was given.
     pub(crate) fn apply(&self, spec: &mut InstanceSpec) {
         if *self == Self::default() {
             return;
@@ -51,11 +51,11 @@ impl ElasticFlags {
     }
 
     /// The flags as words of a command line.
-    pub(crate) fn words(&self, line: &mut Words) {
-        line.flag("--min", self.min.map(args::both_typed));
-        line.flag("--max", self.max.map(args::both_typed));
+    pub(crate) fn words(&self, line: &mut CommandLine) {
+        line.flag("--min", self.min.map(args::cpu_and_memory_flag));
+        line.flag("--max", self.max.map(args::cpu_and_memory_flag));
         line.flag("--class", self.class.clone());
-        line.flag("--compute-unit", self.compute_unit.map(args::both_typed));
+        line.flag("--compute-unit", self.compute_unit.map(args::cpu_and_memory_flag));
         line.switch("--stays", self.stays);
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_that_is_not_given_is_the_size_it_begins_with() {
+    fn a_bound_that_is_not_given_is_the_initial_size() {
         let resources = Resources { cpu_milli: 1000, memory_mib: 4096, ..Resources::default() };
         let mut spec = InstanceSpec::new(resources);
         ElasticFlags::default().apply(&mut spec);
@@ -77,7 +77,7 @@ mod tests {
         let elastic = spec.elastic.clone().unwrap();
         assert_eq!(Size::of(&elastic.min), Size::new(1000, 4096));
         assert_eq!(Size::of(&elastic.max), Size::new(4000, 16384));
-        // What a file says stays, unless a flag says otherwise.
+        // Flags override the file.
         let min = Some(Size::new(500, 1024));
         ElasticFlags { min, stays: true, ..ElasticFlags::default() }.apply(&mut spec);
         let elastic = spec.elastic.unwrap();

@@ -1,4 +1,4 @@
-//! Requests and other things in files: JSON, YAML or TOML.
+//! Requests and other documents in files: JSON, YAML or TOML.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -8,20 +8,25 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::amounts;
-use crate::cli::failure::{Done, Failure};
+use crate::cmdutil::{CmdResult, Failure};
 
 /// A request in a file: a whole one, or one instance.
-pub(crate) fn request(path: &Path) -> Done<PlaceRequest> {
+pub(crate) fn request(path: &Path) -> CmdResult<PlaceRequest> {
     let mut value = value(path)?;
     if let Some(instances) = value.get_mut("instances") {
         for instance in instances.as_array_mut().into_iter().flatten() {
-            numbers(path, instance)?;
+            resolve_units(path, instance)?;
         }
-        return typed(path, value, "a placement request");
+        return convert(path, value, "a placement request");
     }
-    numbers(path, &mut value)?;
-    let spec: InstanceSpec = typed(path, value, "an instance, or a request with instances")?;
-    Ok(PlaceRequest {
+    resolve_units(path, &mut value)?;
+    let spec: InstanceSpec = convert(path, value, "an instance, or a request with instances")?;
+    Ok(request_of(spec))
+}
+
+/// A request of one instance spec, with all defaults.
+pub(crate) fn request_of(spec: InstanceSpec) -> PlaceRequest {
+    PlaceRequest {
         request_id: None,
         owner: None,
         instances: vec![spec],
@@ -32,55 +37,55 @@ pub(crate) fn request(path: &Path) -> Done<PlaceRequest> {
         pools: Vec::new(),
         dry_run: false,
         explain: ExplainLevel::default(),
-    })
+    }
 }
 
 /// An instance in a file.
-pub(crate) fn instance(path: &Path) -> Done<InstanceSpec> {
+pub(crate) fn instance(path: &Path) -> CmdResult<InstanceSpec> {
     let mut value = value(path)?;
-    numbers(path, &mut value)?;
-    typed(path, value, "an instance")
+    resolve_units(path, &mut value)?;
+    convert(path, value, "an instance")
 }
 
-fn numbers(path: &Path, instance: &mut Value) -> Done {
+fn resolve_units(path: &Path, instance: &mut Value) -> CmdResult {
     let wrong = |error: String| Failure::usage(format!("{}: {error}", path.display()));
-    amounts::as_numbers(instance).map_err(wrong)
+    amounts::resolve_units(instance).map_err(wrong)
 }
 
-/// Something in a file, in its type.
-pub(crate) fn read<T: DeserializeOwned>(path: &Path, what: &str) -> Done<T> {
-    typed(path, value(path)?, what)
+/// A document in a file, in its type.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path, what: &str) -> CmdResult<T> {
+    convert(path, value(path)?, what)
 }
 
 /// The text of a file; `-` is standard input.
-pub(crate) fn text(path: &Path) -> Done<String> {
+pub(crate) fn text(path: &Path) -> CmdResult<String> {
     if path.as_os_str() == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text)?;
         return Ok(text);
     }
     std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("{} cannot be read: {error}", path.display())))
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
 }
 
-/// A file as a value, whatever it is written in.
-pub(crate) fn value(path: &Path) -> Done<Value> {
+/// A file as a value, in any of the formats.
+pub(crate) fn value(path: &Path) -> CmdResult<Value> {
     let text = text(path)?;
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
     let read = match extension {
         "json" => serde_json::from_str(&text).map_err(|error| error.to_string()),
         "toml" => toml::from_str(&text).map_err(|error| error.to_string()),
-        // JSON is YAML too, so that standard input may be either.
+        // JSON is YAML, so standard input may be either.
         _ => serde_saphyr::from_str(&text).map_err(|error| error.to_string()),
     };
     read.map_err(|error| {
         let line = error.lines().next().unwrap_or_default();
-        Failure::usage(format!("{} cannot be read: {line}", path.display()))
+        Failure::usage(format!("cannot parse {}: {line}", path.display()))
             .accepted("JSON in .json, TOML in .toml, YAML in anything else")
     })
 }
 
-fn typed<T: DeserializeOwned>(path: &Path, value: Value, what: &str) -> Done<T> {
+fn convert<T: DeserializeOwned>(path: &Path, value: Value, what: &str) -> CmdResult<T> {
     serde_json::from_value(value)
         .map_err(|error| Failure::usage(format!("{} is not {what}: {error}", path.display())))
 }
@@ -97,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_reads_the_same_in_three_languages() {
+    fn a_request_is_the_same_in_three_formats() {
         let json = r#"{"owner":"acme","instances":[{"count":2,"resources":{"memory_mib":1024}}]}"#;
         let yaml = "owner: acme\ninstances:\n  - count: 2\n    resources: {memory_mib: 1024}\n";
         let toml = "owner = 'acme'\n[[instances]]\ncount = 2\nresources = { memory_mib = 1024 }\n";

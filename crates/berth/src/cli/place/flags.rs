@@ -1,20 +1,19 @@
-//! What is asked for, as flags; and flags as the request they make, or as the line they were.
+//! Flags of requests, converted to the request and back to a command line.
 
 use std::path::PathBuf;
 
 use berth_api::engine::affinity::Rule;
 use berth_api::engine::{CapacityType, Hint, Locality, TraitValue};
-use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest, Resources, units};
+use berth_api::{InstanceSpec, PlaceRequest, Resources, units};
 use clap::Args;
 
 use super::elastic::ElasticFlags;
 use super::file;
-use crate::cli::failure::{Done, Failure};
-use crate::cli::{args, shell, words};
+use crate::cmdutil::{CmdResult, Failure, args, trait_flag};
 
-/// One instance, as flags.
+/// Flags of one instance.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
-#[command(next_help_heading = "What each instance asks for")]
+#[command(next_help_heading = "Requirements of each instance")]
 pub(crate) struct InstanceFlags {
     /// Cores: 2, 0.5 or 500m.
     #[arg(long, value_parser = args::cpu, value_name = "CORES")]
@@ -22,81 +21,81 @@ pub(crate) struct InstanceFlags {
     /// Memory: 4GiB, 512MiB or plain MiB.
     #[arg(long, value_parser = args::size, value_name = "SIZE")]
     pub(crate) memory: Option<u32>,
-    /// Local disk; 4GiB when not given.
+    /// Local disk; 4GiB by default.
     #[arg(long, value_parser = args::size, value_name = "SIZE")]
     pub(crate) disk: Option<u32>,
     /// Bandwidth: 500Mbit or 10Gbit.
     #[arg(long, value_parser = args::bandwidth, value_name = "RATE")]
     pub(crate) bandwidth: Option<u32>,
-    /// A further class and how many of it: gpu=1.
+    /// Extra resource and its amount: gpu=1; may be repeated.
     #[arg(long, value_parser = args::class, value_name = "CLASS=N")]
     pub(crate) extra: Vec<(String, u32)>,
-    /// A name; with --count, -1, -2, … is added.
+    /// Name; with --count, -1, -2, … is appended.
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The workload it is a replica of.
+    /// Workload that it is a replica of.
     #[arg(long)]
     pub(crate) workload: Option<String>,
-    /// The environment whose secrets it uses.
+    /// Environment whose secrets it uses.
     #[arg(long)]
     pub(crate) env: Option<String>,
-    /// Its environment must have secrets.
+    /// Require that its environment has secrets.
     #[arg(long)]
     pub(crate) needs_secrets: bool,
-    /// Its image.
+    /// Image.
     #[arg(long)]
     pub(crate) image: Option<String>,
-    /// A tag, for rules of its own and of others: role=web.
+    /// Tag that affinity rules can refer to: role=web; may be repeated.
     #[arg(long = "tag", value_parser = args::pair, value_name = "KEY=VALUE")]
     pub(crate) tags: Vec<(String, String)>,
-    /// A trait its node must have: ssd, or cpu=amd.
-    #[arg(long = "trait", value_parser = args::trait_wanted, value_name = "NAME[=VALUE]")]
+    /// Trait that its node must have: ssd, or cpu=amd; may be repeated.
+    #[arg(long = "trait", value_parser = args::trait_value, value_name = "NAME[=VALUE]")]
     pub(crate) traits: Vec<(String, TraitValue)>,
-    /// A network its node must have; of a|b either will do.
+    /// Network that its node must have, or alternatives: a|b; may be repeated.
     #[arg(long = "network", value_parser = networks_parser(), value_name = "A|B")]
     pub(crate) networks: Vec<Networks>,
-    /// A group it joins.
+    /// Group to join; may be repeated.
     #[arg(long = "group", value_name = "GROUP")]
     pub(crate) groups: Vec<String>,
-    /// A local volume it must be beside.
+    /// Local volume that its node must hold; may be repeated.
     #[arg(long = "volume", value_name = "VOLUME")]
     pub(crate) volumes: Vec<String>,
-    /// A set of volumes it must be beside.
-    #[arg(long = "attachment", value_name = "SET")]
+    /// Attachment (set of volumes) that its node must hold; may be repeated.
+    #[arg(long = "attachment", value_name = "ATTACHMENT")]
     pub(crate) attachments: Vec<String>,
-    /// A rule: role!=db, or workload==~cache@rack.
+    /// Affinity rule: role!=db, or workload==~cache@rack; may be repeated.
     #[arg(long, value_parser = rule, value_name = "RULE")]
     pub(crate) affinity: Vec<Rule>,
-    /// On a node with this instance, or with one of this tag: an id, or role=db.
+    /// Place it on a node with this instance, or with one of this tag: an id, or role=db.
     #[arg(long, value_parser = args::hint, value_name = "INSTANCE|KEY=VALUE")]
     pub(crate) near: Vec<Hint>,
-    /// On a node without it.
+    /// Place it on a node without this instance or tag.
     #[arg(long, value_parser = args::hint, value_name = "INSTANCE|KEY=VALUE")]
     pub(crate) far: Vec<Hint>,
-    /// --near and --far are rules, not wishes.
+    /// Make --near and --far required instead of preferred.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Nodes of this kind only: spot or on-demand.
-    #[arg(long, value_parser = words::capacity_type, value_name = "KIND")]
+    /// Capacity type of its node: spot or on-demand.
+    #[arg(long, value_parser = args::api_value::<CapacityType>("spot or on-demand"), value_name = "TYPE")]
     pub(crate) capacity: Option<CapacityType>,
-    /// Its CPU is capped.
+    /// Cap its CPU.
     #[arg(long)]
     pub(crate) cpu_capped: bool,
-    /// No nodes that are virtual machines themselves.
+    /// Exclude nodes that are virtual machines themselves.
     #[arg(long)]
     pub(crate) exclude_virtual: bool,
-    /// Higher may push out lower, by proposal.
+    /// Scheduling priority; higher may preempt lower.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) priority: Option<i32>,
     #[command(flatten)]
     pub(crate) elastic: ElasticFlags,
 }
 
-/// Networks of which one will do.
+/// Alternative networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Networks(pub(crate) Vec<String>);
 
-// A list of lists would be taken for many values of one flag.
+// Clap would take a list of lists for many values of one flag.
 fn networks_parser() -> impl Fn(&str) -> Result<Networks, String> + Clone {
     |text: &str| args::networks(text).map(Networks)
 }
@@ -106,13 +105,13 @@ fn rule(text: &str) -> Result<Rule, String> {
 }
 
 impl InstanceFlags {
-    /// Whether any was given.
+    /// Whether any flag was given.
     pub(crate) fn any(&self) -> bool {
         *self != Self::default()
     }
 
-    /// The instance that they ask for.
-    pub(crate) fn spec(&self) -> Done<InstanceSpec> {
+    /// The instance that the flags describe.
+    pub(crate) fn spec(&self) -> CmdResult<InstanceSpec> {
         let Some(memory_mib) = self.memory else {
             return Err(Failure::usage("--memory is missing")
                 .accepted("a size, such as --memory 4GiB; or a whole request with -f FILE"));
@@ -123,7 +122,7 @@ impl InstanceFlags {
         Ok(spec)
     }
 
-    /// Changes an instance to what was given; lists are added to.
+    /// Applies the flags to an instance; lists are extended.
     pub(crate) fn apply(&self, spec: &mut InstanceSpec) {
         fn set<T: Clone>(to: &mut Option<T>, from: &Option<T>) {
             if let Some(value) = from {
@@ -162,7 +161,7 @@ impl InstanceFlags {
 
     /// The flags as words of a command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let mut line = Words::default();
+        let mut line = CommandLine::default();
         let exact = |amount: Option<u32>, text: fn(i64) -> String| {
             amount.map(|amount| text(i64::from(amount)))
         };
@@ -177,14 +176,14 @@ impl InstanceFlags {
         line.switch("--needs-secrets", self.needs_secrets);
         line.flag("--image", self.image.clone());
         line.flag("--tag", self.tags.iter().map(|(key, value)| format!("{key}={value}")));
-        line.flag("--trait", self.traits.iter().map(|(name, is)| words::trait_typed(name, is)));
+        line.flag("--trait", self.traits.iter().map(|(name, is)| trait_flag(name, is)));
         line.flag("--network", self.networks.iter().map(|networks| networks.0.join("|")));
         line.flag("--group", self.groups.iter().cloned());
         line.flag("--volume", self.volumes.iter().cloned());
         line.flag("--attachment", self.attachments.iter().cloned());
         line.flag("--affinity", self.affinity.iter().map(|rule| rule.as_str().to_owned()));
-        line.flag("--near", self.near.iter().map(args::hint_typed));
-        line.flag("--far", self.far.iter().map(args::hint_typed));
+        line.flag("--near", self.near.iter().map(args::hint_flag));
+        line.flag("--far", self.far.iter().map(args::hint_flag));
         line.switch("--strict", self.strict);
         line.flag("--capacity", self.capacity.map(|kind| kind.name().to_owned()));
         line.switch("--cpu-capped", self.cpu_capped);
@@ -195,62 +194,51 @@ impl InstanceFlags {
     }
 }
 
-/// A command line in the making.
+/// A command line under construction.
 #[derive(Default)]
-pub(crate) struct Words(pub(crate) Vec<String>);
+pub(crate) struct CommandLine(pub(crate) Vec<String>);
 
-impl Words {
-    /// A flag with each of its values.
+impl CommandLine {
+    /// Adds a flag for each of its values.
     pub(crate) fn flag(&mut self, name: &str, values: impl IntoIterator<Item = String>) {
         for value in values {
             self.0.extend([name.to_owned(), value]);
         }
     }
 
-    /// A flag without a value, if it is set.
+    /// Adds a flag without a value, if it is set.
     pub(crate) fn switch(&mut self, name: &str, set: bool) {
         self.0.extend(set.then(|| name.to_owned()));
     }
 }
 
-/// A whole request, as flags.
+/// Flags of a whole request.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
-#[command(next_help_heading = "The request")]
+#[command(next_help_heading = "Request")]
 pub(crate) struct RequestFlags {
     #[command(flatten)]
     pub(crate) instance: InstanceFlags,
-    /// How many instances like this.
-    #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N", help_heading = "The request")]
+    /// Number of such instances.
+    #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N", help_heading = "Request")]
     pub(crate) count: Option<u32>,
-    /// The tenant it is for; a tenant's token knows its own.
-    #[arg(long, help_heading = "The request")]
+    /// Tenant; a tenant's token implies its own.
+    #[arg(long, help_heading = "Request")]
     pub(crate) owner: Option<String>,
-    /// A pool that each instance takes a value from.
-    #[arg(long = "pool", value_name = "POOL", help_heading = "The request")]
+    /// Pool that each instance takes a value from; may be repeated.
+    #[arg(long = "pool", value_name = "POOL", help_heading = "Request")]
     pub(crate) pools: Vec<String>,
-    /// A request as the API takes it, in JSON, YAML or TOML; `-` reads standard input. Flags beside
-    /// it change every instance of it.
-    #[arg(long, short, value_name = "FILE", help_heading = "The request")]
+    /// Request as the API takes it, in JSON, YAML or TOML; `-` reads standard input. Other flags apply
+    /// to every instance in it.
+    #[arg(long, short, value_name = "FILE", help_heading = "Request")]
     pub(crate) file: Option<PathBuf>,
 }
 
 impl RequestFlags {
-    /// The request that they make.
-    pub(crate) fn request(&self) -> Done<PlaceRequest> {
+    /// The request that the flags describe.
+    pub(crate) fn request(&self) -> CmdResult<PlaceRequest> {
         let mut request = match &self.file {
             Some(file) => file::request(file)?,
-            None => PlaceRequest {
-                request_id: None,
-                owner: None,
-                instances: vec![self.instance.spec()?],
-                mode: Mode::default(),
-                at_least: None,
-                wait_s: None,
-                lease_s: None,
-                pools: Vec::new(),
-                dry_run: false,
-                explain: ExplainLevel::default(),
-            },
+            None => file::request_of(self.instance.spec()?),
         };
         for spec in &mut request.instances {
             if self.file.is_some() {
@@ -269,7 +257,7 @@ impl RequestFlags {
 
     /// The flags as words of a command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let mut line = Words::default();
+        let mut line = CommandLine::default();
         line.flag("-f", self.file.as_ref().map(|file| file.display().to_string()));
         line.0.extend(self.instance.words());
         line.flag("--count", self.count.map(|count| count.to_string()));
@@ -282,6 +270,6 @@ impl RequestFlags {
     pub(crate) fn line(&self, command: &str, after: &[&str]) -> String {
         let words = self.words();
         let words = words.iter().map(String::as_str).chain(after.iter().copied());
-        format!("{command} {}", shell::join(words))
+        format!("{command} {}", args::shell_line(words))
     }
 }

@@ -1,4 +1,4 @@
-//! `berth place`: instances onto nodes, or the reasons why not.
+//! `berth place`: place instances on nodes, or say why not.
 
 pub(crate) mod amounts;
 mod elastic;
@@ -11,10 +11,10 @@ use berth_api::{ExplainLevel, Mode, PlaceRequest, Placed};
 use berth_client::{ClientError, PlaceOutcome};
 use clap::Args;
 
-use self::flags::{RequestFlags, Words};
-use super::failure::{Done, Exit, Failure};
-use super::session::{Raw, Session, read_as};
-use super::{args, picture, why};
+use self::flags::{CommandLine, RequestFlags};
+use super::explanation;
+use super::refusal::{Advice, draw_refusals};
+use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, args, decode};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,48 +32,40 @@ pub(crate) struct Place {
     #[command(flatten)]
     request: RequestFlags,
     #[command(flatten)]
-    how: How,
+    handling: HandlingFlags,
 }
 
 /// How the request is handled.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "How it is handled")]
-struct How {
-    /// How long the claims may stay unbound; 2m when not given.
+#[command(next_help_heading = "Handling of the request")]
+struct HandlingFlags {
+    /// Lease of the claims until they are bound; 2m by default.
     #[arg(long, value_parser = args::duration, value_name = "DURATION")]
     lease: Option<u32>,
-    /// At least so many, or none.
+    /// Place at least this many, or none.
     #[arg(long, value_name = "N", conflicts_with_all = ["best_effort", "wait"], value_parser = clap::value_parser!(u32).range(1..))]
     at_least: Option<u32>,
-    /// As many as fit.
+    /// Place as many as fit.
     #[arg(long, conflicts_with = "wait")]
     best_effort: bool,
-    /// If there is no room now, wait so long for it; 10m when no duration is given.
+    /// Wait for room if there is none now; 10m if no duration is given.
     #[arg(long, value_parser = args::duration, value_name = "DURATION", num_args = 0..=1, default_missing_value = "10m", conflicts_with = "dry_run")]
     wait: Option<u32>,
-    /// Decide and claim nothing.
+    /// Decide, and claim nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Say why: winner beside runner-up; `=full` adds every node.
-    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "summary", value_parser = level)]
+    /// Explain the choice: the winner and the runner-up; `=full` adds every node.
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "summary", value_parser = args::api_value::<ExplainLevel>("summary or full"))]
     explain: Option<ExplainLevel>,
-    /// A retry under the same id gets the first answer.
+    /// Idempotency key: a retry with the same id gets the first answer.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 }
 
-fn level(text: &str) -> Result<ExplainLevel, String> {
-    match text {
-        "summary" => Ok(ExplainLevel::Summary),
-        "full" => Ok(ExplainLevel::Full),
-        _ => Err("accepted is summary or full".to_owned()),
-    }
-}
-
 impl Place {
-    fn request(&self) -> Done<PlaceRequest> {
+    fn request(&self) -> CmdResult<PlaceRequest> {
         let mut request = self.request.request()?;
-        let how = &self.how;
+        let how = &self.handling;
         if let Some(at_least) = how.at_least {
             (request.mode, request.at_least) = (Mode::AtLeast, Some(at_least));
         }
@@ -89,37 +81,38 @@ impl Place {
         if how.request_id.is_some() {
             request.request_id.clone_from(&how.request_id);
         }
-        // A lost answer can then be asked for again; the server would make one we never learn.
+        // A request whose answer was lost can then be repeated.
         request.request_id.get_or_insert_with(|| uuid::Uuid::now_v7().to_string());
         Ok(request)
     }
 
-    /// The flags that a changed request should keep.
-    fn kept(&self) -> Vec<String> {
-        let mut words = Words::default();
-        let lease = self.how.lease.map(|lease| berth_api::units::duration_exact(i64::from(lease)));
-        words.flag("--lease", lease);
-        words.flag("--at-least", self.how.at_least.map(|least| least.to_string()));
-        words.switch("--best-effort", self.how.best_effort);
-        words.0
+    /// The flags that a changed request keeps.
+    fn kept_flags(&self) -> Vec<String> {
+        let mut line = CommandLine::default();
+        let lease =
+            self.handling.lease.map(|lease| berth_api::units::duration_exact(i64::from(lease)));
+        line.flag("--lease", lease);
+        line.flag("--at-least", self.handling.at_least.map(|least| least.to_string()));
+        line.switch("--best-effort", self.handling.best_effort);
+        line.0
     }
 
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let request = self.request()?;
-        let answer: Result<Raw, ClientError> =
+        let answer: Result<RawJson, ClientError> =
             session.client.post("/v1/placements", &request).await;
         let raw = match answer {
             Ok(raw) => raw,
-            Err(error) => return Err(self.explained(error.into(), &request)),
+            Err(error) => return Err(self.drawn(error.into(), &request)),
         };
-        match read_as::<PlaceOutcome>(&raw)? {
-            PlaceOutcome::Placed(placed) => self.granted(session, &raw, placed, &request),
+        match decode::<PlaceOutcome>(&raw)? {
+            PlaceOutcome::Placed(placed) => self.print(session, &raw, &placed, &request),
             PlaceOutcome::Waiting(ticket) => {
                 let (raw, placed) = wait::until_granted(session, *ticket)
                     .await
-                    .map_err(|failure| self.explained(failure, &request))?;
+                    .map_err(|failure| self.drawn(failure, &request))?;
                 match placed {
-                    Some(placed) => self.granted(session, &raw, placed, &request),
+                    Some(placed) => self.print(session, &raw, &placed, &request),
                     None if session.out.is_data() => session.out.data(&raw),
                     None => Ok(()),
                 }
@@ -127,31 +120,30 @@ impl Place {
         }
     }
 
-    fn granted(
+    /// Prints what was placed, and why the rest was not.
+    fn print(
         &self,
         session: &Session,
-        raw: &Raw,
-        placed: Placed,
+        raw: &RawJson,
+        placed: &Placed,
         request: &PlaceRequest,
-    ) -> Done {
+    ) -> CmdResult {
         let out = &session.out;
-        let short: Vec<_> = placed.refusals.clone();
-        out.answer(raw, |_: serde::de::IgnoredAny| {
-            print::placed(out, &placed);
+        out.response(raw, |_: serde::de::IgnoredAny| {
+            print::placed(out, placed);
             if let Some(explanation) = &placed.explanation {
                 out.line("");
-                out.line(why::winner(explanation));
-                if self.how.explain == Some(ExplainLevel::Full) {
+                out.line(explanation::winner(explanation));
+                if self.handling.explain == Some(ExplainLevel::Full) {
                     out.line("");
-                    out.line(why::table(explanation, out.is_wide(), 50));
+                    out.line(explanation::table(explanation, out.is_wide(), 50));
                 }
             }
-            Ok(())
         })?;
-        if !short.is_empty() && !out.is_data() {
-            let placed = u32::try_from(placed.instances.len()).unwrap_or(u32::MAX);
-            let advice = picture::Advice::new(&self.request, self.kept(), request).after(placed);
-            out.note(format!("\n{}", picture::picture(&short, &advice)));
+        if !placed.refusals.is_empty() && !out.is_data() {
+            let count = u32::try_from(placed.instances.len()).unwrap_or(u32::MAX);
+            let advice = Advice::new(&self.request, self.kept_flags(), request).after(count);
+            out.note(format!("\n{}", draw_refusals(&placed.refusals, &advice)));
         }
         if placed.instances.is_empty() {
             return Err(Failure::new(Exit::Refused, "nothing was placed"));
@@ -159,14 +151,13 @@ impl Place {
         Ok(())
     }
 
-    /// A refusal as a picture, with commands that can be pasted.
-    fn explained(&self, failure: Failure, request: &PlaceRequest) -> Failure {
-        explained(failure, &self.request, self.kept(), request)
+    fn drawn(&self, failure: Failure, request: &PlaceRequest) -> Failure {
+        draw_failure(failure, &self.request, self.kept_flags(), request)
     }
 }
 
-/// A refusal as a picture, with commands that can be pasted.
-pub(crate) fn explained(
+/// Draws a refusal, with commands that can be pasted.
+pub(crate) fn draw_failure(
     failure: Failure,
     flags: &RequestFlags,
     kept: Vec<String>,
@@ -176,9 +167,9 @@ pub(crate) fn explained(
     if problem.refusals.is_empty() {
         return failure;
     }
-    let advice = picture::Advice::new(flags, kept, request);
-    let picture = picture::picture(&problem.refusals, &advice);
-    failure.picture(picture)
+    let advice = Advice::new(flags, kept, request);
+    let drawing = draw_refusals(&problem.refusals, &advice);
+    failure.drawn(drawing)
 }
 
 #[cfg(test)]
@@ -235,14 +226,14 @@ mod tests {
 
     #[test]
     fn wait_needs_no_duration_and_explain_needs_an_equals_sign() {
-        assert_eq!(parse("--memory 1GiB --wait").how.wait, Some(600));
-        assert_eq!(parse("--memory 1GiB --wait 5m").how.wait, Some(300));
-        assert_eq!(parse("--memory 1GiB --explain").how.explain, Some(ExplainLevel::Summary));
-        assert_eq!(parse("--memory 1GiB").how.explain, None);
+        assert_eq!(parse("--memory 1GiB --wait").handling.wait, Some(600));
+        assert_eq!(parse("--memory 1GiB --wait 5m").handling.wait, Some(300));
+        assert_eq!(parse("--memory 1GiB --explain").handling.explain, Some(ExplainLevel::Summary));
+        assert_eq!(parse("--memory 1GiB").handling.explain, None);
     }
 
     #[test]
-    fn memory_is_asked_for_by_name_when_it_is_missing() {
+    fn missing_memory_is_named() {
         let text = parse("--cpu 1").request().unwrap_err().text();
         assert!(text.contains("--memory 4GiB"), "{text}");
     }

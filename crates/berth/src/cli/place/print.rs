@@ -1,15 +1,13 @@
-//! A granted placement for people: where, and how to go on.
+//! A granted placement: where the instances are, and what happens next.
 
 use std::collections::BTreeMap;
 
 use berth_api::{Placed, PlacedInstance};
 
-use crate::cli::output::Output;
-use crate::cli::output::style::{BOLD, DIM, paint};
-use crate::cli::table::{Cell, Table, Tone};
-use crate::cli::words::{age, many};
+use crate::cmdutil::style::{BOLD, DIM, paint};
+use crate::cmdutil::{Output, Table, age, columns, or_dash, plural};
 
-/// Most instances of one node that are named in a table for people.
+/// Most instances of one node that a table names.
 const NAMED: usize = 3;
 
 /// Prints where instances went.
@@ -25,7 +23,7 @@ pub(crate) fn placed(out: &Output, placed: &Placed) {
     out.line(table(placed, out.is_wide()).text());
     let lease = placed.instances.iter().filter_map(|instance| instance.lease_until).min();
     if let Some(until) = lease {
-        let text = format!("The claims end {} unless an agent takes them up.", age(until));
+        let text = format!("The claims expire {} unless an agent binds them.", age(until));
         out.note(format!("\n{}", paint(DIM, &text)));
     }
 }
@@ -33,11 +31,11 @@ pub(crate) fn placed(out: &Output, placed: &Placed) {
 fn headline(placed: &Placed) -> String {
     let nodes: std::collections::BTreeSet<_> =
         placed.instances.iter().filter_map(|instance| instance.node.as_ref()).collect();
-    let instances = many(placed.instances.len(), "instance");
+    let instances = plural(placed.instances.len(), "instance");
     let done = if placed.dry_run { "would place" } else { "placed" };
     let mut line = format!("{done} {}", paint(BOLD, &instances));
     if !nodes.is_empty() {
-        line.push_str(&format!(" on {}", many(nodes.len(), "node")));
+        line.push_str(&format!(" on {}", plural(nodes.len(), "node")));
     }
     line.push_str(&format!(" for {}", placed.owner));
     if let Some(decision) = &placed.decision {
@@ -75,19 +73,16 @@ fn name(instance: &PlacedInstance) -> String {
 }
 
 fn every_instance(placed: &Placed) -> Table {
-    let mut table = Table::new(&["INSTANCE", "NAME", "NODE", ">FENCE", "LEASE", "VALUES"]);
-    for one in &placed.instances {
-        let dash = || Cell::toned("-", Tone::Dim);
-        let values: Vec<String> =
-            one.values.iter().map(|held| format!("{}={}", held.pool, held.value)).collect();
-        table.row([
-            one.instance.to_string().into(),
-            one.name.clone().map_or_else(dash, Cell::from),
-            one.node.as_ref().map_or_else(dash, |node| node.as_str().into()),
-            one.fence.map_or_else(dash, |fence| fence.to_string().into()),
-            one.lease_until.map_or_else(dash, |until| age(until).into()),
-            if values.is_empty() { dash() } else { values.join(" ").into() },
-        ]);
-    }
-    table
+    let columns = columns![placed: PlacedInstance;
+        "INSTANCE" => placed.instance.to_string(),
+        "NAME" => placed.name.as_deref(),
+        "NODE" => placed.node.as_ref().map(|node| node.as_str()),
+        ">FENCE" => placed.fence,
+        "LEASE" => placed.lease_until.map(age),
+        "VALUES" => {
+            let values = placed.values.iter().map(|held| format!("{}={}", held.pool, held.value));
+            or_dash(Some(&values.collect::<Vec<_>>().join(" ")))
+        },
+    ];
+    Table::of(&placed.instances, false, columns)
 }

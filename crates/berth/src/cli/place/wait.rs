@@ -1,54 +1,52 @@
-//! Waiting for room: where the request stands, until it is granted or given up.
+//! Waiting for room: the place in the queue, until the request is granted or expires.
 
 use std::time::Duration;
 
 use berth_api::{Placed, Problem, Ticket, TicketState};
 use berth_client::{ClientError, escape};
 
-use crate::cli::failure::{Done, Exit, Failure};
-use crate::cli::session::{Raw, Session, read_as};
-use crate::cli::words::age;
+use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, age, decode};
 
-/// Seconds for which the server holds its answer back while nothing is decided.
-const HOLD_S: &str = "2";
+/// Seconds of one long poll.
+const POLL_S: &str = "2";
 
-/// After what time a server that does not answer is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The pause before an unreachable server is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Waits until a request is granted. Nothing, when somebody pressed Ctrl-C: it stays queued.
+/// Waits until a request is granted. Returns no placement after Ctrl-C; the request stays queued.
 pub(crate) async fn until_granted(
     session: &Session,
     ticket: Ticket,
-) -> Done<(Raw, Option<Placed>)> {
+) -> CmdResult<(RawJson, Option<Placed>)> {
     let out = &session.out;
     let path = format!("/v1/queue/{}", escape(&ticket.id));
     if let Some(problem) = &ticket.problem {
         out.note(format!("no room yet: {}", problem.detail));
     }
-    out.note(format!("waiting in the queue as {}; gives up {}", ticket.id, age(ticket.deadline)));
+    out.note(format!("waiting in the queue as {}; expires {}", ticket.id, age(ticket.deadline)));
     let bar = out.spinner(&place_in_queue(&ticket));
     let answer = loop {
-        let asked = session.client.get::<Raw>(&path, &[("wait_s", HOLD_S)]);
+        let request = session.client.get::<RawJson>(&path, &[("wait_s", POLL_S)]);
         let answer = tokio::select! {
-            answer = asked => answer,
+            answer = request => answer,
             _ = tokio::signal::ctrl_c() => {
                 bar.finish_and_clear();
-                out.note(format!("It stays in the queue; see: berth queue show {}", ticket.id));
-                out.note(format!("Call it off with: berth queue cancel {}", ticket.id));
+                out.note(format!("The request stays in the queue; show it with: berth queue show {}", ticket.id));
+                out.note(format!("Cancel it with: berth queue cancel {}", ticket.id));
                 return Ok((session.get(&path, &[]).await?, None));
             }
         };
         let raw = match answer {
             Ok(raw) => raw,
-            // A server that restarts knows its queue again afterwards.
+            // The queue survives a restart of the server.
             Err(ClientError::Unreachable { .. } | ClientError::Transport(_)) => {
-                bar.set_message("the server does not answer; the request waits there all the same");
-                tokio::time::sleep(AGAIN).await;
+                bar.set_message("the server does not answer; the request stays queued");
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
-        let now: Ticket = read_as(&raw)?;
+        let now: Ticket = decode(&raw)?;
         if now.state != TicketState::Waiting {
             break (raw, now);
         }
@@ -56,13 +54,13 @@ pub(crate) async fn until_granted(
     };
     bar.finish_and_clear();
     let (raw, mut last) = answer;
-    // The last try may say less than the first did.
-    let says_why =
+    // The last try may have less detail than the first one.
+    let has_refusals =
         |problem: &Option<Problem>| problem.as_ref().is_some_and(|p| !p.refusals.is_empty());
-    if !says_why(&last.problem) && says_why(&ticket.problem) {
+    if !has_refusals(&last.problem) && has_refusals(&ticket.problem) {
         last.problem = ticket.problem;
     }
-    ended(raw, last)
+    outcome(raw, last)
 }
 
 fn place_in_queue(ticket: &Ticket) -> String {
@@ -70,7 +68,7 @@ fn place_in_queue(ticket: &Ticket) -> String {
     format!("place {position} in the queue, tried {} times", ticket.tries)
 }
 
-fn ended(raw: Raw, ticket: Ticket) -> Done<(Raw, Option<Placed>)> {
+fn outcome(raw: RawJson, ticket: Ticket) -> CmdResult<(RawJson, Option<Placed>)> {
     let id = &ticket.id;
     match (ticket.state, ticket.placed) {
         (TicketState::Granted, Some(placed)) => {
@@ -78,7 +76,7 @@ fn ended(raw: Raw, ticket: Ticket) -> Done<(Raw, Option<Placed>)> {
             Ok((text, Some(placed)))
         }
         (TicketState::Cancelled, _) => {
-            Err(Failure::new(Exit::Conflict, format!("the waiting request {id} was called off")))
+            Err(Failure::new(Exit::Conflict, format!("the waiting request {id} was cancelled")))
         }
         (TicketState::Expired | TicketState::Refused, _) => Err(match ticket.problem {
             Some(problem) => refused(problem),

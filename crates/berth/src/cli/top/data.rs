@@ -1,4 +1,4 @@
-//! What `berth top` knows of a fleet: read from the server, summed up for a screen.
+//! The data of `berth top`: read from the server and summed up for a screen.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,109 +8,96 @@ use berth_api::{Decision, DecisionOutcome, Node, Ticket, TicketState, units};
 use jiff::Timestamp;
 
 use crate::cli::decisions::result;
-use crate::cli::failure::Done;
-use crate::cli::session::{Session, typed};
+use crate::cmdutil::{CmdResult, Session, decode_all};
 
 /// Decisions that are kept for the screen.
 const KEPT: usize = 200;
 
-/// Over how many seconds the rate is taken.
-const RATE_OVER_S: i64 = 10;
+/// The window of the decision rate, in seconds.
+const RATE_WINDOW_S: i64 = 10;
 
 /// One node on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cell {
-    /// How full it is, in hundredths: the fullest of its resources.
+pub(crate) struct NodeCell {
+    /// The usage of its most used resource, in percent.
     pub(crate) full: u64,
-    /// Where it stands.
     pub(crate) state: NodeState,
 }
 
-/// What is used of what there is.
+/// Usage of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Use {
-    /// Used.
+pub(crate) struct Usage {
     pub(crate) used: u64,
-    /// In all.
-    pub(crate) whole: u64,
+    pub(crate) total: u64,
 }
 
-impl Use {
-    fn add(&mut self, used: u32, whole: u32) {
-        self.used += u64::from(used);
-        self.whole += u64::from(whole);
+impl Usage {
+    fn new(used: u32, total: u32) -> Self {
+        Self { used: u64::from(used), total: u64::from(total) }
     }
 
-    /// In hundredths.
+    fn add(&mut self, used: u32, total: u32) {
+        self.used += u64::from(used);
+        self.total += u64::from(total);
+    }
+
     pub(crate) fn percent(self) -> u64 {
-        (self.used * 100).checked_div(self.whole).unwrap_or(0)
+        (self.used * 100).checked_div(self.total).unwrap_or(0)
     }
 }
 
 /// A waiting request on the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    /// The tenant.
+pub(crate) struct WaitingRequest {
     pub(crate) owner: String,
-    /// What it asks for.
-    pub(crate) asked: String,
-    /// Since when.
+    pub(crate) requested: String,
     pub(crate) since: Timestamp,
-    /// How often it was tried.
     pub(crate) tries: u64,
 }
 
 /// A decision on the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Decided {
-    /// Its id.
+pub(crate) struct RecentDecision {
     pub(crate) id: String,
-    /// When.
     pub(crate) at: Timestamp,
-    /// The tenant.
     pub(crate) owner: String,
-    /// Whether anything was granted.
     pub(crate) granted: bool,
-    /// How many were asked for.
-    pub(crate) asked: u32,
-    /// Where, or why not.
+    /// How many instances were requested.
+    pub(crate) requested: u32,
+    /// Where they are, or why not.
     pub(crate) result: String,
     /// The code of a refusal.
     pub(crate) code: Option<String>,
 }
 
-/// A fleet as of one moment.
+/// A fleet at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fleet {
     /// Nodes by zone, in order of name.
-    pub(crate) zones: BTreeMap<String, Vec<Cell>>,
-    /// How many nodes are in each state.
+    pub(crate) zones: BTreeMap<String, Vec<NodeCell>>,
+    /// The number of nodes in each state.
     pub(crate) states: BTreeMap<NodeState, usize>,
-    /// Instances.
     pub(crate) instances: u64,
-    /// Thousandths of a core.
-    pub(crate) cpu: Use,
-    /// MiB.
-    pub(crate) memory: Use,
-    /// MiB.
-    pub(crate) disk: Use,
+    /// In thousandths of a core.
+    pub(crate) cpu: Usage,
+    /// In MiB.
+    pub(crate) memory: Usage,
+    /// In MiB.
+    pub(crate) disk: Usage,
 }
 
 /// Everything on the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// The server.
     pub(crate) url: String,
-    /// The fleet.
     pub(crate) fleet: Fleet,
-    /// Requests that wait, the next one first.
-    pub(crate) waiting: Vec<Waiting>,
-    /// The latest decisions, the newest first.
-    pub(crate) decisions: Vec<Decided>,
-    /// When it was read.
+    /// Waiting requests, the next one first.
+    pub(crate) waiting: Vec<WaitingRequest>,
+    /// The latest decisions, newest first.
+    pub(crate) decisions: Vec<RecentDecision>,
     pub(crate) at: Timestamp,
     /// What could not be read, in one line.
-    pub(crate) trouble: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 impl Fleet {
@@ -124,43 +111,40 @@ impl Fleet {
             fleet.disk.add(used.disk_mib, limits.disk_mib);
             fleet.instances += u64::from(node.instances);
             *fleet.states.entry(node.facts.state).or_default() += 1;
-            let part = |used: u32, whole: u32| {
-                Use { used: u64::from(used), whole: u64::from(whole) }.percent()
-            };
-            let full = part(used.memory_mib, limits.memory_mib)
-                .max(part(used.cpu_milli, limits.cpu_milli))
-                .max(part(used.disk_mib, limits.disk_mib));
+            let percent = |used: u32, total: u32| Usage::new(used, total).percent();
+            let full = percent(used.memory_mib, limits.memory_mib)
+                .max(percent(used.cpu_milli, limits.cpu_milli))
+                .max(percent(used.disk_mib, limits.disk_mib));
             let zone = node.facts.zone.clone().unwrap_or_else(|| "no zone".to_owned());
-            fleet.zones.entry(zone).or_default().push(Cell { full, state: node.facts.state });
+            fleet.zones.entry(zone).or_default().push(NodeCell { full, state: node.facts.state });
         }
         fleet
     }
 
-    /// How many nodes there are.
     pub(crate) fn nodes(&self) -> usize {
         self.states.values().sum()
     }
 }
 
-impl From<&Ticket> for Waiting {
+impl From<&Ticket> for WaitingRequest {
     fn from(ticket: &Ticket) -> Self {
         Self {
             owner: ticket.owner.clone(),
-            asked: crate::cli::queue::asked(&ticket.request),
+            requested: crate::cli::queue::requested(&ticket.request),
             since: ticket.since,
             tries: ticket.tries,
         }
     }
 }
 
-impl From<&Decision> for Decided {
+impl From<&Decision> for RecentDecision {
     fn from(decision: &Decision) -> Self {
         Self {
             id: decision.id.clone(),
             at: decision.at,
             owner: decision.owner.clone(),
             granted: decision.outcome == DecisionOutcome::Granted,
-            asked: decision.asked,
+            requested: decision.asked,
             result: result(decision),
             code: decision.code.clone(),
         }
@@ -168,19 +152,19 @@ impl From<&Decision> for Decided {
 }
 
 impl Snapshot {
-    /// Decisions in each second, in tenths.
+    /// Decisions per second, in tenths.
     pub(crate) fn rate_tenths(&self) -> u64 {
         let now = self.at.as_second();
-        let recent = self.decisions.iter().filter(|one| now - one.at.as_second() < RATE_OVER_S);
+        let recent = self.decisions.iter().filter(|one| now - one.at.as_second() < RATE_WINDOW_S);
         let count = recent.count();
         let oldest = self.decisions.last().map_or(now, |one| one.at.as_second());
-        // When more happened than is kept, what is kept is of a shorter time.
+        // If more decisions were made than are kept, the kept ones cover a shorter time.
         let full = count == self.decisions.len() && count >= KEPT;
-        let over = if full { (now - oldest).max(1) } else { RATE_OVER_S };
+        let over = if full { (now - oldest).max(1) } else { RATE_WINDOW_S };
         u64::try_from(count).unwrap_or(0) * 10 / over.unsigned_abs()
     }
 
-    /// Refusals by code among what is kept, most first.
+    /// Kept refusals by code, most frequent first.
     pub(crate) fn refusals(&self) -> Vec<(&str, usize)> {
         let mut codes: BTreeMap<&str, usize> = BTreeMap::new();
         for code in self.decisions.iter().filter_map(|one| one.code.as_deref()) {
@@ -191,11 +175,11 @@ impl Snapshot {
         codes
     }
 
-    /// Takes in decisions that were read; those that are known are not taken twice.
-    fn take(&mut self, decisions: &[Decision]) {
-        let new: Vec<Decided> = decisions
+    /// Adds decisions that are not known yet.
+    fn add_decisions(&mut self, decisions: &[Decision]) {
+        let new: Vec<RecentDecision> = decisions
             .iter()
-            .map(Decided::from)
+            .map(RecentDecision::from)
             .filter(|one| self.decisions.iter().all(|known| known.id != one.id))
             .collect();
         self.decisions.extend(new);
@@ -204,10 +188,9 @@ impl Snapshot {
     }
 }
 
-/// Reads a fleet again and again.
+/// Reads a fleet repeatedly.
 pub(crate) struct Reader<'a> {
     session: &'a Session,
-    /// What was read last.
     pub(crate) snapshot: Snapshot,
     /// How long it took to read all nodes.
     took: Duration,
@@ -215,7 +198,6 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader that has read nothing yet.
     pub(crate) fn new(session: &'a Session) -> Self {
         let url = session.client.url().to_owned();
         let snapshot = Snapshot { url, ..Snapshot::default() };
@@ -223,40 +205,38 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads what may have changed.
-    #[allow(clippy::disallowed_methods, reason = "a screen shows how time passes")]
-    pub(crate) async fn read(&mut self) -> Done {
+    #[allow(clippy::disallowed_methods, reason = "a screen shows the current time")]
+    pub(crate) async fn read(&mut self) -> CmdResult {
         let session = self.session;
         self.snapshot.at = Timestamp::now();
-        // A large fleet is read less often than it takes to read it.
+        // Reading a large fleet takes long, so it is read less often.
         let due = self.read_nodes_at.is_none_or(|at| at.elapsed() > self.took * 5);
         if due {
             let began = std::time::Instant::now();
-            let page = session.list("/v1/nodes", &[], None).await?;
-            self.snapshot.fleet = Fleet::of(&typed(&page.items)?);
+            let page = session.get_list("/v1/nodes", &[], None).await?;
+            self.snapshot.fleet = Fleet::of(&decode_all(&page.items)?);
             (self.took, self.read_nodes_at) = (began.elapsed(), Some(began));
         }
-        let page = session.list("/v1/queue", &[], Some(100)).await?;
-        let tickets: Vec<Ticket> = typed(&page.items)?;
+        let page = session.get_list("/v1/queue", &[], Some(100)).await?;
+        let tickets: Vec<Ticket> = decode_all(&page.items)?;
         let waiting = tickets.iter().filter(|ticket| ticket.state == TicketState::Waiting);
-        self.snapshot.waiting = waiting.map(Waiting::from).collect();
-        match session.list("/v1/decisions", &[], Some(100)).await {
-            Ok(page) => self.snapshot.take(&typed(&page.items)?),
-            // A server that keeps no record of decisions has a fleet all the same.
+        self.snapshot.waiting = waiting.map(WaitingRequest::from).collect();
+        match session.get_list("/v1/decisions", &[], Some(100)).await {
+            Ok(page) => self.snapshot.add_decisions(&decode_all(&page.items)?),
+            // A server may keep no record of decisions.
             Err(failure) if failure.is_not_found() => {}
             Err(failure) => return Err(failure),
         }
-        self.snapshot.trouble = None;
+        self.snapshot.error = None;
         Ok(())
     }
 }
 
-/// An amount in words, whatever its size.
+/// An amount with its unit, of any size.
 pub(crate) fn amount(amount: u64, text: fn(i64) -> String) -> String {
     text(i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
-/// How CPU is written.
 pub(crate) const CPU: fn(i64) -> String = units::cpu;
 
-/// How memory and disk are written.
 pub(crate) const SIZE: fn(i64) -> String = units::size;

@@ -8,8 +8,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::data::{CPU, Cell, Decided, SIZE, Snapshot, Use, amount};
-use crate::cli::words::many;
+use super::data::{CPU, NodeCell, RecentDecision, SIZE, Snapshot, Usage, amount};
+use crate::cmdutil::plural;
 
 /// What the keys have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,15 +46,15 @@ fn title(snapshot: &Snapshot, view: View) -> Line<'static> {
         Span::styled("berth", BOLD),
         Span::raw(format!(
             "  {}, {}, {} waiting, {}.{} decisions/s",
-            many(fleet.nodes(), "node"),
-            many(usize::try_from(fleet.instances).unwrap_or(0), "instance"),
+            plural(fleet.nodes(), "node"),
+            plural(usize::try_from(fleet.instances).unwrap_or(0), "instance"),
             snapshot.waiting.len(),
             rate / 10,
             rate % 10,
         )),
     ];
-    if let Some(trouble) = &snapshot.trouble {
-        spans.push(Span::styled(format!("  {trouble}"), Style::new().fg(Color::Red)));
+    if let Some(error) = &snapshot.error {
+        spans.push(Span::styled(format!("  {error}"), Style::new().fg(Color::Red)));
     }
     let hint = if view.paused { "  PAUSED" } else { "" };
     spans.push(Span::styled(hint, Style::new().fg(Color::Yellow)));
@@ -107,10 +107,10 @@ fn tone(percent: u64) -> Color {
     }
 }
 
-fn usage(name: &str, part: Use, text: fn(i64) -> String, width: usize) -> Line<'static> {
+fn usage(name: &str, part: Usage, text: fn(i64) -> String, width: usize) -> Line<'static> {
     let percent = part.percent();
     let words =
-        format!(" {percent:>3}%  {} of {}", amount(part.used, text), amount(part.whole, text));
+        format!(" {percent:>3}%  {} of {}", amount(part.used, text), amount(part.total, text));
     let room = width.saturating_sub(8 + words.chars().count()).min(50);
     let filled = room * usize::try_from(percent.min(100)).unwrap_or(0) / 100;
     Line::from(vec![
@@ -147,7 +147,7 @@ fn cells_in_row(width: usize) -> usize {
 }
 
 /// A zone: its name, and a cell for so many nodes each.
-fn zone_lines(zone: &str, cells: &[Cell], width: usize, each: usize) -> Vec<Line<'static>> {
+fn zone_lines(zone: &str, cells: &[NodeCell], width: usize, each: usize) -> Vec<Line<'static>> {
     let spans: Vec<Span<'static>> = cells.chunks(each).map(cell).collect();
     let name: String = format!("{zone} ({})", cells.len()).chars().take(ZONE_NAME).collect();
     let mut lines = Vec::new();
@@ -161,7 +161,7 @@ fn zone_lines(zone: &str, cells: &[Cell], width: usize, each: usize) -> Vec<Line
 }
 
 /// Some nodes as one cell: how full they are on average, and the worst of their states.
-fn cell(nodes: &[Cell]) -> Span<'static> {
+fn cell(nodes: &[NodeCell]) -> Span<'static> {
     const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
     let worst = nodes.iter().map(|node| node.state).max().unwrap_or_default();
     match worst {
@@ -196,7 +196,7 @@ fn waiting(snapshot: &Snapshot) -> Vec<Line<'static>> {
         Span::styled("queue  ", BOLD),
         Span::raw(match snapshot.waiting.len() {
             0 => "nothing waits".to_owned(),
-            count => many(count, "request"),
+            count => plural(count, "request"),
         }),
     ])];
     for (place, one) in snapshot.waiting.iter().take(SHOWN).enumerate() {
@@ -205,7 +205,7 @@ fn waiting(snapshot: &Snapshot) -> Vec<Line<'static>> {
             "  {}. {}: {}, for {}, tried {} times",
             place + 1,
             one.owner,
-            one.asked,
+            one.requested,
             units::duration(since.max(0)),
             one.tries
         )));
@@ -213,14 +213,14 @@ fn waiting(snapshot: &Snapshot) -> Vec<Line<'static>> {
     lines
 }
 
-fn decided(one: &Decided, snapshot: &Snapshot) -> Line<'static> {
+fn decided(one: &RecentDecision, snapshot: &Snapshot) -> Line<'static> {
     let ago = (snapshot.at.as_second() - one.at.as_second()).max(0);
     let (word, color) =
         if one.granted { ("granted", Color::Green) } else { ("refused", Color::Red) };
     Line::from(vec![
         Span::styled(format!("  {:>7} ", units::duration(ago)), DIM),
         Span::styled(format!("{word} "), Style::new().fg(color)),
-        Span::raw(format!("{:>4} × {:<16} ", one.asked, one.owner)),
+        Span::raw(format!("{:>4} × {:<16} ", one.requested, one.owner)),
         Span::raw(one.result.clone()),
     ])
 }

@@ -1,4 +1,4 @@
-//! `berth top`: the fleet, live.
+//! `berth top`: a live view of the fleet.
 
 mod data;
 mod draw;
@@ -13,24 +13,22 @@ use ratatui::backend::TestBackend;
 
 use self::data::Reader;
 use self::draw::{View, draw};
-use super::args;
-use super::failure::{Done, Failure};
-use super::session::Session;
+use crate::cmdutil::{CmdResult, Exit, Failure, Session, args};
 
-/// Watch the fleet: use, states, queue and decisions, live.
+/// Show a live view of the fleet: usage, states, queue and decisions.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// Print one screen as text and end.
+    /// Print one screen as text, and exit.
     #[arg(long)]
     once: bool,
-    /// How often to read.
+    /// Refresh interval.
     #[arg(long, value_parser = args::duration, default_value = "2s", value_name = "DURATION")]
     every: u32,
-    /// How wide one screen is, with --once.
+    /// With --once: width of the screen.
     #[arg(long, default_value_t = 100, requires = "once", value_parser = clap::value_parser!(u16).range(20..=500), value_name = "COLUMNS")]
     width: u16,
-    /// How high one screen is, with --once.
+    /// With --once: height of the screen.
     #[arg(long, default_value_t = 30, requires = "once", value_parser = clap::value_parser!(u16).range(5..=500), value_name = "LINES")]
     height: u16,
 }
@@ -40,11 +38,11 @@ Examples:
   berth top
   berth top --once --width 120
 
-Keys: q quits, p pauses, the arrows scroll. A cell is a node, higher when fuller; c is cordoned,
+Keys: q quits, p pauses, the arrows scroll. A cell is a node, and its height the usage; c is cordoned,
 d draining, ~ degraded, ! lost.";
 
 impl Top {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let mut reader = Reader::new(session);
         reader.read().await?;
         if self.once {
@@ -52,7 +50,7 @@ impl Top {
             return Ok(());
         }
         if !std::io::stdout().is_terminal() {
-            return Err(Failure::usage("standard output is no terminal")
+            return Err(Failure::usage("standard output is not a terminal")
                 .remedy("berth top --once prints one screen as text"));
         }
         let mut terminal = ratatui::try_init()?;
@@ -63,16 +61,16 @@ impl Top {
 }
 
 /// One screen as text.
-fn text(reader: &Reader<'_>, width: u16, height: u16) -> Done<String> {
+fn text(reader: &Reader<'_>, width: u16, height: u16) -> CmdResult<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height))
-        .map_err(|error| Failure::new(super::failure::Exit::Failed, error.to_string()))?;
+        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
     let _ = terminal.draw(|frame| draw(frame, &reader.snapshot, &mut View::default()));
     let text = terminal.backend().to_string();
     let lines = text.lines().map(|line| line.trim_matches('"').trim_end());
     Ok(lines.collect::<Vec<_>>().join("\n").trim_end().to_owned())
 }
 
-/// Keys, from a thread of their own: reading them waits.
+/// Key presses, from a thread of their own, because reading them blocks.
 fn keys() -> tokio::sync::mpsc::UnboundedReceiver<Event> {
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -89,7 +87,7 @@ async fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     reader: &mut Reader<'_>,
     every_s: u64,
-) -> Done {
+) -> CmdResult {
     let mut keys = keys();
     let mut view = View::default();
     let mut clock = tokio::time::interval(Duration::from_secs(every_s));
@@ -105,7 +103,7 @@ async fn watch(
             _ = clock.tick(), if !view.paused => {
                 if let Err(failure) = reader.read().await {
                     let text = anstream::adapter::strip_str(&failure.text()).to_string();
-                    reader.snapshot.trouble = text.lines().next().map(str::to_owned);
+                    reader.snapshot.error = text.lines().next().map(str::to_owned);
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! Screens of every size.
+//! Screens of all sizes.
 
 use berth_api::engine::NodeState;
 use jiff::Timestamp;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::data::{Cell, Decided, Fleet, Snapshot, Use, Waiting};
+use super::data::{Fleet, NodeCell, RecentDecision, Snapshot, Usage, WaitingRequest};
 use super::draw::{View, draw};
 
 fn at(second: i64) -> Timestamp {
@@ -15,9 +15,9 @@ fn at(second: i64) -> Timestamp {
 fn snapshot(nodes: usize) -> Snapshot {
     let mut fleet = Fleet {
         instances: 4321,
-        cpu: Use { used: 600_000, whole: 800_000 },
-        memory: Use { used: 1_900_000, whole: 2_000_000 },
-        disk: Use { used: 10, whole: 100 },
+        cpu: Usage { used: 600_000, total: 800_000 },
+        memory: Usage { used: 1_900_000, total: 2_000_000 },
+        disk: Usage { used: 10, total: 100 },
         ..Fleet::default()
     };
     for number in 0..nodes {
@@ -26,18 +26,18 @@ fn snapshot(nodes: usize) -> Snapshot {
             7 => NodeState::Lost,
             _ => NodeState::Active,
         };
-        let cell = Cell { full: u64::try_from(number * 7 % 101).unwrap(), state };
+        let cell = NodeCell { full: u64::try_from(number * 7 % 101).unwrap(), state };
         fleet.zones.entry(format!("z{}", number % 3)).or_default().push(cell);
         *fleet.states.entry(state).or_default() += 1;
     }
     let decided = |number: i64| {
         let granted = number % 4 != 0;
-        Decided {
+        RecentDecision {
             id: number.to_string(),
             at: at(1_000_000 - number),
             owner: "acme".to_owned(),
             granted,
-            asked: 3,
+            requested: 3,
             result: if granted { "node-1" } else { "no_capacity_memory" }.to_owned(),
             code: (!granted).then(|| "no_capacity_memory".to_owned()),
         }
@@ -45,15 +45,15 @@ fn snapshot(nodes: usize) -> Snapshot {
     Snapshot {
         url: "http://127.0.0.1:7070".to_owned(),
         fleet,
-        waiting: vec![Waiting {
+        waiting: vec![WaitingRequest {
             owner: "acme".to_owned(),
-            asked: "2 CPU, 4 GiB".to_owned(),
+            requested: "2 CPU, 4 GiB".to_owned(),
             since: at(999_940),
             tries: 7,
         }],
         decisions: (0..12).map(decided).collect(),
         at: at(1_000_000),
-        trouble: None,
+        error: None,
     }
 }
 

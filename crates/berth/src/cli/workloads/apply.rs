@@ -1,24 +1,18 @@
-//! `berth workloads apply`: what files say should run, all of it or nothing.
+//! `berth workloads apply`: store the workloads of files, all or none.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use berth_api::{NewWorkload, WhoAmI, Workload};
 use clap::Args;
-use futures_util::StreamExt as _;
 use serde::Serialize;
 
 use super::diff::{self, Change, Field};
 use super::file::{self, Document};
 use super::wait::{self, Wait};
-use super::{Key, finished};
-use crate::cli::failure::{Done, Exit, Failure};
-use crate::cli::output::style::{DIM, paint};
-use crate::cli::session::{Raw, Session, read_as};
-use crate::cli::words::many;
-
-/// How many are checked at once.
-const AT_ONCE: usize = 16;
+use super::{Key, print_result};
+use crate::cmdutil::style::{DIM, paint};
+use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, concurrently, decode, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,8 +20,8 @@ Examples:
   berth workloads apply -f web.yaml -f worker.yaml --dry-run
   berth workloads apply -f - --owner acme --wait=2m < app.yaml
 
-A file is TOML, YAML or JSON. It holds one workload, or several: YAML documents, TOML [[workload]], a
-JSON list. In TOML:
+A file is TOML, YAML or JSON, and holds one or several workloads: YAML documents, TOML [[workload]]
+tables, or a JSON list. In TOML:
 
   owner = \"acme\"
   name = \"web\"
@@ -36,36 +30,35 @@ JSON list. In TOML:
   capacity = { max_on_demand = 3, mode = { fallback-after = \"5m\" } }
   rolling = { strategy = \"rolling\", max_surge = \"25%\" }
 
-docs/workloads.md says what each of them means.";
+docs/workloads.md explains each field.";
 
-/// Files of workloads.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Apply {
-    /// A file of workloads, may be given again; `-` reads standard input.
+    /// File of workloads; may be repeated; `-` reads standard input.
     #[arg(long = "file", short, value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The tenant of workloads that name none; a tenant's token knows its own.
+    /// Tenant of workloads that name none; a tenant's token implies its own.
     #[arg(long)]
     owner: Option<String>,
-    /// Say what would change, field by field, and store nothing.
+    /// Show what would change, field by field, and store nothing.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
     #[command(flatten)]
     wait: Wait,
 }
 
-/// A workload that could be stored, and what is there now.
-struct Checked {
-    which: Key,
+/// A valid workload, and the stored one.
+struct CheckedWorkload {
+    key: Key,
     place: String,
     new: NewWorkload,
     before: Option<Workload>,
 }
 
-/// What would change, for scripts.
+/// A planned change, for scripts.
 #[derive(Serialize)]
-struct Planned<'a> {
+struct PlannedChange<'a> {
     owner: &'a str,
     name: &'a str,
     change: &'static str,
@@ -75,22 +68,19 @@ struct Planned<'a> {
 }
 
 impl Apply {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let documents = self.documents(session).await?;
-        let all = documents.len();
-        let checks = futures_util::stream::iter(documents)
-            .map(|(which, document)| checked(session, which, document))
-            .buffered(AT_ONCE);
-        let checks: Vec<Done<Checked>> = checks.collect().await;
-        let checked = all_right(checks, all)?;
+        let total = documents.len();
+        let check = |(key, document)| check(session, key, document);
+        let checked = all_or_failure(concurrently(documents, check).await, total)?;
         if self.dry_run {
             return dry_run(session, &checked);
         }
         self.store(session, checked).await
     }
 
-    /// All workloads of all files, each with its owner.
-    async fn documents(&self, session: &Session) -> Done<Vec<(Key, Document)>> {
+    /// All workloads of all files, each with its key.
+    async fn documents(&self, session: &Session) -> CmdResult<Vec<(Key, Document)>> {
         let mut read = Vec::new();
         for path in &self.files {
             match file::read(path) {
@@ -98,11 +88,11 @@ impl Apply {
                 Err(failure) => read.push(Err(failure)),
             }
         }
-        let all = read.len();
-        let documents = all_right(read, all)?;
+        let total = read.len();
+        let documents = all_or_failure(read, total)?;
         let owner = match &self.owner {
             None if documents.iter().any(|document| document.owner.is_none()) => {
-                let who: WhoAmI = read_as(&session.get("/v1/whoami", &[]).await?)?;
+                let who: WhoAmI = decode(&session.get("/v1/whoami", &[]).await?)?;
                 who.namespaces.into_iter().next()
             }
             owner => owner.clone(),
@@ -117,150 +107,128 @@ impl Apply {
                 ))
                 .accepted("owner in the document, or --owner"));
             };
-            let which = Key { owner, name: document.name.clone() };
-            match known.insert(which.clone(), place.clone()) {
-                None => Ok((which, document)),
+            let key = Key { owner, name: document.name.clone() };
+            match known.insert(key.clone(), place.clone()) {
+                None => Ok((key, document)),
                 Some(other) => {
-                    let line = format!("{place}: {which} is in {other} as well");
+                    let line = format!("{place}: {key} is in {other} as well");
                     Err(Failure::usage(line).accepted("each workload once"))
                 }
             }
         });
-        let named: Vec<Done<_>> = named.collect();
-        all_right(named, all)
+        all_or_failure(named.collect(), total)
     }
 
-    async fn store(&self, session: &Session, checked: Vec<Checked>) -> Done {
+    async fn store(&self, session: &Session, checked: Vec<CheckedWorkload>) -> CmdResult {
         let out = &session.out;
         let (mut stored, mut answers) = (Vec::new(), Vec::new());
-        let all = checked.len();
-        for Checked { which, place, new, before } in checked {
-            let raw: Raw = match session.client.put(&which.path(), &new).await {
+        let total = checked.len();
+        for CheckedWorkload { key, place, new, before } in checked {
+            let raw: RawJson = match session.client.put(&key.path(), &new).await {
                 Ok(raw) => raw,
                 Err(error) => {
-                    let failure = Failure::from(error).within(&format!("{place}: {which}"));
-                    let done = many(stored.len(), "workload");
-                    let rest = format!("{done} of {all} stored before it; the rest was not");
-                    return Err(if all > 1 { failure.remedy(rest) } else { failure });
+                    let failure = Failure::from(error).within(&format!("{place}: {key}"));
+                    let done = plural(stored.len(), "workload");
+                    let rest = format!("{done} of {total} were stored before it; the rest was not");
+                    return Err(if total > 1 { failure.remedy(rest) } else { failure });
                 }
             };
-            let after: Workload = read_as(&raw)?;
-            let change = match Change::of(before.as_ref(), &after.spec) {
+            let after: Workload = decode(&raw)?;
+            let change = match Change::between(before.as_ref(), &after.spec) {
                 Change::Revision(_) => Change::Revision(after.revision),
                 other => other,
             };
             if !out.is_data() {
-                out.line(if out.quiet { which.to_string() } else { format!("{which} {change}") });
+                out.line(if out.quiet { key.to_string() } else { format!("{key} {change}") });
             }
-            stored.push((which, after.version));
+            stored.push((key, after.version));
             answers.push(raw);
         }
         if let Some(limit) = self.wait.wait {
-            return waited(session, &stored, limit).await;
+            return wait_for_all(session, &stored, limit).await;
         }
-        match &answers[..] {
-            _ if !out.is_data() => Ok(()),
-            [one] => out.data(one),
-            many => out.data(many),
-        }
+        if out.is_data() { out.data_of(&answers) } else { Ok(()) }
     }
 }
 
-/// Waits for all of them, and fails for the first that is not as it should be.
-async fn waited(session: &Session, stored: &[(Key, i64)], limit_s: u32) -> Done {
+/// Waits for all roll-outs, and fails if one is not complete in time.
+async fn wait_for_all(session: &Session, stored: &[(Key, i64)], limit_s: u32) -> CmdResult {
     let waits = stored
         .iter()
-        .map(|(which, version)| wait::until_complete(session, which, *version, Some(limit_s)));
-    let ended = futures_util::future::try_join_all(waits).await?;
-    if session.out.is_data() && ended.len() > 1 {
-        session.out.data(&ended.iter().map(|ended| &ended.raw).collect::<Vec<_>>())?;
-        return ended.into_iter().find_map(|ended| ended.failure).map_or(Ok(()), Err);
+        .map(|(key, version)| wait::until_complete(session, key, *version, Some(limit_s)));
+    let results = futures_util::future::try_join_all(waits).await?;
+    if session.out.is_data() && results.len() > 1 {
+        session.out.data(&results.iter().map(|result| &result.raw).collect::<Vec<_>>())?;
+        return results.into_iter().find_map(|result| result.failure).map_or(Ok(()), Err);
     }
-    let mut failures = Vec::new();
-    for ended in ended {
-        failures.extend(finished(session, ended).err());
-    }
-    told(failures, stored.len(), "did not become as they should be")
+    let failures = results.into_iter().filter_map(|result| print_result(session, result).err());
+    fail(failures.collect(), stored.len(), "are not complete")
 }
 
-async fn checked(session: &Session, which: Key, document: Document) -> Done<Checked> {
+async fn check(session: &Session, key: Key, document: Document) -> CmdResult<CheckedWorkload> {
     let Document { place, new, .. } = document;
-    let at = format!("{place}: {which}");
-    let wrong = |failure: Failure| failure.within(&at);
-    let found = match session.get(&which.path(), &[]).await {
+    let at = format!("{place}: {key}");
+    let found = match session.get(&key.path(), &[]).await {
         Ok(raw) => Some(raw),
         Err(failure) if failure.is_not_found() => None,
-        Err(failure) => return Err(wrong(failure)),
+        Err(failure) => return Err(failure.within(&at)),
     };
-    let before: Option<Workload> = found.as_ref().map(|raw| read_as(raw)).transpose()?;
+    let before: Option<Workload> = found.as_ref().map(|raw| decode(raw)).transpose()?;
     if before.as_ref().is_some_and(|before| before.deleting) {
         let line = format!("{at}: it is being removed");
         let failure = Failure::new(Exit::Conflict, line);
         return Err(failure.remedy("apply it again when it is gone"));
     }
-    let check = session.client.post::<_, ()>(&format!("{}/check", which.path()), &new).await;
-    check.map_err(|error| wrong(error.into()))?;
-    Ok(Checked { which, place, new, before })
+    let check = session.client.post::<_, ()>(&format!("{}/check", key.path()), &new).await;
+    check.map_err(|error| Failure::from(error).within(&at))?;
+    Ok(CheckedWorkload { key, place, new, before })
 }
 
-/// All of them, or what is wrong with those that are.
-fn all_right<T>(results: Vec<Done<T>>, all: usize) -> Done<Vec<T>> {
-    let (mut right, mut wrong) = (Vec::new(), Vec::new());
+/// All values, or what is wrong with those that are invalid.
+fn all_or_failure<T>(results: Vec<CmdResult<T>>, total: usize) -> CmdResult<Vec<T>> {
+    let (mut valid, mut failures) = (Vec::new(), Vec::new());
     for result in results {
         match result {
-            Ok(value) => right.push(value),
-            Err(failure) => wrong.push(failure),
+            Ok(value) => valid.push(value),
+            Err(failure) => failures.push(failure),
         }
     }
-    if wrong.len() == 1 && all > 1 {
-        let failure = wrong.remove(0);
-        return Err(failure.remedy("mend it and apply again; nothing was stored"));
+    if failures.len() == 1 && total > 1 {
+        let failure = failures.remove(0);
+        return Err(failure.remedy("fix it and apply again; nothing was stored"));
     }
-    told(wrong, all, "cannot be accepted; nothing was stored")?;
-    Ok(right)
+    fail(failures, total, "are invalid; nothing was stored")?;
+    Ok(valid)
 }
 
-/// One failure is told in full; several are told one after the other, and then how many.
-fn told(mut failures: Vec<Failure>, all: usize, what: &str) -> Done {
-    match failures.len() {
-        0 => Ok(()),
-        1 => Err(failures.remove(0)),
-        several => {
-            for failure in &failures {
-                anstream::eprintln!("{}", failure.text());
-            }
-            let line = format!("{several} of {} {what}", many(all, "workload"));
-            // That there is no room says more than that something takes long.
-            let refused = failures.iter().find(|failure| failure.exit == Exit::Refused);
-            let exit = refused.or(failures.first()).map_or(Exit::Failed, |failure| failure.exit);
-            Err(Failure::new(exit, line))
-        }
-    }
+fn fail(failures: Vec<Failure>, total: usize, outcome: &str) -> CmdResult {
+    let failures = failures.into_iter().map(|failure| (String::new(), failure)).collect();
+    Failure::of_many(failures, total, "workload", outcome)
 }
 
-fn dry_run(session: &Session, checked: &[Checked]) -> Done {
+fn dry_run(session: &Session, checked: &[CheckedWorkload]) -> CmdResult {
     let out = &session.out;
-    let planned = checked.iter().map(|Checked { which, new, before, .. }| {
-        let change = Change::of(before.as_ref(), new);
+    let planned = checked.iter().map(|CheckedWorkload { key, new, before, .. }| {
+        let change = Change::between(before.as_ref(), new);
         let fields =
             before.as_ref().map(|before| diff::fields(&before.spec, new)).unwrap_or_default();
-        (which, change, fields)
+        (key, change, fields)
     });
     if out.is_data() {
-        let planned = planned.map(|(which, change, fields)| Planned {
-            owner: &which.owner,
-            name: &which.name,
+        let planned = planned.map(|(key, change, fields)| PlannedChange {
+            owner: &key.owner,
+            name: &key.name,
             change: change.name(),
             revision: if let Change::Revision(revision) = change { Some(revision) } else { None },
             fields,
         });
         return out.data(&planned.collect::<Vec<_>>());
     }
-    for (which, change, fields) in planned {
+    for (key, change, fields) in planned {
         out.line(match change {
-            _ if out.quiet => which.to_string(),
-            Change::Unchanged => format!("{which} unchanged"),
-            change => format!("{which} would be {change}"),
+            _ if out.quiet => key.to_string(),
+            Change::Unchanged => format!("{key} unchanged"),
+            change => format!("{key} would be {change}"),
         });
         for field in fields.iter().filter(|_| !out.quiet) {
             out.line(format!("  {}", paint(DIM, &field.to_string())));

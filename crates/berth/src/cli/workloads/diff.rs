@@ -1,26 +1,24 @@
-//! What a change of a workload is, in a word and field by field.
+//! Changes of workloads: what kind of change, and field by field.
 
 use berth_api::{NewWorkload, Workload, units};
 use serde_json::Value;
 
-/// What a change makes of a workload.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It is new.
     Created,
-    /// Its members are other ones: a new revision.
+    /// The template changed: there is a new revision.
     Revision(i64),
-    /// Only how many should run is another number.
+    /// Only the number of replicas changed.
     Scaled(u32, u32),
-    /// Something else is.
+    /// Something else changed.
     Changed,
-    /// Nothing is.
     Unchanged,
 }
 
 impl Change {
-    /// What becomes of what is there when something is asked for.
-    pub(crate) fn of(before: Option<&Workload>, new: &NewWorkload) -> Self {
+    /// The change from the stored workload to a new specification.
+    pub(crate) fn between(before: Option<&Workload>, new: &NewWorkload) -> Self {
         let Some(before) = before else { return Self::Created };
         let spec = &before.spec;
         if spec == new {
@@ -38,7 +36,7 @@ impl Change {
         }
     }
 
-    /// In a word, for scripts.
+    /// Its name, for scripts.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -62,15 +60,15 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// One field that differs: its name, what it was, what it will be.
+/// A changed field.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Field {
-    /// Its name: `template.image`.
+    /// The path of the field: `template.image`.
     pub(crate) field: String,
-    /// What it was; nothing when it was not there.
+    /// The old value; none when it is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
-    /// What it will be; nothing when it goes.
+    /// The new value; none when it is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) to: Option<String>,
 }
@@ -84,7 +82,7 @@ impl std::fmt::Display for Field {
     }
 }
 
-/// The fields that differ between two things of the same kind, in order of name.
+/// The fields that differ between two values of the same type, in order of name.
 pub(crate) fn fields<T: serde::Serialize>(before: &T, after: &T) -> Vec<Field> {
     let value = |it: &T| serde_json::to_value(it).unwrap_or(Value::Null);
     let mut found = Vec::new();
@@ -98,7 +96,7 @@ fn compare(name: String, before: Option<&Value>, after: Option<&Value>, found: &
     }
     let below = |value: Option<&Value>| match value {
         Some(Value::Object(map)) => Some(map.clone()),
-        // What is not there is compared field by field with what is.
+        // A missing value is compared field by field, as if it were empty.
         None => Some(serde_json::Map::new()),
         Some(_) => None,
     };
@@ -114,15 +112,15 @@ fn compare(name: String, before: Option<&Value>, after: Option<&Value>, found: &
             }
         }
         _ => {
-            let (name, text) = words(&name);
+            let (name, text) = displayed(&name);
             let (from, to) = (before.map(text), after.map(text));
             found.push(Field { field: name, from, to });
         }
     }
 }
 
-/// A field's name and how its values read: amounts as people type them.
-fn words(name: &str) -> (String, fn(&Value) -> String) {
+/// The name of a field and the format of its value: amounts have units.
+fn displayed(name: &str) -> (String, fn(&Value) -> String) {
     type Text = fn(&Value) -> String;
     const AMOUNTS: [(&str, &str, Text); 4] = [
         ("cpu_milli", "cpu", |value| amount(value, units::cpu_exact)),
@@ -130,9 +128,9 @@ fn words(name: &str) -> (String, fn(&Value) -> String) {
         ("disk_mib", "disk", |value| amount(value, units::size_exact)),
         ("bandwidth_mbps", "bandwidth", |value| amount(value, units::bandwidth_exact)),
     ];
-    for (exact, typed, text) in AMOUNTS {
-        if let Some(above) = name.strip_suffix(exact) {
-            return (format!("{above}{typed}"), text);
+    for (api_field, field, text) in AMOUNTS {
+        if let Some(above) = name.strip_suffix(api_field) {
+            return (format!("{above}{field}"), text);
         }
     }
     (name.to_owned(), plain)

@@ -1,28 +1,26 @@
-//! Workloads in files: TOML, YAML or JSON, one or several in each.
+//! Workloads in files: TOML, YAML or JSON, one or several per file.
 
 use std::path::Path;
 
 use berth_api::NewWorkload;
 use serde_json::{Map, Value};
 
-use crate::cli::failure::{Done, Failure};
 use crate::cli::place::{amounts, file};
+use crate::cmdutil::{CmdResult, Failure};
 
-/// A workload as a file has it.
+/// A workload in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Document {
-    /// The file, and which of its documents.
+    /// The file and the number of the document.
     pub(crate) place: String,
-    /// The tenant, if it is said.
+    /// The tenant, if given.
     pub(crate) owner: Option<String>,
-    /// Its name.
     pub(crate) name: String,
-    /// What is asked for.
     pub(crate) new: NewWorkload,
 }
 
-/// All workloads of a file; what is wrong with each of those that cannot be read.
-pub(crate) fn read(path: &Path) -> Done<Vec<Done<Document>>> {
+/// All workloads of a file, or the failure of each that cannot be parsed.
+pub(crate) fn read(path: &Path) -> CmdResult<Vec<CmdResult<Document>>> {
     let name = if path.as_os_str() == "-" {
         "standard input".to_owned()
     } else {
@@ -48,11 +46,11 @@ pub(crate) fn read(path: &Path) -> Done<Vec<Done<Document>>> {
 
 fn cannot_be_read(error: &str) -> Failure {
     let line = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    Failure::usage(format!("it cannot be read: {line}"))
+    Failure::usage(format!("cannot be parsed: {line}"))
         .accepted("JSON in .json, TOML in .toml, YAML in .yaml or .yml; any of them in others")
 }
 
-/// The values of a text, in the language that the file's name says, else in the one that fits.
+/// The values in a text, in the format of the file's extension, or else in the one that fits.
 fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => json(text),
@@ -62,7 +60,7 @@ fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
             let is_structured = |values: &Vec<Value>| {
                 values.iter().all(|it| it.is_object() || it.is_array() || it.is_null())
             };
-            // Most TOML is no YAML, and what is, is one long text to it.
+            // Most TOML is not YAML; where it is, YAML takes it for one long text.
             match yaml(text) {
                 Ok(values) if is_structured(&values) => Ok(values),
                 wrong => toml(text).map_err(|error| wrong.err().unwrap_or(error)),
@@ -81,7 +79,7 @@ fn yaml(text: &str) -> Result<Vec<Value>, String> {
 }
 
 fn toml(text: &str) -> Result<Vec<Value>, String> {
-    // The first line of its errors is only where; what is wrong comes last.
+    // The first line of a TOML error says only where it is.
     ::toml::from_str(text).map(|value| vec![value]).map_err(|error| {
         let what = error.message().to_owned();
         match error.span().and_then(|span| text.get(..span.start)) {
@@ -91,7 +89,7 @@ fn toml(text: &str) -> Result<Vec<Value>, String> {
     })
 }
 
-/// The workloads of a value: itself, the items of a list, or what is below `workload` or `items`.
+/// The workloads in a value: itself, the items of a list, or what is below `workload` or `items`.
 fn several(value: Value) -> Vec<Value> {
     match value {
         Value::Array(values) => values,
@@ -103,7 +101,7 @@ fn several(value: Value) -> Vec<Value> {
             }
             vec![Value::Object(map)]
         }
-        // A list as the API answers it.
+        // A list as the API returns it.
         Value::Object(map) if map.contains_key("items") && map.contains_key("next") => {
             map.get("items").cloned().map_or_else(Vec::new, several)
         }
@@ -111,16 +109,16 @@ fn several(value: Value) -> Vec<Value> {
     }
 }
 
-fn document(place: String, value: Value) -> Done<Document> {
+fn document(place: String, value: Value) -> CmdResult<Document> {
     let Value::Object(mut map) = value else {
-        return Err(Failure::usage(format!("{} is no workload", kind(&value)))
+        return Err(Failure::usage(format!("{} is not a workload", kind(&value)))
             .accepted("a document with owner, name, replicas and template"));
     };
     let owner = text(&mut map, "owner")?;
     let Some(name) = text(&mut map, "name")? else {
         return Err(Failure::usage("name is missing").accepted("the workload's name, such as web"));
     };
-    // What `berth workloads show -o yaml` prints can be changed and applied.
+    // The output of `berth workloads show -o yaml` can be edited and applied.
     if let Some(Value::Object(spec)) = map.get_mut("spec") {
         map = std::mem::take(spec);
     }
@@ -130,7 +128,7 @@ fn document(place: String, value: Value) -> Done<Document> {
 
 fn new(mut value: Value) -> Result<NewWorkload, String> {
     if let Some(template) = value.get_mut("template") {
-        amounts::as_numbers(template).map_err(|wrong| format!("template.{wrong}"))?;
+        amounts::resolve_units(template).map_err(|wrong| format!("template.{wrong}"))?;
     }
     serde_path_to_error::deserialize(value).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner().to_string());
@@ -138,7 +136,7 @@ fn new(mut value: Value) -> Result<NewWorkload, String> {
     })
 }
 
-fn text(map: &mut Map<String, Value>, field: &str) -> Done<Option<String>> {
+fn text(map: &mut Map<String, Value>, field: &str) -> CmdResult<Option<String>> {
     match map.remove(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
@@ -197,7 +195,7 @@ rolling:
   max_unavailable: 1
 ";
 
-    fn written(name: &str, text: &str) -> Done<Vec<Done<Document>>> {
+    fn written(name: &str, text: &str) -> CmdResult<Vec<CmdResult<Document>>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -217,7 +215,7 @@ rolling:
     }
 
     #[test]
-    fn one_workload_reads_the_same_in_three_languages() {
+    fn a_workload_is_the_same_in_three_formats() {
         let toml = all("a.toml", TOML).remove(0);
         assert_eq!(toml.owner.as_deref(), Some("acme"));
         assert_eq!(toml.new.template.resources.cpu_milli, 500);
@@ -228,7 +226,7 @@ rolling:
         assert_eq!(all("a.yaml", YAML)[0].new, toml.new);
         let value: Value = ::toml::from_str(TOML).unwrap();
         assert_eq!(all("a.json", &value.to_string())[0].new, toml.new);
-        // Where the name says nothing, the text does.
+        // Without an extension, the content decides.
         assert_eq!(all("a", TOML)[0].new, toml.new);
         assert_eq!(all("a", YAML)[0].new, toml.new);
     }
@@ -250,7 +248,7 @@ rolling:
     }
 
     #[test]
-    fn what_is_wrong_names_file_document_and_field() {
+    fn an_error_names_file_document_and_field() {
         let two = "name: a\ntemplate: {resources: {memory: 1}}\n---\nname: b\nreplicas: many\n\
                    template: {resources: {memory: 1}}\n";
         let text = wrong("a.yaml", two);
@@ -268,7 +266,7 @@ rolling:
     }
 
     #[test]
-    fn what_is_shown_can_be_applied() {
+    fn the_output_of_show_can_be_applied() {
         let shown = r#"{"owner":"acme","name":"web","version":3,"revision":2,"env":"prod",
             "spec":{"replicas":2,"template":{"resources":{"memory_mib":64}}},"status":{}}"#;
         assert_eq!(all("a.json", shown)[0].new.replicas, Some(2));

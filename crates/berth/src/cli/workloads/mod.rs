@@ -1,4 +1,4 @@
-//! `berth workloads`: what should run, how far it is, and how to change it.
+//! `berth workloads`: what should run, its progress, and how to change it.
 
 mod apply;
 mod diff;
@@ -16,47 +16,47 @@ use clap::{Args, Subcommand};
 
 use self::diff::Change;
 use self::wait::Wait;
-use super::args;
-use super::failure::{Done, Failure};
-use super::names;
-use super::session::{Raw, Session, given, read_as, typed};
+use super::resource::{Limit, Resource};
+use crate::cmdutil::{
+    CmdResult, Failure, RawJson, Session, args, decode, decode_all, plural, query_params,
+};
 
 pub(crate) use print::active;
 
-/// See and change what should run.
+/// Show and change workloads.
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Workloads {
-    /// Store the workloads of files: all of them, or none if one is wrong.
+    /// Create or update the workloads in files: all of them, or none if one is invalid.
     Apply(apply::Apply),
     /// List workloads.
     #[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
-    List(List),
-    /// Show what a workload asks for.
+    List(ListArgs),
+    /// Show the specification of a workload.
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(One),
-    /// Say how far a workload is, seat by seat, and why it is degraded.
+    Show(WorkloadArg),
+    /// Show the progress of a workload, slot by slot, and why it is degraded.
     #[command(after_help = "Example:\n  berth workloads status acme/web")]
-    Status(One),
+    Status(WorkloadArg),
     /// List the members of a workload.
     #[command(after_help = "Example:\n  berth workloads members acme/web")]
-    Members(One),
-    /// Store a workload by flags, or change what they name and leave the rest.
-    Set(Box<set::Set>),
-    /// Change how many should run.
+    Members(WorkloadArg),
+    /// Create a workload from flags, or change only what the flags name.
+    Set(Box<set::SetArgs>),
+    /// Change the number of replicas.
     #[command(
         after_help = "Examples:\n  berth workloads scale acme/web 5\n  berth workloads scale acme/web 5 --wait=2m"
     )]
-    Scale(Scale),
-    /// See and steer roll-outs.
+    Scale(ScaleArgs),
+    /// Show and control roll-outs.
     #[command(subcommand)]
     Rollout(rollout::Rollout),
-    /// Remove workloads: their members go, then they do.
+    /// Delete workloads and their instances.
     #[command(
         visible_alias = "rm",
         after_help = "Examples:\n  berth workloads remove acme/web\n  berth workloads remove acme/web --wait"
     )]
-    Remove(Remove),
+    Remove(RemoveArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -75,53 +75,48 @@ Examples:
 const SHOW_EXAMPLES: &str = "\
 Examples:
   berth workloads show acme/web
-  berth workloads show acme/web -o yaml > web.yaml   to be changed and applied";
+  berth workloads show acme/web -o yaml > web.yaml   to edit and apply";
 
-/// Which workloads.
 #[derive(Args, Debug)]
-pub(crate) struct List {
-    /// Of this tenant.
+pub(crate) struct ListArgs {
+    /// Show only workloads of this tenant.
     #[arg(long)]
     owner: Option<String>,
-    /// Of this environment.
+    /// Show only workloads of this environment.
     #[arg(long)]
     env: Option<String>,
-    /// How many at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    limit: Option<u32>,
+    #[command(flatten)]
+    limit: Limit,
 }
 
-/// One workload.
 #[derive(Args, Debug)]
-pub(crate) struct One {
-    /// Its owner and name: acme/web.
+pub(crate) struct WorkloadArg {
+    /// Owner and name of the workload: acme/web.
     #[arg(value_name = "OWNER/NAME")]
     workload: Key,
 }
 
-/// How many should run.
 #[derive(Args, Debug)]
-pub(crate) struct Scale {
+pub(crate) struct ScaleArgs {
     #[command(flatten)]
-    one: One,
-    /// How many should run.
+    arg: WorkloadArg,
+    /// Number of replicas.
     replicas: u32,
     #[command(flatten)]
     wait: Wait,
 }
 
-/// Workloads that should go.
 #[derive(Args, Debug)]
-pub(crate) struct Remove {
-    /// Their owners and names.
+pub(crate) struct RemoveArgs {
+    /// Owners and names of the workloads.
     #[arg(value_name = "OWNER/NAME", required = true)]
     workloads: Vec<Key>,
-    /// Wait until they are gone; 5m when no duration is given.
+    /// Wait until they are gone; 5m if no duration is given.
     #[arg(long, value_name = "DURATION", value_parser = args::duration, num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     wait: Option<u32>,
 }
 
-/// A tenant and one of its workloads.
+/// The tenant and the name of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     owner: String,
@@ -156,51 +151,50 @@ impl Key {
         format!("/v1/workloads/{}/{}", escape(&self.owner), escape(&self.name))
     }
 
-    /// The workload as it is stored.
-    async fn get(&self, session: &Session) -> Done<Raw> {
-        match session.get(&self.path(), &[]).await {
-            Ok(raw) => Ok(raw),
-            Err(failure) => Err(self.did_you_mean(session, failure).await),
-        }
+    /// Reads the workload.
+    async fn get(&self, session: &Session) -> CmdResult<RawJson> {
+        self.suggest(session, session.get(&self.path(), &[]).await).await
     }
 
-    /// Sends something about the workload and reads the answer.
+    /// Posts a request about the workload.
     async fn post<B: serde::Serialize + Sync>(
         &self,
         session: &Session,
-        below: &str,
+        action: &str,
         body: &B,
-    ) -> Done<Raw> {
-        let path = format!("{}/{below}", self.path());
-        match session.client.post(&path, body).await {
-            Ok(raw) => Ok(raw),
-            Err(error) => Err(self.did_you_mean(session, error.into()).await),
-        }
+    ) -> CmdResult<RawJson> {
+        let path = format!("{}/{action}", self.path());
+        let result = session.client.post(&path, body).await;
+        self.suggest(session, result.map_err(Failure::from)).await
     }
 
-    /// Adds the name that was likely meant to a failure about a workload that does not exist.
-    async fn did_you_mean(&self, session: &Session, failure: Failure) -> Failure {
-        if !failure.is_not_found() {
-            return failure;
-        }
-        let Ok(page) = session.list("/v1/workloads", &[], None).await else { return failure };
-        let known: Vec<Workload> = page.items.iter().filter_map(|raw| read_as(raw).ok()).collect();
+    /// Adds the closest existing name to a failure about a workload that does not exist.
+    async fn suggest<T>(&self, session: &Session, result: CmdResult<T>) -> CmdResult<T> {
+        let failure = match result {
+            Ok(value) => return Ok(value),
+            Err(failure) => failure,
+        };
+        let Some(known) = session.existing::<Workload>(&failure, Workload::PATH).await else {
+            return Err(failure);
+        };
         let known: Vec<String> = known.iter().map(|one| Self::of(one).to_string()).collect();
-        match names::closest(&self.to_string(), known.iter().map(String::as_str)) {
-            Some(near) => failure.remedy(format!("did you mean {near}?")),
-            None => failure.remedy("berth workloads list shows all of them"),
-        }
+        let names = known.iter().map(String::as_str);
+        let otherwise = "list workloads with: berth workloads list";
+        Err(failure.did_you_mean(&self.to_string(), names, otherwise))
     }
 }
 
 impl Workloads {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::Apply(apply) => apply.run(session).await,
-            Self::List(list) => list.run(session).await,
-            Self::Show(one) => show(session, &one.workload.get(session).await?),
-            Self::Status(one) => one.status(session).await,
-            Self::Members(one) => one.members(session).await,
+            Self::List(list) => {
+                let query = query_params(&[("owner", &list.owner), ("env", &list.env)]);
+                session.list::<Workload>(&query, list.limit.get()).await
+            }
+            Self::Show(arg) => session.print::<Workload>(&arg.workload.get(session).await?),
+            Self::Status(arg) => arg.status(session).await,
+            Self::Members(arg) => arg.members(session).await,
             Self::Set(set) => set.run(session).await,
             Self::Scale(scale) => scale.run(session).await,
             Self::Rollout(rollout) => rollout.run(session).await,
@@ -209,114 +203,88 @@ impl Workloads {
     }
 }
 
-fn show(session: &Session, raw: &Raw) -> Done {
-    session.out.answer(raw, |workload: Workload| {
-        print::workload(&session.out, &workload);
-        Ok(())
-    })
-}
-
-/// Says what became of a workload, and waits for it where that was asked for.
-async fn changed(session: &Session, raw: Raw, line: &str, wait: Wait) -> Done {
+/// Prints a change, and waits for its roll-out if requested.
+async fn print_change(session: &Session, raw: RawJson, change: &str, wait: Wait) -> CmdResult {
     let out = &session.out;
-    let workload: Workload = read_as(&raw)?;
-    let which = Key::of(&workload);
+    let workload: Workload = decode(&raw)?;
+    let key = Key::of(&workload);
     if !out.is_data() {
-        out.line(if out.quiet { which.to_string() } else { format!("{which} {line}") });
+        out.line(if out.quiet { key.to_string() } else { format!("{key} {change}") });
     }
     let Some(limit) = wait.wait else {
         return if out.is_data() { out.data(&raw) } else { Ok(()) };
     };
-    let ended = wait::until_complete(session, &which, workload.version, Some(limit)).await?;
-    finished(session, ended)
+    let result = wait::until_complete(session, &key, workload.version, Some(limit)).await?;
+    print_result(session, result)
 }
 
 /// Prints how a wait ended.
-fn finished(session: &Session, ended: wait::Ended) -> Done {
+fn print_result(session: &Session, result: wait::WaitResult) -> CmdResult {
     let out = &session.out;
-    let workload: Workload = read_as(&ended.raw)?;
+    let workload: Workload = decode(&result.raw)?;
     if out.is_data() {
-        out.data(&ended.raw)?;
-    } else if ended.failure.is_none() && !out.quiet {
+        out.data(&result.raw)?;
+    } else if result.failure.is_none() && !out.quiet {
         out.line(format!("{} {}", Key::of(&workload), workload.status.rollout.message));
     }
-    ended.failure.map_or(Ok(()), Err)
+    result.failure.map_or(Ok(()), Err)
 }
 
-impl List {
-    async fn run(self, session: &Session) -> Done {
-        let query = given(&[("owner", &self.owner), ("env", &self.env)]);
-        let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
-        let human = |workloads: Vec<Workload>| {
-            let table = print::table(&workloads, session.out.is_wide());
-            let empty = "There are no workloads. Store one with: berth workloads apply -f FILE";
-            session.out.table(&table, empty);
-        };
-        session.show_list("/v1/workloads", &query, limit, human).await
-    }
-}
-
-impl One {
-    async fn page(&self, session: &Session) -> Done<Page<Raw>> {
-        let path = format!("{}/members", self.workload.path());
-        match session.client.get(&path, &[]).await {
-            Ok(page) => Ok(page),
-            Err(error) => Err(self.workload.did_you_mean(session, error.into()).await),
-        }
+impl WorkloadArg {
+    async fn get_members(&self, session: &Session) -> CmdResult<Page<RawJson>> {
+        let result = session.client.get(&format!("{}/members", self.workload.path()), &[]).await;
+        self.workload.suggest(session, result.map_err(Failure::from)).await
     }
 
-    async fn status(&self, session: &Session) -> Done {
+    async fn status(&self, session: &Session) -> CmdResult {
         let raw = self.workload.get(session).await?;
         if session.out.is_data() {
             return session.out.data(&raw);
         }
-        let members: Vec<Member> = typed(&self.page(session).await?.items)?;
-        print::status(&session.out, &read_as(&raw)?, &members);
+        let members: Vec<Member> = decode_all(&self.get_members(session).await?.items)?;
+        print::status(&session.out, &decode(&raw)?, &members);
         Ok(())
     }
 
-    async fn members(&self, session: &Session) -> Done {
-        let page = self.page(session).await?;
+    async fn members(&self, session: &Session) -> CmdResult {
+        let page = self.get_members(session).await?;
         if session.out.is_data() {
             return session.out.data(&page);
         }
-        let members: Vec<Member> = typed(&page.items)?;
+        let members: Vec<Member> = decode_all(&page.items)?;
         session.out.table(&print::members(&members), "It has no members.");
         Ok(())
     }
 }
 
-impl Scale {
-    async fn run(self, session: &Session) -> Done {
-        let which = &self.one.workload;
-        let before: Workload = read_as(&which.get(session).await?)?;
+impl ScaleArgs {
+    async fn run(self, session: &Session) -> CmdResult {
+        let key = &self.arg.workload;
+        let before: Workload = decode(&key.get(session).await?)?;
         let body = ScaleWorkload { replicas: self.replicas };
-        let raw = which.post(session, "scale", &body).await?;
-        let after: Workload = read_as(&raw)?;
-        let change = Change::of(Some(&before), &after.spec);
-        changed(session, raw, &change.to_string(), self.wait).await
+        let raw = key.post(session, "scale", &body).await?;
+        let after: Workload = decode(&raw)?;
+        let change = Change::between(Some(&before), &after.spec);
+        print_change(session, raw, &change.to_string(), self.wait).await
     }
 }
 
-impl Remove {
-    async fn run(self, session: &Session) -> Done {
+impl RemoveArgs {
+    async fn run(self, session: &Session) -> CmdResult {
         let out = &session.out;
-        for which in &self.workloads {
-            let left = match session.client.delete_as::<Option<Workload>>(&which.path()).await {
-                Ok(left) => left,
-                Err(error) => return Err(which.did_you_mean(session, error.into()).await),
-            };
-            match (left, self.wait) {
-                (None, _) => out.note(format!("removed workload {which}")),
+        for key in &self.workloads {
+            let result = session.client.delete_as::<Option<Workload>>(&key.path()).await;
+            match (key.suggest(session, result.map_err(Failure::from)).await?, self.wait) {
+                (None, _) => out.note(format!("removed workload {key}")),
                 (Some(left), None) => {
                     let members = left.status.placed + left.status.leaving;
                     let members = usize::try_from(members).unwrap_or(usize::MAX);
-                    let members = super::words::many(members, "member");
-                    out.note(format!("{which} is being removed, {members} left"));
+                    let members = plural(members, "member");
+                    out.note(format!("{key} is being removed, {members} left"));
                 }
                 (Some(_), Some(limit)) => {
-                    wait::until_gone(session, which, limit).await?;
-                    out.note(format!("removed workload {which}"));
+                    wait::until_gone(session, key, limit).await?;
+                    out.note(format!("removed workload {key}"));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Workloads for people: in one line, in full, and seat by seat.
+//! Workloads as tables, in detail, and slot by slot.
 
 use berth_api::engine::workload::slot_class;
 use berth_api::{
@@ -7,66 +7,92 @@ use berth_api::{
 };
 
 use super::Key;
-use crate::cli::output::Output;
-use crate::cli::output::style::{BOLD, paint};
-use crate::cli::picture;
-use crate::cli::table::{Cell, Table, Tone, pairs};
-use crate::cli::words::{self, age, amounts, claim_state, map, or_dash, workload_state};
+use crate::cli::refusal::{Advice, draw_refusals};
+use crate::cli::resource::Resource;
+use crate::cmdutil::style::{BOLD, paint};
+use crate::cmdutil::{
+    Cell, Column, Output, Table, Tone, age, amounts, api_name, claim_state, columns, dash,
+    key_values, or_dash, trait_flag, workload_state,
+};
 
-/// Most empty seats that are shown.
-const EMPTY: usize = 20;
+/// Most empty slots that are shown.
+const MAX_EMPTY: usize = 20;
 
-/// How many run of how many that should.
+/// How many members are active, of how many.
 pub(crate) fn active(active: u32, replicas: Option<u32>) -> Cell {
     match replicas {
         Some(replicas) => {
             let tone = if active >= replicas { Tone::Good } else { Tone::Warn };
             Cell::toned(format!("{active} of {replicas}"), tone)
         }
-        // The caller creates them: there is no number that they should be.
+        // The caller creates the members, so there is no target.
         None => active.to_string().into(),
     }
 }
 
-/// Workloads, one line each.
-pub(crate) fn table(workloads: &[Workload], wide: bool) -> Table {
-    let columns = ["WORKLOAD", "STATE", "ACTIVE", "ON-DEMAND/SPOT", ">REVISION", "EACH", "REASON"];
-    let mut table = Table::new(&columns);
-    if wide {
-        for name in ["ENV", "RELEASE", "IMAGE", ">LEAVING", "MESSAGE"] {
-            table.column(name);
-        }
+impl Resource for Workload {
+    const KIND: &'static str = "workload";
+    const PATH: &'static str = "/v1/workloads";
+    const EMPTY: &'static str =
+        "There are no workloads. Create one with: berth workloads apply -f FILE";
+    const COLUMNS: &'static [Column<Self>] = columns![workload;
+        "WORKLOAD" => Key::of(workload).to_string(),
+        "STATE" => workload_state(workload.status.state),
+        "ACTIVE" => active(workload.status.active, workload.spec.replicas),
+        "ON-DEMAND/SPOT" => format!("{}/{}", workload.status.on_demand, workload.status.spot),
+        ">REVISION" => workload.revision,
+        "EACH" => amounts(&workload.spec.template.resources.amounts()),
+        "REASON" => {
+            let status = &workload.status;
+            let code = status.reason.as_ref().map(|reason| reason.code.as_str());
+            let code = code.or(status.backs_off_until.map(|_| "crash loop"));
+            code.map_or_else(|| "".into(), |code| Cell::toned(code, Tone::Bad))
+        },
+        "+ENV" => workload.env.as_deref(),
+        "+RELEASE" => workload.spec.release.as_deref(),
+        "+IMAGE" => workload.spec.template.image.as_deref(),
+        "+>LEAVING" => workload.status.leaving,
+        "+MESSAGE" => workload.status.message.as_str(),
+    ];
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let (spec, status) = (&self.spec, &self.status);
+        let template = &spec.template;
+        let rules: Vec<&str> = template.affinity.iter().map(|rule| rule.as_str()).collect();
+        let by_caller = || "managed by the caller".to_owned();
+        let traits = template.traits.iter().map(|(name, is)| trait_flag(name, is));
+        let networks = template.networks.iter().map(|any| any.join("|"));
+        vec![
+            ("workload", Key::of(self).to_string()),
+            ("state", api_name(&status.state)),
+            ("", status.message.clone()),
+            ("replicas", spec.replicas.map_or_else(by_caller, |count| count.to_string())),
+            ("active", status.active.to_string()),
+            ("placed", placed(self)),
+            ("revision", self.revision.to_string()),
+            ("version", self.version.to_string()),
+            ("environment", self.env.clone().unwrap_or_default()),
+            ("process", spec.process.clone().unwrap_or_default()),
+            ("release", spec.release.clone().unwrap_or_default()),
+            ("each", amounts(&template.resources.amounts())),
+            ("image", template.image.clone().unwrap_or_default()),
+            ("tags", key_values(&template.tags)),
+            ("traits", traits.collect::<Vec<_>>().join(" ")),
+            ("networks", networks.collect::<Vec<_>>().join(" ")),
+            ("groups", template.groups.join(" ")),
+            ("volumes", [&template.volumes[..], &template.attachments].concat().join(" ")),
+            ("pools", spec.pools.join(" ")),
+            ("rules", rules.join("\n")),
+            ("capacity", spec.capacity.as_ref().map(capacity).unwrap_or_default()),
+            ("roll-outs", rolling(&spec.rolling)),
+            ("paused", if spec.paused { "yes".to_owned() } else { String::new() }),
+        ]
     }
-    for workload in workloads {
-        let (spec, status) = (&workload.spec, &workload.status);
-        let reason = status.reason.as_ref().map(|reason| reason.code.as_str());
-        let reason = reason.or(status.backs_off_until.map(|_| "crash loop"));
-        let mut row = vec![
-            Key::of(workload).to_string().into(),
-            workload_state(status.state),
-            active(status.active, spec.replicas),
-            format!("{}/{}", status.on_demand, status.spot).into(),
-            workload.revision.to_string().into(),
-            amounts(&spec.template.resources.amounts()).into(),
-            reason.map_or_else(|| "".into(), |code| Cell::toned(code, Tone::Bad)),
-        ];
-        if wide {
-            row.extend([
-                or_dash(workload.env.as_deref()),
-                or_dash(spec.release.as_deref()),
-                or_dash(spec.template.image.as_deref()),
-                status.leaving.to_string().into(),
-                status.message.as_str().into(),
-            ]);
-        }
-        table.row(row);
-    }
-    table
 }
 
 fn capacity(rule: &CapacityRule) -> String {
     if !rule.enabled {
-        return "the rule is off".to_owned();
+        return "disabled".to_owned();
     }
     let mut text = match rule.max_on_demand {
         Some(most) => format!("at most {most} on-demand, the others spot"),
@@ -77,14 +103,16 @@ fn capacity(rule: &CapacityRule) -> String {
     }
     match rule.mode {
         CapacityMode::Strict => text.push_str("; strict"),
-        CapacityMode::Prefer => text.push_str("; the other kind when its own is short"),
+        CapacityMode::Prefer => {
+            text.push_str("; falls back to the other type when its own is short")
+        }
         CapacityMode::FallbackAfter(seconds) => {
             let after = units::duration(i64::from(seconds));
-            text.push_str(&format!("; the other kind when its own is short for {after}"));
+            text.push_str(&format!("; falls back to the other type after {after}"));
         }
     }
     if rule.on_change == OnChange::Lazy {
-        text.push_str("; a new limit moves nobody");
+        text.push_str("; a new limit moves no member");
     }
     text
 }
@@ -106,103 +134,67 @@ fn placed(workload: &Workload) -> String {
     format!("{} ({on_demand} on-demand, {spot} spot)", status.placed)
 }
 
-/// A workload with everything that is asked for.
-pub(crate) fn workload(out: &Output, workload: &Workload) {
-    let (spec, status) = (&workload.spec, &workload.status);
-    let template = &spec.template;
-    let rules: Vec<&str> = template.affinity.iter().map(|rule| rule.as_str()).collect();
-    let by_caller = || "as many as the caller places".to_owned();
-    let traits = template.traits.iter().map(|(name, is)| words::trait_typed(name, is));
-    let networks = template.networks.iter().map(|any| any.join("|"));
-    out.line(pairs(&[
-        ("workload", Key::of(workload).to_string()),
-        ("state", words::workload_state_name(status.state).to_owned()),
-        ("", status.message.clone()),
-        ("should run", spec.replicas.map_or_else(by_caller, |count| count.to_string())),
-        ("active", status.active.to_string()),
-        ("placed", placed(workload)),
-        ("revision", workload.revision.to_string()),
-        ("version", workload.version.to_string()),
-        ("environment", workload.env.clone().unwrap_or_default()),
-        ("process", spec.process.clone().unwrap_or_default()),
-        ("release", spec.release.clone().unwrap_or_default()),
-        ("each", amounts(&template.resources.amounts())),
-        ("image", template.image.clone().unwrap_or_default()),
-        ("tags", map(&template.tags)),
-        ("traits", traits.collect::<Vec<_>>().join(" ")),
-        ("networks", networks.collect::<Vec<_>>().join(" ")),
-        ("groups", template.groups.join(" ")),
-        ("volumes", [&template.volumes[..], &template.attachments].concat().join(" ")),
-        ("pools", spec.pools.join(" ")),
-        ("rules", rules.join("\n")),
-        ("capacity", spec.capacity.as_ref().map(capacity).unwrap_or_default()),
-        ("roll-outs", rolling(&spec.rolling)),
-        ("paused", if spec.paused { "yes".to_owned() } else { String::new() }),
-    ]));
-}
-
-/// How far a workload is: its state, its roll-out, its seats, and why it is degraded.
+/// Prints the progress of a workload: state, roll-out, slots, and why it is degraded.
 pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
     let (spec, status) = (&workload.spec, &workload.status);
-    let which = Key::of(workload);
-    let state = words::workload_state_name(status.state);
-    let (tone, active) = (words::workload_state_style(status.state), status.active);
+    let active = status.active;
     let running =
         spec.replicas.map_or_else(|| active.to_string(), |of| format!("{active} of {of}"));
     let rollout = &status.rollout.message;
     let rollout = if *rollout == status.message { String::new() } else { rollout.clone() };
     let leaving = if status.leaving > 0 { status.leaving.to_string() } else { String::new() };
-    out.line(pairs(&[
-        ("workload", paint(BOLD, &which.to_string())),
-        ("state", paint(tone, state)),
+    out.pairs(&[
+        ("workload", paint(BOLD, &Key::of(workload).to_string())),
+        ("state", workload_state(status.state).to_string()),
         ("message", status.message.clone()),
         ("roll-out", rollout),
         ("active", running),
         ("placed", placed(workload)),
         ("leaving", leaving),
-        ("next try", status.backs_off_until.map(age).unwrap_or_default()),
-    ]));
-    let table = seats(workload, members, out.is_wide());
+        ("next attempt", status.backs_off_until.map(age).unwrap_or_default()),
+    ]);
+    let table = slots(workload, members, out.is_wide());
     if !table.is_empty() {
         out.line("");
         out.line(table.text());
     }
     let Some(reason) = &status.reason else { return };
     out.line("");
-    out.line(pairs(&[
+    out.pairs(&[
         ("degraded", reason.code.clone()),
         ("why", why(reason).to_owned()),
         ("since", age(reason.since)),
         ("members", reason.members.to_string()),
-    ]));
-    if let Some(picture) = refusal(reason) {
+    ]);
+    if let Some(drawing) = refusal(reason) {
         out.line("");
-        out.line(picture);
+        out.line(drawing);
     }
 }
 
-/// Why a workload is degraded, without the code where that stands before it.
+/// Why a workload is degraded, without a leading code.
 pub(crate) fn why(reason: &Degraded) -> &str {
     let text = reason.message.strip_prefix(&reason.code);
     text.and_then(|text| text.strip_prefix(": ")).unwrap_or(&reason.message)
 }
 
-/// Why a placement was refused, drawn.
+/// The refusal of a member's placement, drawn.
 pub(crate) fn refusal(reason: &Degraded) -> Option<String> {
     let refusal = reason.refusal.as_deref()?;
-    Some(picture::picture(std::slice::from_ref(refusal), &picture::Advice::none()))
+    Some(draw_refusals(std::slice::from_ref(refusal), &Advice::none()))
 }
 
-/// Who sits where, and which seats are empty.
-fn seats(workload: &Workload, members: &[Member], wide: bool) -> Table {
+/// Members by slot, and empty slots.
+fn slots(workload: &Workload, members: &[Member], wide: bool) -> Table {
     let columns = [">SLOT", ">REVISION", "CLASS", ">COST", "STATE", "NODE", "AGE"];
     let mut table = Table::new(&columns);
     if wide {
         table.column("INSTANCE");
     }
-    let taken = members.iter().map(|member| ((member.revision, member.slot), seat(member, wide)));
-    let empty = empty_seats(workload, members);
-    let empty = empty.map(|slot| ((workload.revision, slot), empty_seat(workload, slot, wide)));
+    let taken =
+        members.iter().map(|member| ((member.revision, member.slot), member_row(member, wide)));
+    let empty = empty_slots(workload, members);
+    let empty = empty.map(|slot| ((workload.revision, slot), empty_row(workload, slot, wide)));
     let mut rows: Vec<_> = taken.chain(empty).collect();
     rows.sort_by_key(|(place, _)| *place);
     for (_, row) in rows {
@@ -211,22 +203,21 @@ fn seats(workload: &Workload, members: &[Member], wide: bool) -> Table {
     table
 }
 
-/// Seats of the current revision that somebody should have, and nobody has.
-fn empty_seats(workload: &Workload, members: &[Member]) -> impl Iterator<Item = u32> {
-    let wanted = if workload.deleting { 0 } else { workload.spec.replicas.unwrap_or(0) };
+/// Slots of the current revision without a member.
+fn empty_slots(workload: &Workload, members: &[Member]) -> impl Iterator<Item = u32> {
+    let replicas = if workload.deleting { 0 } else { workload.spec.replicas.unwrap_or(0) };
     let is_taken = |slot: u32| {
         members.iter().any(|member| {
             let stays = member.state != ClaimState::Releasing;
             stays && member.slot == slot && member.revision == workload.revision
         })
     };
-    (0..wanted).filter(move |slot| !is_taken(*slot)).take(EMPTY)
+    (0..replicas).filter(move |slot| !is_taken(*slot)).take(MAX_EMPTY)
 }
 
-fn empty_seat(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
+fn empty_row(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
     let spec = &workload.spec;
-    let dash = || Cell::toned("-", Tone::Dim);
-    // A template that asks for a kind itself leaves the rule nothing to choose.
+    // The rule does not apply to a template that has a capacity type of its own.
     let rule = spec.capacity.filter(|_| spec.template.capacity_type.is_none());
     let class = rule.and_then(|rule| slot_class(&rule, spec.replicas, slot));
     let mut row = vec![
@@ -242,7 +233,7 @@ fn empty_seat(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
     row
 }
 
-/// What a member's seat asks for, and what it is on where that differs.
+/// The capacity type of a member's slot, and of its node where that differs.
 fn class(member: &Member) -> Cell {
     match member.wants {
         Some(wants) if wants != member.on => {
@@ -260,7 +251,7 @@ fn state(member: &Member) -> Cell {
     claim_state(member.state)
 }
 
-fn seat(member: &Member, wide: bool) -> Vec<Cell> {
+fn member_row(member: &Member, wide: bool) -> Vec<Cell> {
     let mut row = vec![
         member.slot.to_string().into(),
         member.revision.to_string().into(),
@@ -276,13 +267,13 @@ fn seat(member: &Member, wide: bool) -> Vec<Cell> {
     row
 }
 
-/// Members, one line each, by instance.
+/// Members by instance.
 pub(crate) fn members(members: &[Member]) -> Table {
     let columns = ["INSTANCE", ">SLOT", ">REVISION", "CLASS", ">COST", "STATE", "NODE", "AGE"];
     let mut table = Table::new(&columns);
     for member in members {
         let instance = Cell::from(member.instance.to_string());
-        table.row(std::iter::once(instance).chain(seat(member, false)));
+        table.row(std::iter::once(instance).chain(member_row(member, false)));
     }
     table
 }

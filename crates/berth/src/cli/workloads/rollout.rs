@@ -1,4 +1,4 @@
-//! `berth workloads rollout`: how far a change is, and how to steer it.
+//! `berth workloads rollout`: show and control roll-outs.
 
 use berth_api::{
     ChangeRollout, NewWorkload, Page, PastRevision, RolloutAction, Workload, WorkloadState,
@@ -6,38 +6,37 @@ use berth_api::{
 use clap::{Args, Subcommand};
 
 use super::wait::{self, Wait};
-use super::{One, changed, diff, finished};
-use crate::cli::failure::Done;
-use crate::cli::session::{Raw, Session, read_as, typed};
-use crate::cli::table::{Cell, Table, Tone};
-use crate::cli::words::{amounts, or_dash};
+use super::{WorkloadArg, diff, print_change, print_result};
+use crate::cmdutil::{
+    Cell, CmdResult, RawJson, Session, Table, Tone, amounts, dash, decode, decode_all, or_dash,
+};
 
-/// See and steer roll-outs.
+/// Show and control roll-outs.
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Rollout {
-    /// Say how far a roll-out is.
+    /// Show the progress of a roll-out.
     #[command(
         after_help = "Examples:\n  berth workloads rollout status acme/web\n  berth workloads rollout status acme/web --wait=2m"
     )]
-    Status(Status),
-    /// Go back to an earlier revision, as a new one.
+    Status(StatusArgs),
+    /// Return to an earlier revision, as a new one.
     #[command(
         after_help = "Examples:\n  berth workloads rollout undo acme/web\n  berth workloads rollout undo acme/web --to-revision 3 --wait"
     )]
-    Undo(Undo),
-    /// Let a roll-out stand still.
+    Undo(UndoArgs),
+    /// Pause a roll-out.
     #[command(after_help = "Example:\n  berth workloads rollout pause acme/web")]
-    Pause(One),
-    /// Let a roll-out go on.
+    Pause(WorkloadArg),
+    /// Resume a roll-out.
     #[command(after_help = "Example:\n  berth workloads rollout resume acme/web")]
-    Resume(Steered),
-    /// Replace all members by new ones of the same kind.
+    Resume(RolloutArgs),
+    /// Replace all members by new ones with the same specification.
     #[command(after_help = "Example:\n  berth workloads rollout restart acme/web --wait")]
-    Restart(Steered),
-    /// List the revisions of a workload, and what each changed.
+    Restart(RolloutArgs),
+    /// List the revisions of a workload and their changes.
     #[command(after_help = "Example:\n  berth workloads rollout history acme/web")]
-    History(One),
+    History(WorkloadArg),
 }
 
 const EXAMPLES: &str = "\
@@ -46,130 +45,130 @@ Examples:
   berth workloads rollout undo acme/web --to-revision 3
   berth workloads rollout history acme/web";
 
-/// How far a roll-out is.
 #[derive(Args, Debug)]
-pub(crate) struct Status {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
-    one: One,
-    /// Say every step until it is complete, however long that takes.
+    arg: WorkloadArg,
+    /// Print every step until it is complete, without a time limit.
     #[arg(long, conflicts_with = "wait")]
     watch: bool,
     #[command(flatten)]
     wait: Wait,
 }
 
-/// Back to an earlier revision.
 #[derive(Args, Debug)]
-pub(crate) struct Undo {
+pub(crate) struct UndoArgs {
     #[command(flatten)]
-    one: One,
-    /// Which revision; the one before when not given.
+    arg: WorkloadArg,
+    /// Revision to return to; the previous one by default.
     #[arg(long, value_name = "N")]
     to_revision: Option<i64>,
     #[command(flatten)]
     wait: Wait,
 }
 
-/// A roll-out that goes on.
 #[derive(Args, Debug)]
-pub(crate) struct Steered {
+pub(crate) struct RolloutArgs {
     #[command(flatten)]
-    one: One,
+    arg: WorkloadArg,
     #[command(flatten)]
     wait: Wait,
 }
 
 impl Rollout {
-    pub(crate) async fn run(self, session: &Session) -> Done {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::Status(status) => status.run(session).await,
             Self::Undo(undo) => {
                 let to_revision = undo.to_revision;
-                let asked = ChangeRollout { action: RolloutAction::Undo, to_revision };
-                let raw = undo.one.workload.post(session, "rollout", &asked).await?;
-                let revision = read_as::<Workload>(&raw)?.revision;
+                let body = ChangeRollout { action: RolloutAction::Undo, to_revision };
+                let raw = undo.arg.workload.post(session, "rollout", &body).await?;
+                let revision = decode::<Workload>(&raw)?.revision;
                 let from = to_revision.map_or_else(
-                    || "the revision before".to_owned(),
+                    || "the previous revision".to_owned(),
                     |number| format!("revision {number}"),
                 );
-                let line = format!("goes back to {from}, as revision {revision}");
-                changed(session, raw, &line, undo.wait).await
+                let line = format!("returns to {from}, as revision {revision}");
+                print_change(session, raw, &line, undo.wait).await
             }
-            Self::Pause(one) => {
-                let raw = steer(session, &one, RolloutAction::Pause).await?;
-                changed(session, raw, "is paused", Wait::default()).await
+            Self::Pause(arg) => {
+                let raw = control(session, &arg, RolloutAction::Pause).await?;
+                print_change(session, raw, "is paused", Wait::default()).await
             }
-            Self::Resume(steered) => {
-                let raw = steer(session, &steered.one, RolloutAction::Resume).await?;
-                changed(session, raw, "goes on", steered.wait).await
+            Self::Resume(args) => {
+                let raw = control(session, &args.arg, RolloutAction::Resume).await?;
+                print_change(session, raw, "resumed", args.wait).await
             }
-            Self::Restart(steered) => {
-                let raw = steer(session, &steered.one, RolloutAction::Restart).await?;
-                let revision = read_as::<Workload>(&raw)?.revision;
+            Self::Restart(args) => {
+                let raw = control(session, &args.arg, RolloutAction::Restart).await?;
+                let revision = decode::<Workload>(&raw)?.revision;
                 let line = format!("restarts, as revision {revision}");
-                changed(session, raw, &line, steered.wait).await
+                print_change(session, raw, &line, args.wait).await
             }
-            Self::History(one) => history(session, &one).await,
+            Self::History(arg) => history(session, &arg).await,
         }
     }
 }
 
-async fn steer(session: &Session, one: &One, action: RolloutAction) -> Done<Raw> {
-    one.workload.post(session, "rollout", &ChangeRollout { action, to_revision: None }).await
+async fn control(
+    session: &Session,
+    arg: &WorkloadArg,
+    action: RolloutAction,
+) -> CmdResult<RawJson> {
+    arg.workload.post(session, "rollout", &ChangeRollout { action, to_revision: None }).await
 }
 
-impl Status {
-    async fn run(self, session: &Session) -> Done {
-        let which = &self.one.workload;
-        let raw = which.get(session).await?;
+impl StatusArgs {
+    async fn run(self, session: &Session) -> CmdResult {
+        let key = &self.arg.workload;
+        let raw = key.get(session).await?;
         if self.watch || self.wait.wait.is_some() {
-            let version = read_as::<Workload>(&raw)?.version;
-            let ended = wait::until_complete(session, which, version, self.wait.wait).await?;
-            return finished(session, ended);
+            let version = decode::<Workload>(&raw)?.version;
+            let result = wait::until_complete(session, key, version, self.wait.wait).await?;
+            return print_result(session, result);
         }
-        session.out.answer(&raw, |workload: Workload| {
+        session.out.response(&raw, |workload: Workload| {
             let status = &workload.status;
-            session.out.line(format!("{which} {}", status.rollout.message));
+            session.out.line(format!("{key} {}", status.rollout.message));
             if status.state == WorkloadState::Degraded {
                 session.out.line(format!("degraded: {}", status.message));
-                session.out.note(format!("Why in full: berth workloads status {which}"));
+                session.out.note(format!("Show details with: berth workloads status {key}"));
             }
-            Ok(())
         })
     }
 }
 
-async fn history(session: &Session, one: &One) -> Done {
-    let which = &one.workload;
-    let raw = which.get(session).await?;
-    let page: Page<Raw> = session.client.get(&format!("{}/revisions", which.path()), &[]).await?;
+async fn history(session: &Session, arg: &WorkloadArg) -> CmdResult {
+    let key = &arg.workload;
+    let raw = key.get(session).await?;
+    let page: Page<RawJson> = session.client.get(&format!("{}/revisions", key.path()), &[]).await?;
     if session.out.is_data() {
         return session.out.data(&page);
     }
-    let now: Workload = read_as(&raw)?;
+    let now: Workload = decode(&raw)?;
     let NewWorkload { template, pools, release, .. } = now.spec;
     let now = PastRevision { revision: now.revision, template, pools, release };
     let mut revisions = vec![now];
-    revisions.extend(typed::<PastRevision>(&page.items)?);
+    revisions.extend(decode_all::<PastRevision>(&page.items)?);
     let mut table = Table::new(&[">REVISION", "", "RELEASE", "IMAGE", "EACH", "CHANGED"]);
     for (place, one) in revisions.iter().enumerate() {
-        let is_now = if place == 0 { Cell::toned("now", Tone::Good) } else { "".into() };
+        let is_now = if place == 0 { Cell::toned("current", Tone::Good) } else { "".into() };
         table.row([
             one.revision.to_string().into(),
             is_now,
             or_dash(one.release.as_deref()),
             or_dash(one.template.image.as_deref()),
             amounts(&one.template.resources.amounts()).into(),
-            differs(one, revisions.get(place + 1)),
+            changed_fields(one, revisions.get(place + 1)),
         ]);
     }
     session.out.table(&table, "");
     Ok(())
 }
 
-/// The fields in which a revision differs from the one before.
-fn differs(one: &PastRevision, before: Option<&PastRevision>) -> Cell {
-    let Some(before) = before else { return Cell::toned("-", Tone::Dim) };
+/// The fields that a revision changed.
+fn changed_fields(one: &PastRevision, before: Option<&PastRevision>) -> Cell {
+    let Some(before) = before else { return dash() };
     let fields = diff::fields(before, one).into_iter().filter(|field| field.field != "revision");
     let names: Vec<String> = fields.map(|field| field.field.replacen("template.", "", 1)).collect();
     if names.is_empty() { Cell::toned("restart", Tone::Dim) } else { names.join(", ").into() }

@@ -1,4 +1,4 @@
-//! `berth workloads set`: a workload from flags, or a change of one.
+//! `berth workloads set`: create or change a workload with flags.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,13 @@ use berth_api::{
     Workload,
 };
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::diff::Change;
 use super::wait::Wait;
-use super::{Key, changed};
-use crate::cli::args;
-use crate::cli::failure::{Done, Failure};
+use super::{Key, print_change};
 use crate::cli::place::file;
 use crate::cli::place::flags::InstanceFlags;
-use crate::cli::session::{Raw, Session, read_as};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, decode};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,29 +23,28 @@ Examples:
   berth workloads set acme/web --strategy rolling --max-surge 25% --max-unavailable 1
   berth workloads set acme/web --replicas 3 -f template.yaml
 
-What is stored already is changed where flags say so; lists such as tags and groups are added to. To
-take something out, apply a file.";
+Flags change only what they name; lists such as tags and groups are extended. To remove something, apply
+a file.";
 
-/// A workload as it is stored.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Set {
-    /// Its owner and name: acme/web.
+pub(crate) struct SetArgs {
+    /// Owner and name of the workload: acme/web.
     #[arg(value_name = "OWNER/NAME")]
-    which: Key,
-    /// How many should run.
+    key: Key,
+    /// Number of replicas.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
-    /// Nobody but you creates the members: by placing instances that name the workload.
+    /// Create the members yourself, by placing instances that name the workload.
     #[arg(long, conflicts_with = "replicas")]
     caller_managed: bool,
-    /// The process type; the workload's name when not given.
+    /// Process type; the name of the workload by default.
     #[arg(long)]
     process: Option<String>,
-    /// The release that members run.
+    /// Release that members run.
     #[arg(long)]
     release: Option<String>,
-    /// A pool that each member takes a value from.
+    /// Pool that each member takes a value from; may be repeated.
     #[arg(long = "pool", value_name = "POOL")]
     pools: Vec<String>,
     #[command(flatten)]
@@ -57,60 +53,56 @@ pub(crate) struct Set {
     rolling: RollingFlags,
     #[command(flatten)]
     wait: Wait,
-    /// What each member asks for, in JSON, YAML or TOML; flags change it.
+    /// Template of members, in JSON, YAML or TOML; flags override it.
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
     instance: InstanceFlags,
 }
 
-/// On-demand and spot, as flags.
+/// Flags of on-demand and spot capacity.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "On-demand and spot")]
 pub(crate) struct CapacityFlags {
-    /// So many members are on-demand, the others spot.
+    /// Number of on-demand members; the others are spot.
     #[arg(long, value_name = "N")]
     max_on_demand: Option<u32>,
-    /// When its kind is short, a member waits (strict), takes the other kind (prefer), or does so
-    /// after a time (fallback-after=5m).
+    /// If a member's capacity type is short: wait (strict), use the other one (prefer), or do so after a
+    /// while (fallback-after=5m).
     #[arg(long, value_name = "MODE", value_parser = mode)]
     capacity_mode: Option<CapacityMode>,
-    /// Members whose seat changed its kind: rebuild replaces them, lazy leaves them.
-    #[arg(long, value_name = "HOW", value_parser = named(&[("rebuild", OnChange::Rebuild), ("lazy", OnChange::Lazy)]))]
+    /// What to do with members whose slot changed its type: replace them (rebuild) or not (lazy).
+    #[arg(long, value_name = "HOW", value_parser = args::api_value::<OnChange>("rebuild or lazy"))]
     on_change: Option<OnChange>,
-    /// With two or more replicas, at least one on-demand and one spot.
+    /// Keep at least one on-demand and one spot member with two or more replicas.
     #[arg(long, value_name = "ON", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     at_least_one_of_each: Option<bool>,
-    /// Whether the rule is in force.
-    #[arg(long, value_name = "ON|OFF", value_parser = named(&[("on", true), ("off", false)]))]
+    /// Enable or disable the rule.
+    #[arg(long, value_name = "ON|OFF", value_parser = on_off)]
     capacity_rule: Option<bool>,
 }
 
-/// How changes are made, as flags.
+/// Flags of roll-outs.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Roll-outs")]
 pub(crate) struct RollingFlags {
-    /// How a new revision takes over: blue-green, rolling or recreate.
-    #[arg(long, value_name = "HOW", value_parser = named(&[
-        ("blue-green", Strategy::BlueGreen), ("rolling", Strategy::Rolling), ("recreate", Strategy::Recreate)]))]
+    /// Strategy of roll-outs: blue-green, rolling or recreate.
+    #[arg(long, value_name = "HOW", value_parser = args::api_value::<Strategy>("blue-green, rolling or recreate"))]
     strategy: Option<Strategy>,
-    /// With rolling: how many more than wanted there may be: 2 or 25%.
+    /// With rolling: most members above the number of replicas: 2 or 25%.
     #[arg(long, value_name = "N|SHARE", value_parser = share)]
     max_surge: Option<Share>,
-    /// How many fewer than wanted may run: 1 or 10%.
+    /// Most members below the number of replicas: 1 or 10%.
     #[arg(long, value_name = "N|SHARE", value_parser = share)]
     max_unavailable: Option<Share>,
 }
 
-/// One of these, by its name.
-fn named<T: Copy + Send + Sync + 'static>(
-    names: &'static [(&'static str, T)],
-) -> impl TypedValueParser<Value = T> {
-    let parser = PossibleValuesParser::new(names.iter().map(|(name, _)| *name));
-    parser.try_map(move |text| {
-        let found = names.iter().find(|(name, _)| *name == text);
-        found.map(|(_, value)| *value).ok_or_else(|| std::io::Error::other("unknown"))
-    })
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("accepted is on or off".to_owned()),
+    }
 }
 
 fn mode(text: &str) -> Result<CapacityMode, String> {
@@ -154,9 +146,9 @@ impl RollingFlags {
     }
 }
 
-impl Set {
-    /// What is asked for, given what is there.
-    fn asked(&self, before: Option<&NewWorkload>) -> Done<NewWorkload> {
+impl SetArgs {
+    /// The specification, given the stored one.
+    fn spec(&self, before: Option<&NewWorkload>) -> CmdResult<NewWorkload> {
         let template = match (&self.file, before) {
             (Some(path), _) => Some(file::instance(path)?),
             (None, Some(before)) => Some(before.template.clone()),
@@ -165,7 +157,7 @@ impl Set {
         let template = match template {
             Some(mut template) => {
                 self.instance.apply(&mut template);
-                once(&mut template);
+                dedup(&mut template);
                 template
             }
             None => self.instance.spec()?,
@@ -174,7 +166,7 @@ impl Set {
             Some(before) => NewWorkload { template, ..before.clone() },
             None if self.replicas.is_none() && !self.caller_managed => {
                 return Err(Failure::usage("--replicas is missing").accepted(
-                    "how many should run; or --caller-managed when you create the members",
+                    "the number of replicas; or --caller-managed if you create the members",
                 ));
             }
             None => NewWorkload {
@@ -204,9 +196,9 @@ impl Set {
         Ok(new)
     }
 
-    pub(crate) async fn run(self, session: &Session) -> Done {
-        let path = self.which.path();
-        let found = match session.client.get_tagged::<Workload>(&path, &[]).await {
+    pub(crate) async fn run(self, session: &Session) -> CmdResult {
+        let path = self.key.path();
+        let found = match session.client.get_with_etag::<Workload>(&path, &[]).await {
             Ok(found) => Some(found),
             Err(error) => {
                 let failure = Failure::from(error);
@@ -217,19 +209,19 @@ impl Set {
             }
         };
         let before = found.as_ref().map(|found| &found.value);
-        let new = self.asked(before.map(|before| &before.spec))?;
-        // Not over a change that somebody else made meanwhile.
+        let new = self.spec(before.map(|before| &before.spec))?;
+        // Do not overwrite a concurrent change.
         let etag = found.as_ref().and_then(|found| found.etag.as_deref());
         let method = http::Method::PUT;
-        let raw: Raw = session.client.send_json(method, &path, &new, etag).await?.value;
-        let after: Workload = read_as(&raw)?;
-        let change = Change::of(before, &after.spec);
-        changed(session, raw, &change.to_string(), self.wait).await
+        let raw: RawJson = session.client.send_json(method, &path, &new, etag).await?.value;
+        let after: Workload = decode(&raw)?;
+        let change = Change::between(before, &after.spec);
+        print_change(session, raw, &change.to_string(), self.wait).await
     }
 }
 
-/// The same flags twice ask for the same.
-fn once(spec: &mut InstanceSpec) {
+/// Removes duplicates, so that repeating the same flags changes nothing.
+fn dedup(spec: &mut InstanceSpec) {
     keep_first(&mut spec.networks);
     keep_first(&mut spec.groups);
     keep_first(&mut spec.volumes);
@@ -260,10 +252,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        set: Set,
+        set: SetArgs,
     }
 
-    fn parse(line: &str) -> Set {
+    fn parse(line: &str) -> SetArgs {
         Line::try_parse_from(["set"].into_iter().chain(line.split(' '))).unwrap().set
     }
 
@@ -273,25 +265,25 @@ mod tests {
             "acme/web --replicas 3 --memory 1GiB --group g --pool ip --max-on-demand 2 \
              --capacity-mode fallback-after=5m --strategy rolling --max-surge 50%",
         );
-        let new = made.asked(None).unwrap();
+        let new = made.spec(None).unwrap();
         assert_eq!(new.replicas, Some(3));
         let rule = new.capacity.unwrap();
         assert_eq!((rule.max_on_demand, rule.mode), (Some(2), CapacityMode::FallbackAfter(300)));
         assert_eq!(new.rolling.max_surge, Share::Percent(50));
         // The same again changes nothing; another flag changes what it names.
-        assert_eq!(made.asked(Some(&new)).unwrap(), new);
-        let other = parse("acme/web --max-on-demand 1").asked(Some(&new)).unwrap();
+        assert_eq!(made.spec(Some(&new)).unwrap(), new);
+        let other = parse("acme/web --max-on-demand 1").spec(Some(&new)).unwrap();
         assert_eq!(other.capacity.unwrap().max_on_demand, Some(1));
         assert_eq!((other.replicas, other.template), (Some(3), new.template.clone()));
-        let off = parse("acme/web --capacity-rule off").asked(Some(&new)).unwrap();
+        let off = parse("acme/web --capacity-rule off").spec(Some(&new)).unwrap();
         assert!(!off.capacity.unwrap().enabled);
-        let own = parse("acme/web --caller-managed").asked(Some(&new)).unwrap();
+        let own = parse("acme/web --caller-managed").spec(Some(&new)).unwrap();
         assert_eq!(own.replicas, None);
     }
 
     #[test]
-    fn how_many_must_be_said_once() {
-        let text = parse("acme/web --memory 1GiB").asked(None).unwrap_err().text();
+    fn the_number_of_replicas_is_required_once() {
+        let text = parse("acme/web --memory 1GiB").spec(None).unwrap_err().text();
         assert!(text.contains("--caller-managed"), "{text}");
     }
 }

@@ -37,7 +37,7 @@ const BOOTS: usize = 8;
 #[utoipa::path(post, path = "/v1/nodes/{node}/heartbeat", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = Heartbeat,
-    responses((status = 200, description = "Heard.", body = HeartbeatResponse)))]
+    responses((status = 200, description = "Received.", body = HeartbeatResponse)))]
 pub(super) async fn heartbeat(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

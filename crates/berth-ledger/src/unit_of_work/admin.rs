@@ -1,0 +1,429 @@
+//! What operators and agents define: nodes, groups, volumes, pools, quotas, workloads, policies.
+
+use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
+
+use super::UnitOfWork;
+use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
+use crate::model::{EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
+
+/// The key under which equal unmet demand is counted.
+pub(crate) fn shape(demand: &UnmetDemand) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&demand.owner, &demand.code, &demand.spec] {
+        hasher.update(part.as_bytes());
+        hasher.update(&[0]);
+    }
+    hasher.finalize().to_hex().chars().take(32).collect()
+}
+
+impl UnitOfWork {
+    pub(super) fn administer(&mut self, op: &Op) -> Outcome {
+        if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
+            return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
+        }
+        let outcome = match op {
+            Op::PutNode { facts, expect } => {
+                self.if_generation(&facts.id, *expect, |work| work.put_node(facts))
+            }
+            Op::SetNodeState { node, state, expect } => {
+                self.if_generation(node, *expect, |work| work.set_state(node, *state))
+            }
+            Op::RemoveNode { node, expect } => {
+                self.if_generation(node, *expect, |work| work.remove_node(node))
+            }
+            Op::SetReserve { node, reserve } => self.set_reserve(node, *reserve),
+            Op::Heartbeats(heard) => {
+                self.rows.heartbeats.extend(heard.iter().cloned());
+                Outcome::Done
+            }
+            Op::PutGroup(group) => self.put_group(group),
+            Op::RemoveGroup(group) => self.remove_group(group),
+            Op::PutVolume(volume) => self.put_volume(volume),
+            Op::RemoveVolume(volume) => self.remove_volume(volume),
+            Op::PutPool(pool) => self.put_pool(pool),
+            Op::RemovePool(pool) => self.remove_pool(pool),
+            Op::PutQuota { owner, quota } => self.put_quota(owner, quota),
+            Op::RemoveQuota(owner) => self.remove_quota(owner),
+            Op::PutWorkload { workload, expect } => self.put_workload(workload, *expect),
+            Op::RemoveWorkload { owner, name, expect } => {
+                self.remove_workload(owner, name, *expect)
+            }
+            Op::SetScheduling(scheduling) => self.set_scheduling(scheduling),
+            Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
+            Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
+            Op::ActivatePolicy { name, hash, body, expect } => {
+                self.activate_policy(name, hash, body, expect.as_deref())
+            }
+            Op::PutDocument { kind, id, body, expect } => {
+                self.put_document(kind, id, body, *expect)
+            }
+            Op::RemoveDocument { kind, id, expect } => self.remove_document(kind, id, *expect),
+            Op::Record(decisions) => {
+                self.decisions.extend(decisions.iter().cloned());
+                Outcome::Done
+            }
+            Op::Demand(demand) => self.count_demand(demand),
+            _ => Outcome::Unchanged,
+        };
+        match outcome {
+            Outcome::Impossible(_) | Outcome::Stale { .. } => self.undo(self.events.len()),
+            Outcome::Done | Outcome::Unchanged => self.keep(),
+        }
+        outcome
+    }
+
+    /// Does something to a node whose facts are in the generation that was expected.
+    fn if_generation(
+        &mut self,
+        node: &NodeId,
+        expect: Option<i64>,
+        act: impl FnOnce(&mut Self) -> Outcome,
+    ) -> Outcome {
+        let current = self.rows.nodes.get(node).map(|row| row.constraint_gen);
+        match expect {
+            // One that is not there has no generation, and the first is 1.
+            Some(expected) if expected != current.unwrap_or(0) => Outcome::Stale { current },
+            Some(_) | None => act(self),
+        }
+    }
+
+    /// Sets what the host keeps by the policy. More may be used than there is from then on; nothing
+    /// is taken away for it, and nothing grows until it holds.
+    fn set_reserve(&mut self, node: &NodeId, reserve: Option<Amounts>) -> Outcome {
+        let Some(old) = self.rows.facts.get(node) else { return Outcome::Unchanged };
+        if old.facts.policy_reserve == reserve {
+            return Outcome::Unchanged;
+        }
+        let facts = NodeFacts { policy_reserve: reserve, ..old.facts.clone() };
+        let limits = Room::of(&facts).limits;
+        let mut constraint_gen = 0;
+        self.rows.nodes.edit(node, |row| {
+            row.room.limits = limits;
+            row.constraint_gen += 1;
+            constraint_gen = row.constraint_gen;
+        });
+        self.rows.facts.set(node, Some(FactsRow { facts: facts.clone() }));
+        self.events.push(EventBody::NodeChanged { constraint_gen, facts: Box::new(facts) });
+        Outcome::Done
+    }
+
+    fn put_node(&mut self, facts: &NodeFacts) -> Outcome {
+        if let Err(invalid) = facts.validate() {
+            return Outcome::Impossible(invalid.to_string());
+        }
+        let old = self.rows.facts.get(&facts.id);
+        // The policy's reserve is not part of the node's own facts.
+        let policy_reserve = old.and_then(|old| old.facts.policy_reserve);
+        let facts = &NodeFacts { policy_reserve, ..facts.clone() };
+        let same = old.is_some_and(|old| {
+            let aged = NodeFacts { heartbeat_at: facts.heartbeat_at, ..old.facts.clone() };
+            aged == *facts
+        });
+        self.rows.heartbeats.insert(facts.id.clone(), facts.heartbeat_at.0);
+        if same {
+            return Outcome::Unchanged;
+        }
+        let old = self.rows.nodes.get(&facts.id);
+        if let Some(old) = old
+            && old.room.used.instances > 0
+            && (old.zone.as_deref(), old.rack.as_deref())
+                != (facts.zone.as_deref(), facts.rack.as_deref())
+        {
+            return Outcome::Impossible(format!(
+                "node {} has {} instances that count in its zone and rack; drain it before it moves",
+                facts.id, old.room.used.instances
+            ));
+        }
+        let mut room = Room::of(facts);
+        room.used = old.map(|old| old.room.used).unwrap_or_default();
+        let constraint_gen = old.map_or(1, |old| old.constraint_gen + 1);
+        let row = NodeRow {
+            state: facts.state,
+            known: facts.capacity.is_some(),
+            zone: facts.zone.as_deref().map(Text::from),
+            rack: facts.rack.as_deref().map(Text::from),
+            constraint_gen,
+            rules_gen: old.map_or(0, |old| old.rules_gen),
+            fence: old.map_or(0, |old| old.fence),
+            room,
+        };
+        self.rows.nodes.set(&facts.id, Some(row));
+        self.rows.facts.set(&facts.id, Some(FactsRow { facts: facts.clone() }));
+        self.put_classes(facts);
+        let facts = Box::new(facts.clone());
+        self.events.push(EventBody::NodeChanged { constraint_gen, facts });
+        Outcome::Done
+    }
+
+    /// Classes the facts state, and classes still in use though no longer stated.
+    fn put_classes(&mut self, facts: &NodeFacts) {
+        let on_node = |(key, row): (&(NodeId, Text), &ClassRow)| {
+            (key.0 == facts.id).then(|| (key.clone(), row.used))
+        };
+        let old: Vec<((NodeId, Text), i64)> =
+            self.rows.classes.iter().filter_map(on_node).collect();
+        for (key, used) in &old {
+            if !facts.extra.contains_key(&*key.1) {
+                let row = (*used > 0).then_some(ClassRow { limit: 0, used: *used });
+                self.rows.classes.set(key, row);
+            }
+        }
+        for (class, &limit) in &facts.extra {
+            let key = (facts.id.clone(), Text::from(class.as_str()));
+            let used = self.rows.classes.get(&key).map_or(0, |row| row.used);
+            self.rows.classes.set(&key, Some(ClassRow { limit: limit.into(), used }));
+        }
+    }
+
+    fn set_state(&mut self, node: &NodeId, state: NodeState) -> Outcome {
+        let Some(row) = self.rows.nodes.get(node) else { return unknown("node", node.as_str()) };
+        if row.state == state {
+            return Outcome::Unchanged;
+        }
+        let constraint_gen = row.constraint_gen + 1;
+        self.rows.nodes.edit(node, |row| {
+            row.state = state;
+            row.constraint_gen = constraint_gen;
+        });
+        self.rows.facts.edit(node, |row| row.facts.state = state);
+        let node_id = node.clone();
+        self.events.push(EventBody::NodeState { node_id, state, constraint_gen });
+        Outcome::Done
+    }
+
+    fn remove_node(&mut self, node: &NodeId) -> Outcome {
+        let Some(row) = self.rows.nodes.get(node) else { return Outcome::Unchanged };
+        let instances = row.room.used.instances;
+        if instances > 0 {
+            return Outcome::Impossible(format!(
+                "node {node} still has {instances} instances; drain it or release them first"
+            ));
+        }
+        self.rows.nodes.set(node, None);
+        self.rows.facts.set(node, None);
+        let classes: Vec<(NodeId, Text)> =
+            self.rows.classes.iter().map(|(key, _)| key.clone()).collect();
+        for key in classes.iter().filter(|key| key.0 == *node) {
+            self.rows.classes.set(key, None);
+        }
+        self.events.push(EventBody::NodeRemoved { node_id: node.clone() });
+        Outcome::Done
+    }
+
+    fn put_group(&mut self, group: &Group) -> Outcome {
+        if group.id.is_empty() {
+            return Outcome::Impossible("a group's id is empty; give it a name".to_owned());
+        }
+        if group.max_per_domain == Some(0) {
+            let why = format!("group {}: max_per_domain is 0; give at least 1", group.id);
+            return Outcome::Impossible(why);
+        }
+        let id = Text::from(group.id.as_str());
+        let home = match self.rows.groups.get(&id) {
+            Some(row) if row.group == *group => return Outcome::Unchanged,
+            // Otherwise defining a group under a name that another tenant just took would take it over.
+            Some(row) if row.group.owner != group.owner => {
+                return Outcome::Impossible(format!(
+                    "group {id} has another owner; remove it first, or choose another name"
+                ));
+            }
+            Some(row) => {
+                let same_shape =
+                    row.group.topology == group.topology && row.group.kind == group.kind;
+                if !same_shape && self.rows.domains.iter().any(|(key, _)| key.0 == id) {
+                    return Outcome::Impossible(format!(
+                        "group {id} has members; kind and topology can change only while it is empty"
+                    ));
+                }
+                row.home.clone()
+            }
+            None => None,
+        };
+        self.rows.groups.set(&id, Some(GroupRow { group: group.clone(), home }));
+        self.events.push(EventBody::GroupChanged { group: group.clone() });
+        Outcome::Done
+    }
+
+    fn remove_group(&mut self, group: &Text) -> Outcome {
+        if self.rows.groups.get(group).is_none() {
+            return Outcome::Unchanged;
+        }
+        if self.rows.members.iter().any(|(key, ())| key.0 == *group) {
+            let why = format!("group {group} has members; release them first");
+            return Outcome::Impossible(why);
+        }
+        self.rows.groups.set(group, None);
+        self.events.push(EventBody::GroupRemoved { group_id: group.clone() });
+        Outcome::Done
+    }
+
+    fn put_volume(&mut self, volume: &Volume) -> Outcome {
+        if volume.id.is_empty() {
+            return Outcome::Impossible("a volume's id is empty; give it a name".to_owned());
+        }
+        let id = Text::from(volume.id.as_str());
+        let (owner, home) = (volume.owner.as_deref().map(Text::from), volume.home.clone());
+        let mut row = VolumeRow { owner, home, attached_to: volume.attached_to };
+        if let Some(old) = self.rows.volumes.get(&id) {
+            // Only claims change the attachment.
+            row.attached_to = old.attached_to;
+            if *old == row {
+                return Outcome::Unchanged;
+            }
+            if let Some(by) = old.attached_to {
+                return Outcome::Impossible(format!(
+                    "volume {id} is used by instance {by} on {}; \
+                     release it before the volume moves or changes its owner",
+                    old.home
+                ));
+            }
+        }
+        let attached_to = row.attached_to;
+        self.rows.volumes.set(&id, Some(row));
+        let volume = Volume { attached_to, ..volume.clone() };
+        self.events.push(EventBody::VolumeChanged { volume });
+        Outcome::Done
+    }
+
+    fn remove_volume(&mut self, volume: &Text) -> Outcome {
+        let Some(row) = self.rows.volumes.get(volume) else { return Outcome::Unchanged };
+        if let Some(by) = row.attached_to {
+            let why = format!("volume {volume} is used by instance {by}; release it first");
+            return Outcome::Impossible(why);
+        }
+        self.rows.volumes.set(volume, None);
+        self.events.push(EventBody::VolumeRemoved { volume_id: volume.clone() });
+        Outcome::Done
+    }
+
+    fn put_pool(&mut self, pool: &Pool) -> Outcome {
+        let next = match self.rows.pools.get(&pool.id) {
+            Some(old) if old.pool == *pool => return Outcome::Unchanged,
+            Some(old) if old.pool.kind != pool.kind => {
+                let why = format!("pool {} holds {}s; make another", pool.id, old.pool.kind.name());
+                return Outcome::Impossible(why);
+            }
+            Some(old) if pool.first <= old.next && old.next <= pool.last => old.next,
+            Some(_) | None => pool.first,
+        };
+        self.rows.pools.set(&pool.id, Some(PoolRow { pool: pool.clone(), next }));
+        let pool_id = pool.id.clone();
+        self.events.push(EventBody::PoolChanged { pool_id, present: true });
+        Outcome::Done
+    }
+
+    fn remove_pool(&mut self, pool: &Text) -> Outcome {
+        if self.rows.pools.get(pool).is_none() {
+            return Outcome::Unchanged;
+        }
+        if self.rows.pools_in_use.contains(pool) {
+            let why = format!("values of pool {pool} are in use; release their claims first");
+            return Outcome::Impossible(why);
+        }
+        self.rows.pools.set(pool, None);
+        self.events.push(EventBody::PoolChanged { pool_id: pool.clone(), present: false });
+        Outcome::Done
+    }
+
+    fn put_quota(&mut self, owner: &Text, quota: &Quota) -> Outcome {
+        if self.rows.tenants.get(owner).is_some_and(|row| row.quota == *quota) {
+            return Outcome::Unchanged;
+        }
+        let mut row = TenantRow { quota: *quota, ..TenantRow::default() };
+        for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.owner == *owner) {
+            super::charge::charge_tenant_use(&mut row, claim, 1);
+        }
+        self.rows.tenants.set(owner, Some(row));
+        self.events.push(EventBody::QuotaChanged { owner: owner.clone() });
+        Outcome::Done
+    }
+
+    fn remove_quota(&mut self, owner: &Text) -> Outcome {
+        if self.rows.tenants.get(owner).is_none() {
+            return Outcome::Unchanged;
+        }
+        self.rows.tenants.set(owner, None);
+        self.events.push(EventBody::QuotaChanged { owner: owner.clone() });
+        Outcome::Done
+    }
+
+    fn put_workload(&mut self, workload: &Workload, expect: Expect) -> Outcome {
+        let (owner, name) = (workload.owner.as_str(), workload.name.as_str());
+        let key = (Text::from(owner), Text::from(name));
+        let current = self.rows.workloads.get(&key).map(|stored| stored.revision);
+        if !expect.holds(current) {
+            return Outcome::Stale { current };
+        }
+        if self.rows.workloads.get(&key) == Some(workload) {
+            return Outcome::Unchanged;
+        }
+        self.rows.workloads.set(&key, Some(workload.clone()));
+        let (owner, name) = key;
+        let revision = Some(workload.revision);
+        let workload = Some(Box::new(workload.clone()));
+        self.events.push(EventBody::WorkloadChanged { owner, name, revision, workload });
+        Outcome::Done
+    }
+
+    fn remove_workload(&mut self, owner: &Text, name: &Text, expect: Expect) -> Outcome {
+        let key = (owner.clone(), name.clone());
+        let current = self.rows.workloads.get(&key).map(|stored| stored.revision);
+        if !expect.holds(current) {
+            return Outcome::Stale { current };
+        }
+        if self.rows.workloads_in_use.contains(&key) {
+            let why = format!("workload {name} of {owner} still has instances; release them first");
+            return Outcome::Impossible(why);
+        }
+        if self.rows.workloads.get(&key).is_none() {
+            return Outcome::Unchanged;
+        }
+        self.rows.workloads.set(&key, None);
+        let (owner, name) = key;
+        let (revision, workload) = (None, None);
+        self.events.push(EventBody::WorkloadChanged { owner, name, revision, workload });
+        Outcome::Done
+    }
+
+    fn put_secrets(&mut self, env: &Text, version: Option<&Text>) -> Outcome {
+        if self.rows.secrets.get(env) == version {
+            return Outcome::Unchanged;
+        }
+        self.rows.secrets.set(env, version.cloned());
+        let (env, version) = (env.clone(), version.cloned());
+        self.events.push(EventBody::SecretsChanged { env, version });
+        Outcome::Done
+    }
+
+    fn count_demand(&mut self, demand: &UnmetDemand) -> Outcome {
+        let (key, now) = (shape(demand), self.rows.now.0);
+        let old = self.rows.demand.get(&key);
+        let row = UnmetDemand {
+            times: old.map_or(0, |old| old.times) + demand.times,
+            first_at: old.map_or(now, |old| old.first_at),
+            last_at: now,
+            ..demand.clone()
+        };
+        self.rows.demand.set(&key, Some(row));
+        Outcome::Done
+    }
+}
+
+/// The name that an operation gives to something new.
+fn name_of(op: &Op) -> Option<&str> {
+    match op {
+        Op::PutNode { facts, .. } => Some(facts.id.as_str()),
+        Op::PutGroup(group) => Some(&group.id),
+        Op::PutVolume(volume) => Some(&volume.id),
+        Op::PutPool(pool) => Some(&pool.id),
+        Op::PutQuota { owner, .. } => Some(owner),
+        Op::PutWorkload { workload, .. } => Some(&workload.name),
+        Op::PutSecrets { env, .. } => Some(env),
+        Op::PutPolicy { name, .. } | Op::ActivatePolicy { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+fn unknown(what: &str, id: &str) -> Outcome {
+    Outcome::Impossible(format!("{what} {id:?} is not known; register it first"))
+}

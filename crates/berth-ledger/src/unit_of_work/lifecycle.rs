@@ -1,0 +1,527 @@
+//! A claim's life after it was granted: renewed, bound, activated, resized, moved, released, reaped.
+//!
+//! Each step is conditional on owner, fence, state and lease, by the database's clock.
+
+use std::sync::Arc;
+
+use berth_engine::elastic::{Permit, Size};
+use berth_engine::{InstanceId, NodeId};
+
+use super::UnitOfWork;
+use super::charge::{ChargeError, ChargeMode, charge_tenant_use, claim_of};
+use super::migrate::set_size;
+use super::rows::{RequestKey, RequestRow, StoredAnswer};
+use crate::model::{
+    Adopt, Advance, Claim, ClaimKey, ClaimRejection, ClaimState, ClaimStatus, EventBody, Guard,
+    Micros, Move, NodeVersion, PlannedClaim, RefusalReason, Release, Resize, Role, Spec, Step,
+    Text, half_hash_of,
+};
+
+type ClaimResult = Result<ClaimStatus, ClaimRejection>;
+
+/// The answer about a claim that a caller named by owner and fence.
+pub(super) fn authorize<'a>(
+    claim: Option<&'a Claim>,
+    key: ClaimKey,
+    owner: Option<&Text>,
+    fence: Option<i64>,
+) -> Result<&'a Claim, ClaimRejection> {
+    let claim = claim.ok_or(ClaimRejection::NoClaim(key))?;
+    if let Some(asked) = owner.filter(|asked| **asked != claim.owner) {
+        return Err(ClaimRejection::NotOwner { key, asked: Text::clone(asked) });
+    }
+    match fence {
+        Some(presented) if presented != claim.fence => {
+            Err(ClaimRejection::StaleFence { key, presented, current: claim.fence })
+        }
+        Some(_) | None => Ok(claim),
+    }
+}
+
+/// A claim as it stands.
+pub(super) fn claim_status(claim: &Claim) -> ClaimStatus {
+    ClaimStatus {
+        instance: claim.key.instance,
+        role: claim.key.role,
+        node: claim.node.clone(),
+        state: Some(claim.state),
+        fence: claim.fence,
+        lease_until: claim.lease_until,
+        amounts: claim.amounts,
+    }
+}
+
+/// A claim that is gone.
+fn released_status(claim: &Claim) -> ClaimStatus {
+    ClaimStatus { state: None, lease_until: None, ..claim_status(claim) }
+}
+
+/// A hash of what a retry must repeat.
+fn body_hash(parts: &[&[u8]]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&u64::try_from(part.len()).unwrap_or(0).to_be_bytes());
+        hasher.update(part);
+    }
+    half_hash_of(&hasher)
+}
+
+impl UnitOfWork {
+    /// Renews, binds or activates.
+    pub(super) fn advance(&mut self, advance: &Advance) -> ClaimResult {
+        let now = self.rows.now;
+        let (key, owner) = (advance.key, advance.owner.as_ref());
+        let claim = authorize(self.rows.claims.get(&key), key, owner, Some(advance.fence))?;
+        let wrong = |wanted| ClaimRejection::WrongState { key, found: claim.state, wanted };
+        let (state, lease_until) = match (advance.step, claim.state) {
+            (Step::Renew { lease_s }, ClaimState::Held) => {
+                check_lease(claim, now)?;
+                (ClaimState::Held, Some(now.plus_seconds(lease_s.into())))
+            }
+            (Step::Renew { .. }, _) => return Err(wrong("held")),
+            (Step::Bind, ClaimState::Held) => {
+                check_lease(claim, now)?;
+                (ClaimState::Binding, None)
+            }
+            (Step::Activate, ClaimState::Binding) => (ClaimState::Active, None),
+            // Done before: a retry gets the answer again.
+            (Step::Bind, ClaimState::Binding | ClaimState::Active)
+            | (Step::Activate, ClaimState::Active) => return Ok(claim_status(claim)),
+            (Step::Bind, ClaimState::Releasing) => return Err(wrong("held")),
+            (Step::Activate, ClaimState::Held | ClaimState::Releasing) => {
+                return Err(wrong("binding"));
+            }
+        };
+        self.rows.claims.edit(&key, |claim| {
+            claim.state = state;
+            claim.lease_until = lease_until;
+        });
+        self.push_state_event(key);
+        self.keep();
+        self.rows.claims.get(&key).map(claim_status).ok_or(ClaimRejection::NoClaim(key))
+    }
+
+    fn push_state_event(&mut self, key: ClaimKey) {
+        let Some(claim) = self.rows.claims.get(&key) else { return };
+        self.events.push(EventBody::State {
+            instance_id: key.instance,
+            role: key.role,
+            node_id: claim.node.clone(),
+            state: claim.state,
+            owner: Text::clone(&claim.owner),
+            fence: claim.fence,
+            lease_until: claim.lease_until,
+        });
+    }
+
+    /// Ends a claim: at once while it is held or when its end is confirmed, else once it is.
+    pub(super) fn release(&mut self, release: &Release) -> ClaimResult {
+        let id = (release.request_id.clone(), release.owner.clone().unwrap_or_default());
+        let confirmed = [u8::from(release.confirmed)];
+        let hash = body_hash(&[b"release", release.key.instance.0.as_bytes(), &confirmed]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        let (key, owner) = (release.key, release.owner.as_ref());
+        let claim = authorize(self.rows.claims.get(&key), key, owner, release.fence)?;
+        let claim = claim.clone();
+        self.require_node(&claim.node);
+        let answer = if claim.state == ClaimState::Held || release.confirmed {
+            self.discharge(&claim, &release.reason);
+            released_status(&claim)
+        } else {
+            if claim.state != ClaimState::Releasing {
+                self.rows.claims.edit(&key, |claim| claim.state = ClaimState::Releasing);
+                self.push_state_event(key);
+            }
+            ClaimStatus { state: Some(ClaimState::Releasing), ..claim_status(&claim) }
+        };
+        self.store_answer(id, hash, answer.clone());
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Changes what a claim is charged. Growth is guarded, shrinking is not.
+    pub(super) fn resize(&mut self, resize: &Resize) -> ClaimResult {
+        let id = (resize.request_id.clone(), resize.owner.clone().unwrap_or_default());
+        let wanted = resize.amounts.named().map(|(_, value, _)| value.to_be_bytes());
+        let hash = body_hash(&[b"resize", resize.key.instance.0.as_bytes(), &wanted.concat()]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        if resize.amounts.memory_mib == 0 {
+            let why = "memory_mib is 0; give at least 1".to_owned();
+            return Err(ClaimRejection::Refused(RefusalReason::Malformed(why)));
+        }
+        let (key, owner) = (resize.key, resize.owner.as_ref());
+        let claim = authorize(self.rows.claims.get(&key), key, owner, resize.fence)?.clone();
+        if claim.state == ClaimState::Held {
+            check_lease(&claim, self.rows.now)?;
+        }
+        if claim.state == ClaimState::Releasing {
+            let (found, wanted) = (claim.state, "held, binding or active");
+            return Err(ClaimRejection::WrongState { key, found, wanted });
+        }
+        self.require_node(&claim.node);
+        if let Err(rejected) = self.check_growth(&claim, resize) {
+            self.undo(self.events.len());
+            return Err(rejected);
+        }
+        let mut resized = claim.clone();
+        resized.amounts = resize.amounts;
+        resized.spec = resized_spec(&claim, resize);
+        self.events.push(EventBody::Resized {
+            instance_id: key.instance,
+            role: key.role,
+            node_id: claim.node.clone(),
+            owner: Text::clone(&claim.owner),
+            resources: resize.amounts,
+        });
+        let answer = claim_status(&resized);
+        self.rows.claims.set(&key, Some(resized));
+        self.store_answer(id, hash, answer.clone());
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Charges the difference to node and tenant, if there is room for what grows.
+    fn check_growth(&mut self, claim: &Claim, resize: &Resize) -> Result<(), ClaimRejection> {
+        let (old, new) = (claim.amounts, resize.amounts);
+        let row = self.rows.nodes.get(&claim.node);
+        let unknown = || ClaimRejection::Guard(Box::new(Guard::UnknownNode(claim.node.clone())));
+        let row = row.ok_or_else(unknown)?;
+        if let Some(lack) = row.room.lack_of_growth(&old, &new, resize.cpu_hard) {
+            let now = row.now(&claim.node);
+            return Err(ClaimRejection::Guard(Box::new(Guard::Room { now, lack })));
+        }
+        self.rows.nodes.edit(&claim.node, |row| {
+            row.room.used.charge(&old, claim.capped, -1);
+            row.room.used.charge(&new, claim.capped, 1);
+        });
+        self.resize_tenant(claim, resize)
+    }
+
+    fn resize_tenant(&mut self, claim: &Claim, resize: &Resize) -> Result<(), ClaimRejection> {
+        let mut resized = claim.clone();
+        resized.amounts = resize.amounts;
+        self.rows.tenants.edit(&claim.owner, |tenant| {
+            charge_tenant_use(tenant, claim, -1);
+            charge_tenant_use(tenant, &resized, 1);
+        });
+        let Some(tenant) = self.rows.tenants.get(&claim.owner) else { return Ok(()) };
+        let (old, new, quota) = (claim.amounts, resize.amounts, &tenant.quota);
+        let limits = [
+            ("memory_mib", old.memory_mib, new.memory_mib, tenant.memory, quota.memory_mib),
+            ("cpu_milli", old.cpu_milli, new.cpu_milli, tenant.cpu, quota.cpu_milli),
+            ("disk_mib", old.disk_mib, new.disk_mib, tenant.disk, quota.disk_mib),
+        ];
+        for (resource, old, new, used, limit) in limits {
+            let wanted = i64::from(new) - i64::from(old);
+            if let Some(limit) = limit.filter(|limit| wanted > 0 && used > *limit) {
+                let (owner, used) = (claim.owner.clone(), used - wanted);
+                let by = RefusalReason::Quota { owner, resource, used, wanted, limit };
+                return Err(ClaimRejection::Refused(by));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves an instance: off one node and onto the other, or nothing.
+    pub(super) fn relocate(&mut self, to: &Move) -> ClaimResult {
+        let id = (to.request_id.clone(), Text::default());
+        let instance = to.to.key.instance;
+        let node = to.to.node.as_str().as_bytes();
+        let hash = body_hash(&[b"move", instance.0.as_bytes(), node]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        let key = ClaimKey::primary(instance);
+        let source = authorize(self.rows.claims.get(&key), key, None, to.fence)?.clone();
+        if source.state == ClaimState::Held {
+            check_lease(&source, self.rows.now)?;
+        }
+        let held = self.rows.claims.get(&ClaimKey::target(instance));
+        if to.restart && held.is_some_and(super::permit::is_held_for_migration) {
+            // Its agents are migrating it; it must not be stopped meanwhile.
+            return Err(ClaimRejection::Moving(key));
+        }
+        if to.restart && source.state == ClaimState::Releasing {
+            // No one wants it started anywhere.
+            let (found, wanted) = (source.state, "held, binding or active");
+            return Err(ClaimRejection::WrongState { key, found, wanted });
+        }
+        self.require_node(&source.node);
+        let target = self.rows.claims.get(&ClaimKey::target(instance)).cloned();
+        let events = self.events.len();
+        let moved = match target {
+            Some(target) if target.node == to.to.node => Ok(self.promote(&source, &target)),
+            Some(_) | None => self.transfer(&source, &to.to, to.restart),
+        };
+        match moved {
+            Ok(answer) => {
+                self.store_answer(id, hash, answer.clone());
+                self.keep();
+                Ok(answer)
+            }
+            Err(rejected) => {
+                self.undo(events);
+                Err(rejected)
+            }
+        }
+    }
+
+    /// The migration target becomes the instance's primary claim.
+    fn promote(&mut self, source: &Claim, target: &Claim) -> ClaimStatus {
+        let values =
+            source.holdings.as_deref().map(|holdings| holdings.values.clone()).unwrap_or_default();
+        let mut leaving = source.clone();
+        let mut slot = None;
+        if let Some(holdings) = leaving.holdings.as_deref_mut() {
+            // Addresses and the slot go along.
+            holdings.values.clear();
+            slot = holdings.slot.take();
+        }
+        self.uncharge(&leaving);
+        let mut claim = target.clone();
+        self.rejoin_groups(&claim);
+        claim.key.role = Role::Primary;
+        claim.state = source.state;
+        claim.lease_until = source.lease_until;
+        claim.fence = target.fence.max(source.fence + 1);
+        if !values.is_empty() {
+            claim.holdings.get_or_insert_default().values = values;
+        }
+        if slot.is_some() {
+            claim.holdings.get_or_insert_default().slot = slot;
+        }
+        self.rows.claims.set(&target.key, None);
+        self.replace_claim(source, claim, None)
+    }
+
+    /// Membership in groups is by role: the target's places become the primary's.
+    fn rejoin_groups(&mut self, target: &Claim) {
+        for place in target.holdings.iter().flat_map(|holdings| &holdings.groups) {
+            self.rows.members.set(&(place.group.clone(), target.key), None);
+            let key = ClaimKey::primary(target.key.instance);
+            self.rows.members.set(&(place.group.clone(), key), Some(()));
+        }
+    }
+
+    fn transfer(&mut self, source: &Claim, to: &PlannedClaim, restart: bool) -> ClaimResult {
+        let values =
+            source.holdings.as_deref().map(|holdings| holdings.values.clone()).unwrap_or_default();
+        let mut leaving = source.clone();
+        if let Some(holdings) = leaving.holdings.as_deref_mut() {
+            holdings.values.clear();
+        }
+        // Off first: an instance must not be in its own way.
+        self.uncharge(&leaving);
+        self.rows.claims.set(&source.key, None);
+        let mut planned = to.clone();
+        planned.pools.clear();
+        planned.key = source.key;
+        planned.slot = source.holdings.as_deref().and_then(|holdings| holdings.slot.clone());
+        planned.release_id = planned.release_id.or_else(|| source.release_id.clone());
+        planned.secrets_version =
+            planned.secrets_version.or_else(|| source.secrets_version.clone());
+        // With the size it has by now: it may have changed since the move was planned.
+        set_size(&mut planned.demand, source.amounts);
+        let charged =
+            self.charge(&planned, &source.owner, ChargeMode::Guarded).map_err(rejected)?;
+        let now = self.rows.now;
+        let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
+        claim.permit.clone_from(&source.permit);
+        claim.spec = source.spec.clone();
+        claim.state = match source.state {
+            ClaimState::Active if restart => ClaimState::Binding,
+            state => state,
+        };
+        claim.lease_until = source.lease_until;
+        claim.batch = source.batch;
+        claim.created_at = source.created_at;
+        claim.fence = claim.fence.max(source.fence + 1);
+        if !values.is_empty() {
+            claim.holdings.get_or_insert_default().values = values;
+        }
+        Ok(self.replace_claim(source, claim, Some(&planned)))
+    }
+
+    /// Replaces the old claim with the moved one, and logs both.
+    fn replace_claim(
+        &mut self,
+        source: &Claim,
+        claim: Claim,
+        planned: Option<&PlannedClaim>,
+    ) -> ClaimStatus {
+        let fence = claim.fence;
+        self.rows.nodes.edit(&claim.node, |row| row.fence = row.fence.max(fence));
+        self.events.push(EventBody::Released {
+            instance_id: source.key.instance,
+            role: source.key.role,
+            node_id: source.node.clone(),
+            owner: source.owner.clone(),
+            fence: source.fence,
+            reason: Text::from("moved"),
+        });
+        let mut allocated = self.allocated(&claim, planned);
+        allocated.moved_from = Some(source.node.clone());
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let answer = claim_status(&claim);
+        self.rows.claims.set(&source.key, Some(claim));
+        answer
+    }
+
+    /// Records an instance that an agent found.
+    pub(super) fn adopt(&mut self, adopt: &Adopt) -> ClaimResult {
+        let key = ClaimKey::primary(adopt.request.id);
+        let id = (adopt.request_id.clone(), Text::default());
+        let node = adopt.node.as_str().as_bytes();
+        let hash = body_hash(&[b"adopt", key.instance.0.as_bytes(), node]);
+        if let Some(answer) = self.repeated(&id, hash) {
+            return answer;
+        }
+        let mut key = key;
+        let was_here = self.rows.claims.get(&ClaimKey::source(key.instance));
+        if let Some(claim) = was_here.filter(|claim| claim.node == adopt.node) {
+            // It is being cleaned up, and counts until it is gone.
+            return Ok(claim_status(claim));
+        }
+        for role in [Role::Primary, Role::MigrationTarget] {
+            let place = ClaimKey { role, ..key };
+            match self.rows.claims.get(&place) {
+                Some(claim) if claim.node == adopt.node => return Ok(claim_status(claim)),
+                // Found in two places: both are counted, since both use what they use.
+                Some(_) if role == Role::Primary => key.role = Role::MigrationTarget,
+                Some(claim) if key.role == role => {
+                    let node = claim.node.clone();
+                    return Err(ClaimRejection::Guard(Box::new(Guard::AlreadyPlaced {
+                        key,
+                        node,
+                    })));
+                }
+                Some(_) | None => {}
+            }
+        }
+        let permit = adopted_permit(adopt);
+        let mut demand = adopt.demand;
+        if let Some(permit) = &permit {
+            let charged = permit.charge().within(demand.amounts);
+            set_size(&mut demand, charged);
+        }
+        let planned = PlannedClaim {
+            key,
+            request: Arc::clone(&adopt.request),
+            spec: Spec::of(&adopt.request),
+            demand,
+            node: adopt.node.clone(),
+            node_version: NodeVersion::default(),
+            neighbours: Vec::new(),
+            score: 0,
+            pools: Vec::new(),
+            slot: None,
+            takes_over: None,
+            release_id: None,
+            secrets_version: None,
+        };
+        let owner = Text::from(adopt.request.owner.as_str());
+        let charged = self.charge(&planned, &owner, ChargeMode::Recorded).map_err(rejected)?;
+        let now = self.rows.now;
+        let mut claim = claim_of(&planned, &owner, &adopt.request_id, charged, now);
+        claim.state = ClaimState::Active;
+        claim.permit = permit.map(Box::new);
+        let mut allocated = self.allocated(&claim, Some(&planned));
+        allocated.adopted = true;
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let answer = claim_status(&claim);
+        self.rows.claims.set(&key, Some(claim));
+        self.store_answer(id, hash, answer.clone());
+        self.keep();
+        Ok(answer)
+    }
+
+    /// Ends the claims of a node whose lease has ended.
+    pub(super) fn reap(&mut self, node: &NodeId) -> Vec<InstanceId> {
+        let now = self.rows.now;
+        let expired = |claim: &&Claim| {
+            let ended = claim.lease_until.is_some_and(|until| until <= now);
+            let known = self.claims_read_unlocked.contains(&claim.key);
+            claim.node == *node && claim.state == ClaimState::Held && ended && known
+        };
+        let claims: Vec<Claim> =
+            self.rows.claims.iter().map(|(_, claim)| claim).filter(expired).cloned().collect();
+        let mut reaped = Vec::with_capacity(claims.len());
+        for claim in claims {
+            self.events.push(EventBody::LeaseExpired {
+                instance_id: claim.key.instance,
+                node_id: claim.node.clone(),
+                owner: Text::clone(&claim.owner),
+                expired_at: claim.lease_until.unwrap_or(now),
+            });
+            self.discharge(&claim, &Text::from("lease_expired"));
+            reaped.push(claim.key.instance);
+        }
+        self.keep();
+        reaped.sort_unstable();
+        reaped
+    }
+
+    /// The first answer to this request, if it was made before.
+    fn repeated(&self, id: &RequestKey, hash: [u8; 16]) -> Option<ClaimResult> {
+        let row = self.rows.requests.get(id)?;
+        Some(match &row.answer {
+            StoredAnswer::Status(claim_status) if row.body_hash == hash => Ok(claim_status.clone()),
+            StoredAnswer::Status(_) | StoredAnswer::Granted(_) => {
+                let request_id = id.0.clone();
+                Err(ClaimRejection::Refused(RefusalReason::RequestIdReused { request_id }))
+            }
+        })
+    }
+
+    fn store_answer(&mut self, id: RequestKey, body_hash: [u8; 16], answer: ClaimStatus) {
+        let answer = StoredAnswer::Status(answer);
+        let row = RequestRow { body_hash, answer, at: self.rows.now };
+        self.rows.requests.set(&id, Some(row));
+    }
+
+    /// A claim that moved since it was read is on a node that was not locked.
+    pub(super) fn require_node(&mut self, node: &NodeId) {
+        if !self.rows.nodes.is_loaded(node) {
+            self.must_restart = true;
+        }
+    }
+}
+
+/// The permit of an elastic instance that was found: no one knows what it was promised.
+fn adopted_permit(adopt: &Adopt) -> Option<Permit> {
+    let elastic = adopt.request.elastic.as_ref()?;
+    let using = elastic.using.unwrap_or_else(|| Size::of(&adopt.demand.amounts));
+    let (_, max) = elastic.bounds(using);
+    Some(Permit::found(using, max, elastic.overcommit_permille))
+}
+
+fn check_lease(claim: &Claim, now: Micros) -> Result<(), ClaimRejection> {
+    match claim.lease_until {
+        Some(expired_at) if expired_at <= now => {
+            Err(ClaimRejection::LeaseExpired { key: claim.key, expired_at, now })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) fn rejected(error: ChargeError) -> ClaimRejection {
+    match error {
+        ChargeError::Guard(guard) => ClaimRejection::Guard(Box::new(guard)),
+        ChargeError::Refused(by) => ClaimRejection::Refused(by),
+    }
+}
+
+/// The stored request with its new amounts.
+fn resized_spec(claim: &Claim, resize: &Resize) -> Spec {
+    claim.spec.request().map_or_else(
+        |_| claim.spec.clone(),
+        |mut request| {
+            request.resources = resize.amounts;
+            Spec::of(&request)
+        },
+    )
+}

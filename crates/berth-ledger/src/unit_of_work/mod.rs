@@ -1,0 +1,140 @@
+//! The unit of work of one transaction: operations applied in order to locked rows.
+//!
+//! Pure. Every rule of the ledger is here, once, for all databases: a backend reads the rows that
+//! [`Keys`] name under locks, the work decides, and the backend writes what changed, guarded once
+//! more. Nothing here may read a clock, draw a number or know SQL.
+
+mod admin;
+mod charge;
+mod commit;
+pub(crate) mod delta;
+mod lifecycle;
+mod migrate;
+mod permit;
+mod reconcile;
+mod required_keys;
+mod rows;
+mod service;
+mod sizes;
+mod table;
+
+use std::collections::BTreeSet;
+
+use berth_engine::NodeId;
+use rustc_hash::FxHashMap;
+
+use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
+
+pub(crate) use required_keys::{
+    UnlockedReadKeys, UnlockedReads, required_keys, unlocked_read_keys,
+};
+pub(crate) use rows::{
+    ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
+    StoredAnswer, TenantRow, ValueRow, VolumeRow,
+};
+pub(crate) use sizes::{only_size, only_steps};
+pub(crate) use table::Change;
+
+/// The work of one transaction.
+pub(crate) struct UnitOfWork {
+    pub(crate) rows: Rows,
+    /// What happened, in order.
+    pub(crate) events: Vec<EventBody>,
+    /// What was decided, in order.
+    pub(crate) decisions: Vec<DecisionRecord>,
+    /// A required row was not locked: retry.
+    pub(crate) must_restart: bool,
+    /// Group domains that were locked, and groups of which all were.
+    locked_domains: BTreeSet<(Text, Text)>,
+    locked_groups: BTreeSet<Text>,
+    /// Claims that were read before locking, so that everything they touch is locked.
+    claims_read_unlocked: BTreeSet<ClaimKey>,
+    /// The receipt that the decisions will be in, as `chain/number`.
+    receipt: String,
+    /// Fence and generation of rules of the nodes that the current operation has touched, as they
+    /// were before it: the claims of one plan do not stand in each other's way.
+    generations_before: FxHashMap<NodeId, (i64, i64)>,
+    /// Values taken since the last mark, to be put back when a plan fails.
+    taken_values: Vec<(Text, u128)>,
+}
+
+impl UnitOfWork {
+    /// Work on these rows, whose decisions go into that receipt.
+    pub(crate) fn new(rows: Rows, keys: &Keys, receipt: String) -> Self {
+        Self {
+            rows,
+            events: Vec::new(),
+            decisions: Vec::new(),
+            must_restart: false,
+            locked_domains: keys.domains.clone(),
+            locked_groups: keys.whole.groups.clone(),
+            claims_read_unlocked: keys.claims_read_unlocked.clone(),
+            receipt,
+            generations_before: FxHashMap::default(),
+            taken_values: Vec::new(),
+        }
+    }
+
+    /// Applies one operation. One that fails changes nothing.
+    pub(crate) fn apply(&mut self, op: &Op) -> Answer {
+        match op {
+            Op::Commit(plan) => self.commit(plan),
+            Op::DryRun(plan) => self.dry_run(plan),
+            Op::Advance(advance) => Answer::Claim(self.advance(advance)),
+            Op::Release(release) => Answer::Claim(self.release(release)),
+            Op::Resize(resize) => Answer::Claim(self.resize(resize)),
+            Op::Move(to) => Answer::Claim(self.relocate(to)),
+            Op::Permit(ask) => Answer::Permit(Box::new(self.permit(ask))),
+            Op::Bounds(bounds) => Answer::Permit(Box::new(self.set_bounds(bounds))),
+            Op::Hold(hold) => Answer::Claim(self.hold(hold)),
+            Op::Switch(switch) => Answer::Claim(self.switch(switch)),
+            Op::Adopt(adopt) => Answer::Claim(self.adopt(adopt)),
+            Op::Reap(node) => Answer::Reaped(self.reap(node)),
+            Op::ReconcileNode(node) => Answer::Drifts(self.reconcile_node(node)),
+            Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
+            Op::ReconcileTenant(owner) => Answer::Drifts(self.reconcile_tenant(owner)),
+            Op::PutNode { .. }
+            | Op::SetNodeState { .. }
+            | Op::RemoveNode { .. }
+            | Op::SetReserve { .. }
+            | Op::Heartbeats(_)
+            | Op::PutGroup(_)
+            | Op::RemoveGroup(_)
+            | Op::PutVolume(_)
+            | Op::RemoveVolume(_)
+            | Op::PutPool(_)
+            | Op::RemovePool(_)
+            | Op::PutQuota { .. }
+            | Op::RemoveQuota(_)
+            | Op::PutWorkload { .. }
+            | Op::RemoveWorkload { .. }
+            | Op::SetScheduling(_)
+            | Op::PutSecrets { .. }
+            | Op::PutPolicy { .. }
+            | Op::ActivatePolicy { .. }
+            | Op::PutDocument { .. }
+            | Op::RemoveDocument { .. }
+            | Op::Record(_)
+            | Op::Demand(_) => Answer::Outcome(self.administer(op)),
+            Op::Audited(by) => self.apply_audited(by),
+            Op::WithDocuments(with) => self.with_documents(with),
+        }
+    }
+
+    /// Whatever was done so far stays.
+    fn keep(&mut self) {
+        self.rows.keep();
+        self.taken_values.clear();
+        self.generations_before.clear();
+    }
+
+    /// Takes back what was done since the last [`Work::keep`].
+    fn undo(&mut self, events: usize) {
+        self.rows.undo();
+        self.generations_before.clear();
+        self.events.truncate(events);
+        while let Some((pool, value)) = self.taken_values.pop() {
+            self.rows.free_values.entry(pool).or_default().push(value);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Which rows an operation needs, so that all can be locked in one order before anything is done.
+
+use std::collections::BTreeSet;
+
+use berth_engine::NodeId;
+use berth_engine::affinity::Topology;
+use rustc_hash::FxHashMap;
+
+use super::rows::{Keys, domain_of};
+use crate::model::{Claim, ClaimKey, Op, PlannedClaim, Role, Text};
+
+/// What must be read without locks to know what to lock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnlockedReadKeys {
+    pub(crate) claims: BTreeSet<ClaimKey>,
+    pub(crate) groups: BTreeSet<Text>,
+    /// Nodes whose expired claims are wanted.
+    pub(crate) expired_on: BTreeSet<NodeId>,
+}
+
+impl UnlockedReadKeys {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.groups.is_empty() && self.expired_on.is_empty()
+    }
+}
+
+/// What was seen without a lock; it may have changed since.
+#[derive(Default)]
+pub(crate) struct UnlockedReads {
+    pub(crate) claims: FxHashMap<ClaimKey, Claim>,
+    pub(crate) topologies: FxHashMap<Text, Topology>,
+}
+
+/// What must be read before locking. With `check_repeats` it also looks for earlier answers and
+/// claims of the same plans; otherwise a unique key violation reveals them, which is rare.
+pub(crate) fn unlocked_read_keys(ops: &[Op], check_repeats: bool) -> UnlockedReadKeys {
+    let mut keys = UnlockedReadKeys::default();
+    for op in ops {
+        match op.bare() {
+            Op::Commit(plan) | Op::DryRun(plan) => {
+                let groups = plan.claims.iter().flat_map(|claim| &claim.request.groups);
+                keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
+                if check_repeats {
+                    keys.claims.extend(plan.claims.iter().map(|claim| claim.key));
+                }
+            }
+            Op::Release(release) => keys.claims.extend(all(release.key)),
+            Op::Resize(resize) => drop(keys.claims.insert(resize.key)),
+            Op::Permit(ask) => drop(keys.claims.insert(ClaimKey::primary(ask.instance))),
+            Op::Bounds(bounds) => drop(keys.claims.insert(ClaimKey::primary(bounds.instance))),
+            Op::Switch(switch) => keys.claims.extend(all(ClaimKey::primary(switch.instance))),
+            Op::Hold(hold) => {
+                keys.claims.extend(all(hold.to.key));
+                keys.groups.extend(hold.to.request.groups.iter().map(|g| Text::from(g.as_str())));
+            }
+            Op::Move(to) => {
+                keys.claims.extend(all(to.to.key));
+                keys.groups.extend(to.to.request.groups.iter().map(|g| Text::from(g.as_str())));
+            }
+            Op::Adopt(adopt) => {
+                keys.claims.extend(all(ClaimKey::primary(adopt.request.id)));
+                keys.groups.extend(adopt.request.groups.iter().map(|g| Text::from(g.as_str())));
+            }
+            Op::Reap(node) => drop(keys.expired_on.insert(node.clone())),
+            _ => {}
+        }
+    }
+    keys
+}
+
+/// All claims an instance may have.
+fn all(key: ClaimKey) -> [ClaimKey; 3] {
+    Role::ALL.map(|role| ClaimKey { instance: key.instance, role })
+}
+
+/// The rows that operations need.
+pub(crate) fn required_keys(ops: &[Op], unlocked: &UnlockedReads, check_repeats: bool) -> Keys {
+    let mut keys = Keys::default();
+    for claim in unlocked.claims.values() {
+        keys.add_claim(claim);
+    }
+    for op in ops {
+        keys.add(op.bare(), unlocked, check_repeats);
+        keys.documents
+            .extend(op.documents().map(|written| (written.kind.clone(), written.id.clone())));
+    }
+    keys
+}
+
+impl Keys {
+    fn add(&mut self, op: &Op, unlocked: &UnlockedReads, check_repeats: bool) {
+        match op {
+            Op::Commit(plan) | Op::DryRun(plan) => {
+                if check_repeats {
+                    self.requests.insert((plan.request_id.clone(), plan.owner.clone()));
+                    self.claims.extend(plan.claims.iter().map(|claim| claim.key));
+                }
+                for claim in &plan.claims {
+                    self.add_planned(claim, &plan.owner, unlocked);
+                }
+            }
+            Op::Advance(advance) => drop(self.claims.insert(advance.key)),
+            Op::Release(release) => {
+                let owner = release.owner.clone().unwrap_or_default();
+                self.requests.insert((release.request_id.clone(), owner));
+                self.claims.extend(all(release.key));
+            }
+            Op::Resize(resize) => {
+                let owner = resize.owner.clone().unwrap_or_default();
+                self.requests.insert((resize.request_id.clone(), owner));
+                self.claims.insert(resize.key);
+            }
+            Op::Permit(ask) => {
+                let key = ClaimKey::primary(ask.instance);
+                self.claims.extend([key, ClaimKey::target(ask.instance)]);
+            }
+            Op::Bounds(bounds) => {
+                let key = ClaimKey::primary(bounds.instance);
+                self.claims.extend([key, ClaimKey::target(bounds.instance)]);
+            }
+            Op::Switch(switch) => self.claims.extend(all(ClaimKey::primary(switch.instance))),
+            Op::Hold(hold) => {
+                self.claims.extend(all(hold.to.key));
+                let owner = Text::from(hold.to.request.owner.as_str());
+                self.add_planned(&hold.to, &owner, unlocked);
+            }
+            Op::Move(to) => {
+                self.requests.insert((to.request_id.clone(), Text::default()));
+                self.claims.extend(all(to.to.key));
+                let owner = Text::from(to.to.request.owner.as_str());
+                self.add_planned(&to.to, &owner, unlocked);
+            }
+            Op::Adopt(adopt) => {
+                let owner = Text::from(adopt.request.owner.as_str());
+                self.requests.insert((adopt.request_id.clone(), Text::default()));
+                self.claims.extend(all(ClaimKey::primary(adopt.request.id)));
+                self.add_request(&adopt.request, &adopt.node, &owner);
+                // Where the node is, is known only once its row is read: all of its domains.
+                for group in &adopt.request.groups {
+                    self.whole.groups.insert(Text::from(group.as_str()));
+                }
+            }
+            Op::Reap(node) => drop(self.nodes.insert(node.clone())),
+            _ => self.add_administration(op),
+        }
+    }
+
+    fn add_administration(&mut self, op: &Op) {
+        match op {
+            Op::ReconcileNode(node) => {
+                self.nodes.insert(node.clone());
+                self.whole.nodes.insert(node.clone());
+            }
+            Op::ReconcileGroup(group) | Op::RemoveGroup(group) => {
+                self.groups.insert(group.clone());
+                self.whole.groups.insert(group.clone());
+            }
+            Op::PutGroup(group) => {
+                self.groups.insert(Text::from(group.id.as_str()));
+                self.whole.groups.insert(Text::from(group.id.as_str()));
+            }
+            Op::ReconcileTenant(owner) | Op::PutQuota { owner, .. } => {
+                self.tenants.insert(owner.clone());
+                self.whole.tenants.insert(owner.clone());
+                self.exclusive = true;
+            }
+            Op::RemoveQuota(owner) => drop(self.tenants.insert(owner.clone())),
+            Op::PutNode { facts, .. } => {
+                self.nodes.insert(facts.id.clone());
+                self.facts.insert(facts.id.clone());
+                self.whole_classes.insert(facts.id.clone());
+            }
+            Op::SetNodeState { node, .. }
+            | Op::RemoveNode { node, .. }
+            | Op::SetReserve { node, .. } => {
+                self.nodes.insert(node.clone());
+                self.facts.insert(node.clone());
+                self.whole_classes.insert(node.clone());
+            }
+            Op::PutVolume(volume) => drop(self.volumes.insert(Text::from(volume.id.as_str()))),
+            Op::RemoveVolume(volume) => drop(self.volumes.insert(volume.clone())),
+            Op::PutPool(pool) => drop(self.pools.entry(pool.id.clone()).or_insert(0)),
+            Op::RemovePool(pool) => {
+                self.pools.entry(pool.clone()).or_insert(0);
+                self.pools_in_use.insert(pool.clone());
+                self.exclusive = true;
+            }
+            Op::PutWorkload { workload, .. } => {
+                let key = (workload.owner.as_str(), workload.name.as_str());
+                self.workloads.insert((Text::from(key.0), Text::from(key.1)));
+            }
+            Op::SetScheduling(scheduling) => drop(self.documents.insert(scheduling.document())),
+            Op::RemoveWorkload { owner, name, .. } => {
+                self.workloads.insert((owner.clone(), name.clone()));
+                self.workloads_in_use.insert((owner.clone(), name.clone()));
+                self.exclusive = true;
+            }
+            Op::PutSecrets { env, .. } => drop(self.secrets.insert(env.clone())),
+            Op::PutPolicy { .. } | Op::ActivatePolicy { .. } => self.policies = true,
+            Op::PutDocument { kind, id, .. } | Op::RemoveDocument { kind, id, .. } => {
+                self.documents.insert((kind.clone(), id.clone()));
+            }
+            Op::Demand(demand) => drop(self.demand.insert(super::admin::shape(demand))),
+            _ => {}
+        }
+    }
+
+    fn add_planned(&mut self, planned: &PlannedClaim, owner: &Text, unlocked: &UnlockedReads) {
+        self.add_request(&planned.request, &planned.node, owner);
+        let (zone, rack) =
+            (planned.node_version.zone.as_deref(), planned.node_version.rack.as_deref());
+        for group in &planned.request.groups {
+            let group = Text::from(group.as_str());
+            let topology = unlocked.topologies.get(&group).copied();
+            if let Some(domain) = topology.and_then(|t| domain_of(&planned.node, zone, rack, t)) {
+                self.domains.insert((group, domain));
+            }
+        }
+        for pool in &planned.pools {
+            *self.pools.entry(pool.clone()).or_insert(0) += 1;
+        }
+        self.slots.extend(planned.slot.clone());
+        self.nodes.extend(planned.neighbours.iter().map(|(node, _)| node.clone()));
+    }
+
+    fn add_request(
+        &mut self,
+        request: &berth_engine::InstanceRequest,
+        node: &NodeId,
+        owner: &Text,
+    ) {
+        self.nodes.insert(node.clone());
+        self.tenants.insert(owner.clone());
+        self.groups.extend(request.groups.iter().map(|group| Text::from(group.as_str())));
+        self.volumes.extend(request.volumes.iter().map(|volume| Text::from(volume.as_str())));
+        let classes = request.extra.keys();
+        self.classes.extend(classes.map(|class| (node.clone(), Text::from(class.as_str()))));
+    }
+
+    /// Everything that an existing claim touches.
+    fn add_claim(&mut self, claim: &Claim) {
+        self.claims.insert(claim.key);
+        self.claims_read_unlocked.insert(claim.key);
+        self.nodes.insert(claim.node.clone());
+        self.tenants.insert(claim.owner.clone());
+        let Some(holdings) = claim.holdings.as_deref() else { return };
+        for place in &holdings.groups {
+            self.groups.insert(place.group.clone());
+            self.domains.extend(place.domain.clone().map(|domain| (place.group.clone(), domain)));
+        }
+        let classes = holdings.classes.keys();
+        self.classes.extend(classes.map(|class| (claim.node.clone(), Text::from(class.as_str()))));
+        self.volumes.extend(holdings.volumes.iter().cloned());
+        self.slots.extend(holdings.slot.clone());
+    }
+}

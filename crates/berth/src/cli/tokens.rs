@@ -1,0 +1,197 @@
+//! `berth tokens`: credentials of people, agents and tenants.
+
+use berth_api::{CreatedToken, NewToken, Role, Token};
+use berth_control::Caller;
+use berth_ledger::{Backend, Ledger, Options};
+use berth_server::TokenRecord;
+use clap::{Args, Subcommand};
+
+use super::resource::{NameArgs, Resource};
+use crate::cmdutil::style::{BOLD, DIM, paint};
+use crate::cmdutil::{
+    Cell, CmdResult, Column, Exit, Failure, Global, Output, RawJson, Tone, age, args, columns,
+    decode_all, now, or_dash,
+};
+
+/// Create, list and revoke tokens.
+#[derive(Subcommand, Debug)]
+#[command(visible_alias = "token", after_help = EXAMPLES)]
+pub(crate) enum Tokens {
+    /// Create a token. Its secret is shown only once.
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create(CreateArgs),
+    /// List tokens, without their secrets.
+    #[command(visible_alias = "ls", after_help = "Example:\n  berth tokens list")]
+    List(ListArgs),
+    /// Revoke tokens, immediately and on every server.
+    #[command(after_help = "Example:\n  berth tokens revoke 0123456789abcdef")]
+    Revoke(NameArgs<Token>),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  berth tokens create --role tenant --namespace acme --expires 30d
+  berth tokens revoke 0123456789abcdef";
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  berth tokens create --role tenant --namespace acme --expires 30d
+  berth tokens create --role agent --node node-000012
+  berth tokens create --role viewer --name 'the wall screen' -q > token
+
+If all tokens are lost, create one in the database itself, which needs no token:
+  berth tokens create --role admin --database-url berth.db";
+
+#[derive(Args, Debug)]
+pub(crate) struct CreateArgs {
+    /// Role: what the token may do.
+    #[arg(long, value_parser = args::api_value::<Role>("admin, operator, agent, tenant or viewer"), value_name = "admin|operator|agent|tenant|viewer")]
+    role: Role,
+    /// Description; by default the role with the namespace or node.
+    #[arg(long)]
+    name: Option<String>,
+    /// Namespace of a tenant's token; may be repeated, the first one is the default.
+    #[arg(long = "namespace", value_name = "NAMESPACE")]
+    namespaces: Vec<String>,
+    /// Node of an agent's token.
+    #[arg(long)]
+    node: Option<String>,
+    /// Expire after this time; never by default.
+    #[arg(long, value_parser = args::duration, value_name = "DURATION")]
+    expires: Option<u32>,
+    /// Create it in this database instead of asking a server: a SQLite file, or
+    /// postgres://USER@HOST/NAME.
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Include expired and revoked tokens.
+    #[arg(long, short)]
+    all: bool,
+}
+
+impl Resource for Token {
+    const KIND: &'static str = "token";
+    const KEY: &'static str = "id";
+    const PATH: &'static str = "/v1/tokens";
+    const EMPTY: &'static str = "There are no tokens.";
+    const COLUMNS: &'static [Column<Self>] = columns![token;
+        "ID" => token.id.as_str(),
+        "NAME" => token.name.as_str(),
+        "ROLE" => token.role.name(),
+        "BOUND TO" => bound_to(token),
+        "CREATED" => age(token.created_at),
+        "EXPIRES" => expiry(token),
+    ];
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("id", self.id.clone()),
+            ("name", self.name.clone()),
+            ("role", self.role.name().to_owned()),
+            ("namespaces", self.namespaces.join(" ")),
+            ("node", self.node.as_ref().map(ToString::to_string).unwrap_or_default()),
+            ("expires", self.expires_at.map_or_else(|| "never".to_owned(), age)),
+        ]
+    }
+}
+
+fn bound_to(token: &Token) -> Cell {
+    let node = token.node.as_ref().map(ToString::to_string);
+    or_dash(Some(&node.unwrap_or_else(|| token.namespaces.join(" "))))
+}
+
+fn is_expired(token: &Token) -> bool {
+    token.expires_at.is_some_and(|end| end <= now())
+}
+
+fn expiry(token: &Token) -> Cell {
+    match (token.revoked_at, token.expires_at) {
+        (Some(at), _) => Cell::toned(format!("revoked {}", age(at)), Tone::Dim),
+        (None, Some(at)) if is_expired(token) => {
+            Cell::toned(format!("expired {}", age(at)), Tone::Dim)
+        }
+        (None, Some(at)) => age(at).into(),
+        (None, None) => "never".into(),
+    }
+}
+
+impl Tokens {
+    pub(crate) async fn run(self, global: &Global) -> CmdResult {
+        match self {
+            Self::Create(create) => create.run(global).await,
+            Self::List(list) => {
+                let session = global.session()?;
+                let page = session.get_list(Token::PATH, &[], None).await?;
+                if session.out.is_data() {
+                    return session.out.data(&page);
+                }
+                let mut tokens: Vec<Token> = decode_all(&page.items)?;
+                tokens.retain(|one| list.all || !(is_expired(one) || one.revoked_at.is_some()));
+                session.print_list(&tokens, Token::EMPTY);
+                Ok(())
+            }
+            Self::Revoke(args) => {
+                global.session()?.delete_each::<Token>(&args.names, "revoked").await
+            }
+        }
+    }
+}
+
+impl CreateArgs {
+    fn new_token(&self) -> NewToken {
+        let name = match self.namespaces.first().or(self.node.as_ref()) {
+            Some(bound) => format!("{} {bound}", self.role.name()),
+            None => self.role.name().to_owned(),
+        };
+        NewToken {
+            name: self.name.clone().unwrap_or(name),
+            role: self.role,
+            namespaces: self.namespaces.clone(),
+            node: self.node.as_deref().map(Into::into),
+            expires_in_s: self.expires.map(u64::from),
+        }
+    }
+
+    async fn run(self, global: &Global) -> CmdResult {
+        let new = self.new_token();
+        let raw: RawJson = match &self.database_url {
+            Some(url) => serde_json::value::to_raw_value(&create_in_database(url, &new)?)?,
+            None => global.session()?.client.post(Token::PATH, &new).await?,
+        };
+        let out = global.out();
+        out.response(&raw, |made: CreatedToken| print_secret(&out, &made))
+    }
+}
+
+/// Creates a token in the database itself.
+fn create_in_database(url: &str, new: &NewToken) -> CmdResult<CreatedToken> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failed, error.to_string());
+    let backend = Backend::parse(url).map_err(|error| Failure::usage(error.to_string()))?;
+    if let Backend::Sqlite(path) = &backend
+        && !path.exists()
+    {
+        let message = format!("{} does not exist", path.display());
+        return Err(Failure::new(Exit::NotFound, message).accepted("the database of a server"));
+    }
+    let (record, secret) =
+        TokenRecord::make(new, now()).map_err(|error| Failure::usage(error.to_string()))?;
+    let options = Options { writers: 1, ..Options::default() };
+    let ledger = Ledger::open(backend, options).map_err(|error| failed(&error))?;
+    let caller = Caller::local("berth tokens create");
+    berth_server::access::store_token(&ledger, &record, &caller).map_err(|error| failed(&error))?;
+    Ok(CreatedToken { token: record.token, secret })
+}
+
+fn print_secret(out: &Output, made: &CreatedToken) {
+    if out.quiet {
+        return out.line(&made.secret);
+    }
+    let mut fields = made.token.fields();
+    fields.push(("secret", paint(BOLD, &made.secret)));
+    out.pairs(&fields);
+    let hint = "The secret is not shown again. Use it with --token, BERTH_TOKEN or --token-file.";
+    out.note(format!("\n{}", paint(DIM, hint)));
+}

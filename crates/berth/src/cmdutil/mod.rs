@@ -1,0 +1,24 @@
+//! What all commands share: values of flags, the connection to a server, output, and failures.
+//!
+//! It knows no command. Commands import from here by name, never from each other's files.
+
+pub(crate) mod args;
+pub(crate) mod client_config;
+mod document;
+mod failure;
+mod output;
+mod session;
+mod suggest;
+mod table;
+mod text;
+
+pub(crate) use failure::{CmdResult, EXIT_CODES, Exit, Failure, chain};
+pub(crate) use output::{Output, confirm, style};
+pub(crate) use session::{
+    DEFAULT_URL, Global, Query, RawJson, Session, concurrently, decode, decode_all, query_params,
+};
+pub(crate) use table::{Cell, Column, Table, Tone, columns, pairs};
+pub(crate) use text::{
+    age, amount_with_unit, amounts, api_name, claim_state, dash, key_values, node_state, now,
+    or_dash, plural, ticket_state, timestamp, trait_flag, usage, workload_state,
+};

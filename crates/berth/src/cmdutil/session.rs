@@ -1,0 +1,219 @@
+//! A connection to one server.
+
+use std::path::PathBuf;
+
+use berth_api::engine::InstanceId;
+use berth_api::{Node, Page};
+use berth_client::{Client, Connect};
+use clap::Args;
+use futures_util::StreamExt as _;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::client_config::{self, ClientConfig};
+use super::failure::{CmdResult, Exit, Failure};
+use super::output::{Format, Output};
+
+/// The server that is used when none is configured.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
+
+/// Options of every command that talks to a server.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Server and output")]
+pub(crate) struct Global {
+    /// URL of the server; http://127.0.0.1:7070 when nothing is configured.
+    #[arg(long, global = true, env = "BERTH_URL", value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Token to authenticate with.
+    #[arg(long, global = true, env = "BERTH_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// File that holds the token.
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// PEM file of CA certificates to trust in addition to the system's.
+    #[arg(long, global = true, env = "BERTH_CA_CERT", value_name = "FILE")]
+    pub(crate) ca_cert: Option<PathBuf>,
+    /// Output format.
+    #[arg(long, short, global = true, value_parser = Format::parser(), default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: Format,
+    /// Print names and ids only, and no progress.
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Disable colors, like the environment variable NO_COLOR.
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+}
+
+impl Global {
+    /// How results are printed.
+    pub(crate) fn out(&self) -> Output {
+        Output { format: self.output, quiet: self.quiet }
+    }
+
+    /// How to reach the server: from flags, then the environment, then the file.
+    pub(crate) fn client_config(&self) -> CmdResult<ClientConfig> {
+        let stored = client_config::load()?;
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(file)) => Some(read(file)?.trim().to_owned()),
+            // A stored token belongs to its server and is not sent to another.
+            (None, None) if self.url.is_none() || self.url == stored.url => stored.token,
+            (None, None) => None,
+        };
+        Ok(ClientConfig {
+            url: self.url.clone().or(stored.url),
+            token,
+            ca_cert: self.ca_cert.clone().or(stored.ca_cert),
+        })
+    }
+
+    /// A client of the server.
+    pub(crate) fn session(&self) -> CmdResult<Session> {
+        let ClientConfig { url, token, ca_cert } = self.client_config()?;
+        let url = url.unwrap_or_else(|| DEFAULT_URL.to_owned());
+        let ca_pem = match ca_cert {
+            Some(file) => Some(read(&file)?.into_bytes()),
+            None => None,
+        };
+        let client = Client::new(Connect { url, token, ca_pem, ..Connect::default() })?;
+        Ok(Session { client, out: self.out() })
+    }
+}
+
+fn read(file: &PathBuf) -> CmdResult<String> {
+    std::fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))
+}
+
+/// A connection to one server.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) out: Output,
+}
+
+/// A response as it came, so that scripts get every field in its order.
+pub(crate) type RawJson = Box<RawValue>;
+
+/// Query parameters.
+pub(crate) type Query<'a> = &'a [(&'a str, &'a str)];
+
+/// Items requested per page.
+const PAGE_SIZE: usize = 1000;
+
+/// Requests of one command that are in flight at once.
+const CONCURRENCY: usize = 16;
+
+impl Session {
+    /// Reads a resource.
+    pub(crate) async fn get(&self, path: &str, query: Query<'_>) -> CmdResult<RawJson> {
+        Ok(self.client.get(path, query).await?)
+    }
+
+    /// Reads a list, page by page, up to a limit.
+    pub(crate) async fn get_list(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        limit: Option<usize>,
+    ) -> CmdResult<Page<RawJson>> {
+        let mut all = Page { items: Vec::new(), next: None };
+        loop {
+            let left = limit.map_or(PAGE_SIZE, |limit| (limit - all.items.len()).min(PAGE_SIZE));
+            let (left, cursor) = (left.to_string(), all.next.take());
+            let mut query = query.to_vec();
+            query.push(("limit", &left));
+            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let page: Page<RawJson> = self.client.get(path, &query).await?;
+            all.items.extend(page.items);
+            all.next = page.next;
+            let enough = limit.is_some_and(|limit| all.items.len() >= limit);
+            if all.next.is_none() || enough {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Adds the closest existing name to a failure about a node that does not exist.
+    pub(crate) async fn suggest_node(&self, failure: Failure, name: &str) -> Failure {
+        // A caller that may not list nodes gets the failure as it is.
+        let Some(nodes) = self.existing::<Node>(&failure, "/v1/nodes").await else {
+            return failure;
+        };
+        let known = nodes.iter().map(|node| node.facts.id.as_str());
+        failure.did_you_mean(name, known, "list nodes with: berth nodes list")
+    }
+
+    /// All items of a list, to find the name that was meant; none unless nothing was found.
+    pub(crate) async fn existing<T: DeserializeOwned>(
+        &self,
+        failure: &Failure,
+        path: &str,
+    ) -> Option<Vec<T>> {
+        if !failure.is_not_found() {
+            return None;
+        }
+        decode_all(&self.get_list(path, &[], None).await.ok()?.items).ok()
+    }
+
+    /// Resolves an instance by id, by a unique prefix of it, or by name.
+    pub(crate) async fn instance(&self, text: &str) -> CmdResult<InstanceId> {
+        if let Ok(id) = text.parse() {
+            return Ok(InstanceId(id));
+        }
+        #[derive(Deserialize)]
+        struct NamedInstance {
+            instance: InstanceId,
+            name: Option<String>,
+        }
+        let page = self.get_list("/v1/instances", &[], None).await?;
+        let all: Vec<NamedInstance> = decode_all(&page.items)?;
+        let prefix = text.to_ascii_lowercase();
+        let matches: Vec<InstanceId> = all
+            .iter()
+            .filter(|one| {
+                let has_prefix = text.len() >= 4 && one.instance.to_string().starts_with(&prefix);
+                has_prefix || one.name.as_deref() == Some(text)
+            })
+            .map(|one| one.instance)
+            .collect();
+        match matches[..] {
+            [id] => Ok(id),
+            [] => {
+                let names = all.iter().filter_map(|one| one.name.as_deref());
+                Err(Failure::new(Exit::NotFound, format!("instance {text:?} not found"))
+                    .did_you_mean(text, names, "list names and ids with: berth instances list"))
+            }
+            _ => {
+                let ids: Vec<String> = matches.iter().map(ToString::to_string).collect();
+                Err(Failure::usage(format!("{text:?} matches {} instances", matches.len()))
+                    .accepted(format!("one of {}", ids.join(", "))))
+            }
+        }
+    }
+}
+
+/// Runs the same request for many items, some at a time, and returns the results in order.
+pub(crate) async fn concurrently<I, F: Future>(
+    items: impl IntoIterator<Item = I>,
+    request: impl FnMut(I) -> F,
+) -> Vec<F::Output> {
+    futures_util::stream::iter(items).map(request).buffered(CONCURRENCY).collect().await
+}
+
+/// A response in its type.
+pub(crate) fn decode<T: DeserializeOwned>(raw: &RawValue) -> CmdResult<T> {
+    Ok(serde_json::from_str(raw.get())?)
+}
+
+/// Items of a list in their type.
+pub(crate) fn decode_all<T: DeserializeOwned>(items: &[RawJson]) -> CmdResult<Vec<T>> {
+    items.iter().map(|raw| decode(raw)).collect()
+}
+
+/// The query parameters that were given.
+pub(crate) fn query_params<'a>(
+    params: &[(&'a str, &'a Option<String>)],
+) -> Vec<(&'a str, &'a str)> {
+    params.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect()
+}
