@@ -26,11 +26,12 @@ release: ## Build the release binary
 	cargo build --release --package berth
 
 .PHONY: up
-up: release ## Run a server with a simulated fleet, and say what to try
-	$(BERTH) up --demo
+up: ## Run a server with a simulated fleet, and say what to try
+	cargo build --profile up --package berth
+	$(TARGET_DIR)/up/berth up --demo
 
 .PHONY: test
-test: tools check api instructions ## Run every check that a change must pass
+test: tools check docs api charts instructions ## Run every check that a change must pass
 
 .PHONY: check
 check: nextest
@@ -42,6 +43,10 @@ check: nextest
 	# The optimised engine must decide as the debug one does; the test holds the digest.
 	cargo nextest run --release --package berth-engine --test digest
 
+.PHONY: docs
+docs: ## Build the documentation of all crates; a broken link is an error
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
+
 .PHONY: api
 api: schemathesis ## Try a running server with requests made from its own OpenAPI document
 	# As the tests build it: alone, half of its dependencies would be built again with fewer features.
@@ -49,8 +54,11 @@ api: schemathesis ## Try a running server with requests made from its own OpenAP
 	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
 
 .PHONY: charts
-charts: $(CHARTS_VENV)/ready promtool ## Render the Helm chart and check it and the manifests against Kubernetes' schemas
+charts: charts-tools ## Render the Helm chart and check it and the manifests against Kubernetes' schemas
 	tools/charts.sh $(CHARTS_VENV)/bin
+
+.PHONY: charts-tools
+charts-tools: $(CHARTS_VENV)/ready promtool
 
 $(CHARTS_VENV)/ready:
 	rm -rf $(CHARTS_VENV)
@@ -121,7 +129,7 @@ deny: ## Check licences, banned crates and sources (needs cargo-deny)
 	cargo deny check licenses bans sources
 
 .PHONY: tools
-tools: nextest valgrind gungraun-runner postgres faketime schemathesis ## Install what the tests need, where it is missing
+tools: nextest valgrind gungraun-runner postgres faketime schemathesis charts-tools ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:

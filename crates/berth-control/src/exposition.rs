@@ -56,7 +56,7 @@ pub fn metrics_text(control: &ControlPlane) -> String {
 
 /// What nodes lack: the signal for whoever adds some.
 fn pressure(control: &ControlPlane, lines: &mut Lines) {
-    let found = crate::moves::relief::signal(control);
+    let found = crate::moves::relief::measure_pressure(control);
     let help = "What elastic instances lack, in milli-CPU and MiB: denied and fading, above \
         watermarks, leaving with migrations, and what should leave beyond that";
     lines.head("elastic_pressure", "gauge", help);

@@ -106,13 +106,13 @@ impl ControlPlane {
         tokio::spawn(liveness::keep_writing_heartbeats(Arc::clone(&control)));
         tokio::spawn(liveness::keep_watching(Arc::clone(&control)));
         tokio::spawn(queue::keep_granting(Arc::clone(&control)));
-        tokio::spawn(drain::keep_emptying(Arc::clone(&control)));
-        tokio::spawn(volume::keep_moving(Arc::clone(&control)));
-        tokio::spawn(migration::keep_migrating(Arc::clone(&control)));
-        tokio::spawn(relief::keep_relieving(Arc::clone(&control)));
+        tokio::spawn(drain::run(Arc::clone(&control)));
+        tokio::spawn(volume::run(Arc::clone(&control)));
+        tokio::spawn(migration::run(Arc::clone(&control)));
+        tokio::spawn(relief::run(Arc::clone(&control)));
         tokio::spawn(elastic::keep_reserves(Arc::clone(&control)));
         tokio::spawn(workloads::keep_running(Arc::clone(&control)));
-        tokio::spawn(evacuation::keep_checking(Arc::clone(&control)));
+        tokio::spawn(evacuation::run(Arc::clone(&control)));
         let (changed, stopping) = (Arc::downgrade(&control), control.stopping.clone());
         let applied = move |change: &DocumentChange| {
             if let Some(control) = changed.upgrade() {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::moves::drain::DrainRecord;
 use crate::moves::migration::MigrationRecord;
-use crate::moves::volume::MoveRecord;
+use crate::moves::volume::VolumeMoveRecord;
 
 /// The version of the document that this Berth writes and reads.
 pub const SCHEMA: u32 = 1;
@@ -44,7 +44,7 @@ pub struct Dump {
     /// Nodes that are being emptied; the id is the node.
     pub drains: Vec<StoredRecord<DrainRecord>>,
     /// Volumes that move; the id is the volume.
-    pub volume_moves: Vec<StoredRecord<MoveRecord>>,
+    pub volume_moves: Vec<StoredRecord<VolumeMoveRecord>>,
     /// What should run.
     pub workloads: Vec<WorkloadDump>,
     /// Groups, with their counters.

@@ -20,7 +20,7 @@ use super::dump::{
 };
 use crate::moves::drain::DrainRecord;
 use crate::moves::migration::{self, MigrationRecord};
-use crate::moves::volume::MoveRecord;
+use crate::moves::volume::VolumeMoveRecord;
 use crate::moves::{drain, volume};
 
 /// Tables that are read.
@@ -50,7 +50,7 @@ pub(super) struct Rows {
     pub(super) claims: Vec<ClaimDump>,
     pub(super) migrations: Vec<StoredRecord<MigrationRecord>>,
     pub(super) drains: Vec<StoredRecord<DrainRecord>>,
-    pub(super) volume_moves: Vec<StoredRecord<MoveRecord>>,
+    pub(super) volume_moves: Vec<StoredRecord<VolumeMoveRecord>>,
     pub(super) workloads: Vec<WorkloadDump>,
     pub(super) groups: BTreeMap<String, GroupDump>,
     pub(super) volumes: Vec<Volume>,

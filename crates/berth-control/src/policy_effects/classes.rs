@@ -8,13 +8,13 @@ use berth_engine::Policy;
 use berth_ledger::Role;
 
 use crate::catalog::ClaimEntry;
-use crate::moves::evacuation::Snapshot;
+use crate::moves::sandbox::FleetSnapshot;
 
 /// Instances that are named for each class.
 const EXAMPLES: usize = 5;
 
 /// Classes with instances whose terms would change, in order of name.
-pub(super) fn changed(snapshot: &Snapshot, from: &Policy, to: &Policy) -> Vec<LiveClass> {
+pub(super) fn changed(snapshot: &FleetSnapshot, from: &Policy, to: &Policy) -> Vec<LiveClass> {
     let mut by_class: BTreeMap<&str, Vec<&Arc<ClaimEntry>>> = BTreeMap::new();
     for claim in snapshot.claims().iter().filter(|claim| claim.key.role == Role::Primary) {
         let class = claim.request.elastic.as_ref().and_then(|elastic| elastic.class.as_deref());

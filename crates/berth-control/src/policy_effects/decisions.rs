@@ -8,7 +8,7 @@ use berth_ledger::{ClaimState, Role};
 
 use super::{Extent, LOOKED_AT};
 use crate::catalog::ClaimEntry;
-use crate::moves::evacuation::{Scratch, Snapshot};
+use crate::moves::sandbox::{FleetSnapshot, Sandbox};
 
 pub(super) struct Found {
     pub(super) counts: LiveCounts,
@@ -19,7 +19,7 @@ pub(super) struct Found {
 /// Where an instance would go, or the code of why nowhere.
 type Choice = Result<NodeId, String>;
 
-pub(super) fn changed(snapshot: &Snapshot, from: Policy, to: Policy, extent: Extent) -> Found {
+pub(super) fn changed(snapshot: &FleetSnapshot, from: Policy, to: Policy, extent: Extent) -> Found {
     let mut under_from = Side::new(snapshot, from);
     let mut under_to = Side::new(snapshot, to);
     // Claims are in order of instance; what is on its way out is decided already.
@@ -68,20 +68,20 @@ fn told(claim: &ClaimEntry, from: Choice, to: Choice) -> LiveDecision {
 
 /// The fleet under one policy.
 struct Side {
-    scratch: Scratch,
+    sandbox: Sandbox,
     policy: Policy,
 }
 
 impl Side {
-    fn new(snapshot: &Snapshot, policy: Policy) -> Self {
-        Self { scratch: snapshot.under(policy.clone()).build(), policy }
+    fn new(snapshot: &FleetSnapshot, policy: Policy) -> Self {
+        Self { sandbox: snapshot.under(policy.clone()).build(), policy }
     }
 
     fn choose(&mut self, claim: &ClaimEntry) -> Choice {
         let Some(request) = request(claim, &self.policy) else {
             return Err("unknown_class".to_owned());
         };
-        self.scratch.place_anew(&request).map_err(|error| match error {
+        self.sandbox.place_again(&request).map_err(|error| match error {
             PlaceError::Refused(refusal) => refusal.code.to_string(),
             PlaceError::Invalid(_) => "invalid_request".to_owned(),
         })

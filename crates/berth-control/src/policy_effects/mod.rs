@@ -15,8 +15,8 @@ use berth_ledger::Role;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::control_plane::ControlPlane;
-use crate::error::{ControlError, ControlResult};
-use crate::moves::evacuation::Snapshot;
+use crate::error::ControlResult;
+use crate::moves::sandbox::FleetSnapshot;
 
 /// The most instances that are placed anew for one request.
 pub(crate) const LOOKED_AT: usize = 2000;
@@ -43,30 +43,30 @@ pub async fn compare(
     to: Policy,
     extent: Extent,
 ) -> ControlResult<LiveDiff> {
-    let stopping = || ControlError::unavailable("stopping", "the server is stopping");
-    let snapshot = Snapshot::take(control).await.ok_or_else(stopping)?;
+    let snapshot = FleetSnapshot::take(control).await?;
     let at = control.now();
     let open = control.migrations.all().into_iter().map(|(_, known)| known);
     let leaving: FxHashSet<(InstanceId, NodeId)> = open
         .filter(|known| known.value.is_open())
         .map(|known| (known.value.instance, known.value.source.clone()))
         .collect();
-    let work = move || {
-        let holdings = holdings(&snapshot, &leaving);
-        let mut nodes = nodes::changed(&snapshot, &holdings, &from, &to);
-        let nodes_changed = nodes.len();
-        nodes.truncate(extent.listed);
-        let mut classes = classes::changed(&snapshot, &from, &to);
-        classes.truncate(extent.listed);
-        let found = decisions::changed(&snapshot, from, to, extent);
-        let summary = summary(&found.counts, nodes_changed);
-        let decisions::Found { counts, decisions, next } = found;
-        LiveDiff { at, summary, counts, decisions, nodes, nodes_changed, classes, next }
-    };
-    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())
+    snapshot
+        .plan(move |snapshot| {
+            let holdings = holdings(&snapshot, &leaving);
+            let mut nodes = nodes::changed(&snapshot, &holdings, &from, &to);
+            let nodes_changed = nodes.len();
+            nodes.truncate(extent.listed);
+            let mut classes = classes::changed(&snapshot, &from, &to);
+            classes.truncate(extent.listed);
+            let found = decisions::changed(&snapshot, from, to, extent);
+            let summary = summary(&found.counts, nodes_changed);
+            let decisions::Found { counts, decisions, next } = found;
+            LiveDiff { at, summary, counts, decisions, nodes, nodes_changed, classes, next }
+        })
+        .await
 }
 
-fn holdings(snapshot: &Snapshot, leaving: &FxHashSet<(InstanceId, NodeId)>) -> Holdings {
+fn holdings(snapshot: &FleetSnapshot, leaving: &FxHashSet<(InstanceId, NodeId)>) -> Holdings {
     let mut holdings = Holdings::default();
     for claim in snapshot.claims() {
         let holding = Holding {

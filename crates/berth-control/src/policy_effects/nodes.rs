@@ -8,11 +8,11 @@ use berth_engine::{NodeFacts, Policy, Used};
 
 use super::Holdings;
 use crate::elastic::reserved_by;
-use crate::moves::evacuation::Snapshot;
+use crate::moves::sandbox::FleetSnapshot;
 
 /// Nodes that would stand otherwise, in order of id.
 pub(super) fn changed(
-    snapshot: &Snapshot,
+    snapshot: &FleetSnapshot,
     holdings: &Holdings,
     from: &Policy,
     to: &Policy,

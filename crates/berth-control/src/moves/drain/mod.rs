@@ -1,17 +1,18 @@
-//! Nodes that are being emptied.
+//! Draining nodes.
 //!
-//! A drain is a document of the ledger beside the node's state, so it survives restarts and every
-//! server knows of it. Members of workloads are moved by the workloads' own loop, which asks here
-//! how urgent it is; what is not a member is moved by the loop here.
+//! A drain is stored as a document of the ledger, in addition to the node's state, so it survives
+//! restarts and every server knows it. The workload reconciler replaces members of workloads, and
+//! asks here how urgent that is; all other instances are moved by the loop here.
 //!
-//! The node's state is the truth: a node is being emptied while it is `draining`. The document adds
-//! since when, why and by when. A server that was killed between the two writes leaves either a
-//! state without a document or a document without the state, and the loop mends both.
+//! The node's state is authoritative: a node is being drained while it is `draining`. The document
+//! adds since when, why and by when. A server that was killed between the two writes leaves a state
+//! without a document or a document without the state; the loop repairs both.
 
-mod begin;
-mod empty;
-mod progress;
-mod refused;
+mod planner;
+mod reconciler;
+mod refusals;
+mod start;
+mod status;
 
 use std::sync::Arc;
 
@@ -20,11 +21,11 @@ use berth_engine::workload::HostState;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use begin::{Wish, begin, forget};
-pub(crate) use empty::keep_emptying;
-pub(crate) use progress::is_kept_by_workload;
-pub use progress::{all, one};
-use refused::Refusals;
+pub(crate) use reconciler::run;
+use refusals::Refusals;
+pub use start::{DrainRequest, remove, start};
+pub(crate) use status::is_kept_by_workload;
+pub use status::{all, status};
 
 use crate::documents::{CacheableDocument, DocumentCache, Versioned};
 
@@ -34,18 +35,18 @@ pub const KIND: &str = "drain";
 /// A drain as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRecord {
-    /// When it was begun.
+    /// When it was started.
     pub since: Timestamp,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// By when it should be done.
+    /// When the node should be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    /// Whether the node will be taken away.
+    /// Whether the provider takes the node away.
     #[serde(default)]
     pub reclaimed: bool,
-    /// How many instances were there.
+    /// How many instances there were at the start.
     pub total: u32,
 }
 
@@ -62,7 +63,7 @@ impl CacheableDocument for DrainRecord {
 pub struct Drains {
     /// The records.
     pub records: Arc<DocumentCache<DrainRecord>>,
-    /// Why instances could not be moved, the last time it was tried here.
+    /// Why instances could not be moved when this server last tried.
     refused: Refusals,
 }
 
@@ -79,10 +80,10 @@ impl Drains {
         self.records.read().documents.keys().map(|node| NodeId::new(node)).collect()
     }
 
-    /// How urgent it is to leave a node that is being emptied.
+    /// How urgent it is to leave a draining node.
     #[must_use]
     pub fn urgency(&self, node: &NodeId, now: Timestamp) -> HostState {
-        match self.get(node).map(|known| (known.value.reclaimed, known.value.deadline)) {
+        match self.get(node).map(|drain| (drain.value.reclaimed, drain.value.deadline)) {
             Some((true, _)) => HostState::Reclaimed,
             Some((_, Some(deadline))) if deadline <= now => HostState::Overdue,
             Some(_) | None => HostState::Draining,

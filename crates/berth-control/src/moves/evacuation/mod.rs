@@ -1,10 +1,10 @@
-//! Whether nodes could be emptied: asked for by callers, and kept current for every node.
+//! Whether nodes could be emptied: on request, and kept current for every node.
 //!
-//! A plan is made on a fleet of its own, by the same engine that places, so it neither holds up
-//! decisions nor claims anything. What it says may be a moment old, like everything that is read.
+//! Plans are made in a sandbox with the same engine that places instances, so they neither delay
+//! placements nor claim anything. Like everything that is read, they may be a moment old. They are
+//! never carried out as they are: a drain chooses nodes when it moves instances.
 
-mod scratch;
-mod words;
+mod report;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::catalog::ClaimEntry;
 use crate::clock::now;
 use crate::control_plane::ControlPlane;
 use crate::error::ControlError;
-pub(crate) use scratch::{Scratch, Snapshot};
+use crate::moves::sandbox::{FleetSnapshot, Sandbox};
 
-/// Nodes of one round whose refusal is explained. To explain takes a look at every node, so in a
-/// full fleet all explanations would cost the square of its size.
-const EXPLAINED: usize = 1000;
+/// Nodes of one round whose refusal is explained. An explanation checks every node, so explaining all
+/// nodes of a full fleet would cost the square of its size.
+const MAX_EXPLAINED: usize = 1000;
 
-/// How often it is looked whether a round is due, so that a changed setting takes effect soon.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often to check whether a round is due, so that a changed setting takes effect soon.
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
 
-/// What the last round found.
+/// The results of the last round.
 #[derive(Default)]
 pub struct Evacuations(ArcSwapOption<Round>);
 
@@ -37,19 +37,19 @@ struct Round {
     nodes: FxHashMap<NodeId, NodeEvacuation>,
 }
 
-/// What the last round found, in numbers.
+/// The results of the last round in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Nodes that can be emptied.
     pub can: usize,
     /// Nodes that cannot.
     pub cannot: usize,
-    /// When it was found out.
+    /// When the round was made.
     pub at: Timestamp,
 }
 
 impl Evacuations {
-    /// What was found of a node; absent: nothing yet.
+    /// The result for a node; absent before the first round.
     #[must_use]
     pub fn of(&self, node: &NodeId) -> Option<NodeEvacuation> {
         self.0.load().as_ref()?.nodes.get(node).cloned()
@@ -65,18 +65,16 @@ impl Evacuations {
     }
 }
 
-/// Works on a fleet of its own, on a thread that may take its time.
-async fn on_scratch<T: Send + 'static>(
+/// Runs a planner in a sandbox, on a thread that may block.
+async fn in_sandbox<T: Send + 'static>(
     control: &ControlPlane,
-    work: impl FnOnce(&mut Scratch) -> T + Send + 'static,
+    work: impl FnOnce(&mut Sandbox) -> T + Send + 'static,
 ) -> Result<T, ControlError> {
-    let stopping = || ControlError::unavailable("stopping", "the server is stopping");
-    let snapshot = Snapshot::take(control).await.ok_or_else(stopping)?;
-    let done = tokio::task::spawn_blocking(move || work(&mut snapshot.build())).await;
-    done.map_err(|_| stopping())
+    let snapshot = FleetSnapshot::take(control).await?;
+    snapshot.plan(move |snapshot| work(&mut snapshot.build())).await
 }
 
-/// Every move that emptying these nodes together would take, with its destination or its refusal.
+/// All moves that would empty these nodes together, each with its destination or its refusal.
 ///
 /// # Errors
 /// When the server is stopping.
@@ -85,24 +83,24 @@ pub async fn plan(
     nodes: &[NodeId],
 ) -> Result<Vec<DrainMove>, ControlError> {
     let nodes = nodes.to_vec();
-    on_scratch(control, move |scratch| {
-        let plan = scratch.plan(&nodes, Effort::FULL);
-        words::moves(scratch, plan)
+    in_sandbox(control, move |sandbox| {
+        let plan = sandbox.plan_evacuation(&nodes, Effort::FULL);
+        report::moves(sandbox, plan)
     })
     .await
 }
 
-/// Why an instance could not run on a node if its volumes lived there; absent: it could.
+/// Why an instance could not run on a node if its volumes were there; absent if it could.
 ///
 /// # Errors
-/// When the server is stopping, or what the instance asked for cannot be asked for again.
-pub async fn beside(
+/// When the server is stopping, or the instance's request is not valid any more.
+pub(crate) async fn check_with_volumes(
     control: &ControlPlane,
     user: &ClaimEntry,
     node: &NodeId,
 ) -> Result<Option<Refusal>, ControlError> {
     let (id, node) = (user.key.instance, node.clone());
-    let found = on_scratch(control, move |scratch| scratch.beside(id, &node)).await?;
+    let found = in_sandbox(control, move |sandbox| sandbox.check_with_volumes(id, &node)).await?;
     found.map_err(|invalid| ControlError::invalid(invalid.to_string()))
 }
 
@@ -112,7 +110,7 @@ pub async fn beside(
 /// When the server is stopping.
 pub async fn check(control: &ControlPlane, nodes: Vec<NodeId>) -> Result<Evacuation, ControlError> {
     let moves = plan(control, &nodes).await?;
-    Ok(told(nodes, moves, control.now()))
+    Ok(summarize(nodes, moves, control.now()))
 }
 
 /// Whether each node can be emptied by itself; the moves are left out.
@@ -121,28 +119,28 @@ pub async fn check(control: &ControlPlane, nodes: Vec<NodeId>) -> Result<Evacuat
 /// When the server is stopping.
 pub async fn check_all(control: &ControlPlane) -> Result<Vec<Evacuation>, ControlError> {
     let (at, stopping) = (control.now(), control.stopping.clone());
-    on_scratch(control, move |scratch| each(scratch, at, &|| stopping.is_cancelled())).await
+    in_sandbox(control, move |sandbox| check_each(sandbox, at, &|| stopping.is_cancelled())).await
 }
 
-fn told(nodes: Vec<NodeId>, moves: Vec<DrainMove>, checked_at: Timestamp) -> Evacuation {
-    let words::Verdict { can_be_emptied, message } = words::verdict(&moves);
+fn summarize(nodes: Vec<NodeId>, moves: Vec<DrainMove>, checked_at: Timestamp) -> Evacuation {
+    let report::Verdict { can_be_emptied, message } = report::verdict(&moves);
     let instances = u32::try_from(moves.len()).unwrap_or(u32::MAX);
     Evacuation { nodes, can_be_emptied, message, instances, moves, checked_at }
 }
 
-/// Checks node after node, until told to stop.
-fn each(scratch: &mut Scratch, at: Timestamp, stop: &dyn Fn() -> bool) -> Vec<Evacuation> {
+/// Checks each node by itself, until the server stops.
+fn check_each(sandbox: &mut Sandbox, at: Timestamp, stop: &dyn Fn() -> bool) -> Vec<Evacuation> {
     let mut explained = 0;
-    let mut found = Vec::with_capacity(scratch.nodes.len());
-    for node in scratch.nodes.clone() {
+    let mut found = Vec::with_capacity(sandbox.nodes.len());
+    for node in sandbox.nodes.clone() {
         if stop() {
             break;
         }
-        let most = usize::from(explained < EXPLAINED);
+        let most = usize::from(explained < MAX_EXPLAINED);
         let effort = Effort { explained: most, ..Effort::VERDICT };
-        let plan = scratch.plan(std::slice::from_ref(&node), effort);
-        let moves = words::moves(scratch, plan);
-        let mut one = told(vec![node], moves, at);
+        let plan = sandbox.plan_evacuation(std::slice::from_ref(&node), effort);
+        let moves = report::moves(sandbox, plan);
+        let mut one = summarize(vec![node], moves, at);
         explained += usize::from(!one.can_be_emptied);
         one.moves.clear();
         found.push(one);
@@ -150,19 +148,19 @@ fn each(scratch: &mut Scratch, at: Timestamp, stop: &dyn Fn() -> bool) -> Vec<Ev
     found
 }
 
-/// Checks every node from time to time, until the server stops.
-pub(crate) async fn keep_checking(control: Arc<ControlPlane>) {
-    // The first round is due at once: who looks at a server that has just started wants to know.
+/// Checks every node periodically, until the server stops.
+pub(crate) async fn run(control: Arc<ControlPlane>) {
+    // The first round is due at once, so that a server that has just started has results.
     let mut waited = Duration::MAX;
     loop {
         let every = control.settings.load().evacuation_every;
-        let step = if every.is_zero() { LOOK_EVERY } else { every.min(LOOK_EVERY) };
+        let step = if every.is_zero() { CHECK_PERIOD } else { every.min(CHECK_PERIOD) };
         if tokio::time::timeout(step, control.stopping.cancelled()).await.is_ok() {
             return;
         }
         waited = waited.saturating_add(step);
         if every.is_zero() {
-            // What nobody keeps current is not shown.
+            // Checks were switched off: do not serve old results.
             control.evacuations.0.store(None);
             continue;
         }
@@ -171,7 +169,7 @@ pub(crate) async fn keep_checking(control: Arc<ControlPlane>) {
         }
         waited = Duration::ZERO;
         let at = now();
-        // A server that stops needs no answer.
+        // Fails only while the server stops.
         let Ok(found) = check_all(&control).await else { continue };
         let nodes = found.into_iter().filter_map(|one| {
             let Evacuation { nodes, can_be_emptied, message, checked_at, .. } = one;

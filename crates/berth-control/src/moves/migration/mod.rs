@@ -1,16 +1,15 @@
-//! Instances that move from one node to another while they run, driven by what agents report.
+//! Live migration: moving an instance to another node while it runs. Agents do the copying and
+//! report their progress.
 //!
-//! A migration is a document of the ledger. Every step that changes claims changes it in the same
-//! commit, so a server killed at any point leaves the instance on its source or on its target, and
-//! any other server goes on from there. Which migrations are under way is what the documents say:
-//! nothing has to be given back when one fails.
+//! A migration is a document of the ledger. Every step that changes claims changes the document in
+//! the same commit, so a server that is killed at any point leaves the instance either on its source
+//! or on its target, and any other server continues from there. Only the documents say which
+//! migrations are under way, so a failed one leaves nothing to be cleaned up in memory.
 
-mod begin;
-mod drive;
+mod driver;
 mod record;
 mod report;
-#[cfg(test)]
-mod tests;
+mod start;
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
@@ -28,19 +27,20 @@ use crate::documents::{
     CacheContents, CacheableDocument, DocumentCache, DocumentFollower, DocumentIndex, Versioned,
 };
 
-pub use begin::{Begin, Destination, begin, cancel, destination, preview};
-pub(crate) use drive::keep_migrating;
+pub(crate) use driver::run;
 pub use record::{MigrationRecord, view};
-pub use report::{Observed, observed, report};
+pub use report::{ObservationEffect, apply_observation, report};
+pub use start::{Destination, MigrationRequest, cancel, find_destination, preview, start};
 
 /// The kind of document that a migration is stored as.
 pub const KIND: &str = "migration";
 
-/// The document whose revision rises with every migration that is decided. Whoever decides one must
-/// have seen all before it, or limits on their number would not hold with several servers.
+/// The document whose revision rises with every migration that is decided. A decision must have seen
+/// all earlier ones, or limits on their number would not hold with several servers.
 pub const GUARD: &str = "guard";
 
-pub(crate) type Known = Arc<Versioned<MigrationRecord>>;
+/// A migration as last read, with its revision.
+pub type StoredMigration = Arc<Versioned<MigrationRecord>>;
 
 impl CacheableDocument for MigrationRecord {
     const KIND: &'static str = KIND;
@@ -89,7 +89,7 @@ fn remove_entry<K: Eq + Hash>(index: &mut FxHashMap<K, BTreeSet<String>>, key: &
 
 type Records = DocumentCache<MigrationRecord, MigrationIndex>;
 
-/// All migrations, also those that ended lately.
+/// All migrations, including those that ended recently.
 #[derive(Default)]
 pub struct Migrations {
     records: Records,
@@ -124,36 +124,36 @@ impl Migrations {
         self.records.read()
     }
 
-    /// Changes whenever a migration was begun or went on.
+    /// Changes whenever a migration does.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.records.changes()
     }
 
-    /// Has the driver look at migrations now.
+    /// Wakes the driver.
     pub(crate) fn wake(&self) {
         self.records.notify();
     }
 
     /// A migration, and the revision of its document.
     #[must_use]
-    pub fn get(&self, id: &str) -> Option<Known> {
+    pub fn get(&self, id: &str) -> Option<StoredMigration> {
         self.records.get(id)
     }
 
     /// All of them, in the order in which they were decided.
     #[must_use]
-    pub fn all(&self) -> Vec<(String, Known)> {
+    pub fn all(&self) -> Vec<(String, StoredMigration)> {
         self.records.all()
     }
 
-    /// Those that go on, in the order in which they were decided.
+    /// Those that are under way, in the order in which they were decided.
     #[must_use]
-    pub fn open(&self) -> Vec<Known> {
-        let known = self.read();
-        known.documents.values().filter(|known| known.value.is_open()).cloned().collect()
+    pub fn open(&self) -> Vec<StoredMigration> {
+        let contents = self.read();
+        contents.documents.values().filter(|stored| stored.value.is_open()).cloned().collect()
     }
 
-    /// The revision that a decision must have seen; absent before the first.
+    /// The revision of the guard that a decision must have seen; absent before the first one.
     #[must_use]
     pub fn guard(&self) -> Option<i64> {
         Some(self.guard.load(Ordering::Acquire)).filter(|revision| *revision > 0)
@@ -161,46 +161,50 @@ impl Migrations {
 
     /// An instance's migrations, oldest first.
     #[must_use]
-    pub fn of(&self, instance: InstanceId) -> Vec<(String, Known)> {
-        let known = self.read();
-        let ids = known.index.by_instance.get(&instance).into_iter().flatten();
-        let mut found: Vec<(String, Known)> =
-            ids.filter_map(|id| Some((id.clone(), Arc::clone(known.documents.get(id)?)))).collect();
+    pub fn of(&self, instance: InstanceId) -> Vec<(String, StoredMigration)> {
+        let contents = self.read();
+        let ids = contents.index.by_instance.get(&instance).into_iter().flatten();
+        let mut found: Vec<(String, StoredMigration)> = ids
+            .filter_map(|id| Some((id.clone(), Arc::clone(contents.documents.get(id)?))))
+            .collect();
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
         found
     }
 
-    /// The migration that an instance is in.
+    /// An instance's migration that is under way.
     #[must_use]
-    pub fn open_of(&self, instance: InstanceId) -> Option<(String, Known)> {
-        self.of(instance).into_iter().find(|(_, known)| known.value.is_open())
+    pub fn open_of(&self, instance: InstanceId) -> Option<(String, StoredMigration)> {
+        self.of(instance).into_iter().find(|(_, stored)| stored.value.is_open())
     }
 
-    /// Where an instance is being moved to, while a place is held for it.
+    /// The node that an instance is being migrated to, while its target is held.
     #[must_use]
     pub fn target_of(&self, instance: InstanceId) -> Option<NodeId> {
-        let known = self.read();
-        let ids = known.index.by_instance.get(&instance)?;
-        let records = ids.iter().filter_map(|id| known.documents.get(id));
-        records.map(|known| &known.value).find(|it| it.is_on_its_way()).map(|it| it.target.clone())
+        let contents = self.read();
+        let ids = contents.index.by_instance.get(&instance)?;
+        let records = ids.iter().filter_map(|id| contents.documents.get(id));
+        records
+            .map(|stored| &stored.value)
+            .find(|it| it.is_in_transit())
+            .map(|it| it.target.clone())
     }
 
-    /// Whether an instance is on its way off a node.
+    /// Whether an instance is being migrated off a node.
     #[must_use]
     pub fn is_leaving(&self, instance: InstanceId, node: &NodeId) -> bool {
-        let known = self.read();
-        let Some(ids) = known.index.by_instance.get(&instance) else { return false };
-        let records = ids.iter().filter_map(|id| known.documents.get(id));
-        records.map(|known| &known.value).any(|it| it.is_open() && it.source == *node)
+        let contents = self.read();
+        let Some(ids) = contents.index.by_instance.get(&instance) else { return false };
+        let records = ids.iter().filter_map(|id| contents.documents.get(id));
+        records.map(|stored| &stored.value).any(|it| it.is_open() && it.source == *node)
     }
 
     /// What a node's agent has to do for migrations from or to it.
     #[must_use]
     pub fn tasks(&self, books: &CatalogState, node: &NodeId) -> Vec<MigrationTask> {
-        let known = self.read();
-        let ids = known.index.by_node.get(node).into_iter().flatten();
-        let concerned = ids.filter_map(|id| known.documents.get_key_value(id));
-        concerned.filter_map(|(id, known)| task(books, node, id, &known.value)).collect()
+        let contents = self.read();
+        let ids = contents.index.by_node.get(node).into_iter().flatten();
+        let concerned = ids.filter_map(|id| contents.documents.get_key_value(id));
+        concerned.filter_map(|(id, stored)| task(books, node, id, &stored.value)).collect()
     }
 }
 

@@ -5,17 +5,14 @@ use std::sync::Arc;
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::elastic::Size;
 use berth_engine::{InstanceId, NodeId};
-use berth_ledger::{
-    Answer as Told, Audited, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments,
-};
+use berth_ledger::{Answer, Audited, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::KIND;
-use crate::caller::Caller;
-use crate::control_plane::ControlPlane;
-use crate::control_plane::unexpected;
+use crate::control_plane::{ControlPlane, unexpected};
 use crate::error::{ControlError, ControlResult};
+use crate::moves::records::{Audit, encode};
 
 /// A migration as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +25,7 @@ pub struct MigrationRecord {
     pub source: NodeId,
     /// Where it goes.
     pub target: NodeId,
-    /// How far it is.
+    /// Its state.
     pub state: MigrationState,
     /// Why.
     pub reason: MigrationReason,
@@ -38,28 +35,28 @@ pub struct MigrationRecord {
     pub frees: Size,
     /// The fence of the claim that moves, when it was decided.
     pub fence: i64,
-    /// How much is copied, as far as agents say.
+    /// How much is copied, as reported by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_permille: Option<u16>,
-    /// Why it failed or was called off.
+    /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// When it was decided.
     pub since: Timestamp,
-    /// When it last went on.
+    /// When it last changed.
     pub changed_at: Timestamp,
 }
 
 impl MigrationRecord {
-    /// Whether it goes on.
+    /// Whether it is under way.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         !self.state.is_over()
     }
 
-    /// Whether a place is held for it, and it runs on the source.
+    /// Whether its target is held, and the instance runs on the source.
     #[must_use]
-    pub const fn is_on_its_way(&self) -> bool {
+    pub const fn is_in_transit(&self) -> bool {
         matches!(self.state, MigrationState::TargetHeld | MigrationState::Copying)
     }
 
@@ -109,37 +106,58 @@ pub fn view(id: &str, record: &MigrationRecord) -> Migration {
     }
 }
 
-/// The write of a record.
-pub(super) fn write(
+/// The document of a migration, to be written with other changes.
+pub(super) fn document(
     id: &str,
     record: &MigrationRecord,
     expect: Expect,
 ) -> ControlResult<DocumentWrite> {
-    let body = serde_json::to_string(record)
-        .map_err(|error| ControlError::invalid(format!("a migration: {error}")))?;
+    let body = encode(KIND, record)?;
     Ok(DocumentWrite { kind: Text::from(KIND), id: Text::from(id), body, expect })
 }
 
-/// What became of a step.
-pub(super) enum Stepped {
-    /// It is done and stored.
+/// What became of a commit.
+pub(super) enum CommitOutcome {
+    /// It is stored.
     Done,
-    /// Somebody else was faster: read it again.
+    /// Another server changed the migration; read it again.
     Stale,
-    /// The ledger did not do it, for this reason.
+    /// The ledger rejected it.
     Rejected(ControlError),
 }
 
-/// Does something to claims and stores the migration with it: both, or nothing.
-pub(super) async fn step(
+/// Commits a change of claims together with the migration that it belongs to, or the migration alone.
+pub(super) async fn commit(
     control: &Arc<ControlPlane>,
     id: &str,
-    op: Op,
-    documents: Vec<DocumentWrite>,
-    by: Option<(&Caller, &'static str, String)>,
-) -> ControlResult<Stepped> {
+    claims: Option<Op>,
+    document: DocumentWrite,
+) -> ControlResult<CommitOutcome> {
+    commit_guarded(control, id, claims, document, Vec::new(), None).await
+}
+
+/// Like [`commit`], with other documents that must be in the expected revision, and with an entry in
+/// the audit log.
+pub(super) async fn commit_guarded(
+    control: &Arc<ControlPlane>,
+    id: &str,
+    claims: Option<Op>,
+    document: DocumentWrite,
+    mut documents: Vec<DocumentWrite>,
+    audit: Option<Audit<'_>>,
+) -> ControlResult<CommitOutcome> {
+    let op = match claims {
+        Some(op) => {
+            documents.push(document);
+            op
+        }
+        None => {
+            let DocumentWrite { kind, id, body, expect } = document;
+            Op::PutDocument { kind, id, body, expect }
+        }
+    };
     let op = Op::WithDocuments(Box::new(WithDocuments { op, documents }));
-    let op = match by {
+    let op = match audit {
         Some((caller, action, subject)) => Op::Audited(Box::new(Audited {
             actor: Text::from(caller.actor()),
             origin: Text::from(caller.origin()),
@@ -150,22 +168,18 @@ pub(super) async fn step(
         })),
         None => op,
     };
-    let stepped = match control.submit(op).await? {
-        Told::Claim(Ok(_)) | Told::Outcome(Outcome::Done | Outcome::Unchanged) => Stepped::Done,
-        Told::Outcome(Outcome::Stale { .. }) => Stepped::Stale,
-        Told::Claim(Err(rejected)) => Stepped::Rejected(rejected.into()),
-        Told::Outcome(Outcome::Impossible(why)) => {
-            Stepped::Rejected(ControlError::conflict("impossible", why))
+    let outcome = match control.submit(op).await? {
+        Answer::Claim(Ok(_)) | Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
+            CommitOutcome::Done
+        }
+        Answer::Outcome(Outcome::Stale { .. }) => CommitOutcome::Stale,
+        Answer::Claim(Err(rejected)) => CommitOutcome::Rejected(rejected.into()),
+        Answer::Outcome(Outcome::Impossible(why)) => {
+            CommitOutcome::Rejected(ControlError::conflict("impossible", why))
         }
         other => return Err(unexpected(&other)),
     };
-    take_in(control, id).await;
-    Ok(stepped)
-}
-
-/// Reads a migration anew, so that whoever asks this server next is told of it.
-pub(super) async fn take_in(control: &Arc<ControlPlane>, id: &str) {
     // Not the guard: it must not be known before the decision that it stands for.
-    let migrations = Arc::clone(&control.migrations);
-    control.refresh_document(migrations, id).await;
+    control.refresh_document(Arc::clone(&control.migrations) as _, id).await;
+    Ok(outcome)
 }

@@ -1,4 +1,4 @@
-//! What agents report of migrations.
+//! Reports of agents on migrations.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use berth_api::{Migration, MigrationReport, MigrationState, MigrationStep, RunSt
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::{ClaimKey, ClaimState, Expect, Op, Release, Role, Switch, Text};
 
-use super::Known;
-use super::begin::fail;
-use super::record::{MigrationRecord, Stepped, step, view, write};
+use super::StoredMigration;
+use super::record::{CommitOutcome, MigrationRecord, commit, document, view};
+use super::start::fail;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 
-/// How often a report is written anew when others write at the same time.
+/// How often a report is applied again when others change the migration.
 const TRIES: u32 = 8;
 
-/// Takes a report in. Said again, it changes nothing.
+/// Applies a report. Idempotent.
 ///
 /// # Errors
-/// When no such migration is from or to the node, or the step is not its turn.
+/// When no such migration is from or to the node, or the step is out of order.
 pub async fn report(
     control: &Arc<ControlPlane>,
     node: &NodeId,
@@ -26,27 +26,30 @@ pub async fn report(
 ) -> ControlResult<Migration> {
     let id = report.id.as_str();
     for _ in 0..TRIES {
-        let known = control.migrations.get(id).filter(|known| known.value.concerns(node));
-        let known = known.ok_or_else(|| ControlError::not_found("migration", id))?;
-        if take(control, id, &known, node, report).await? {
-            let known = control.migrations.get(id);
-            let known = known.ok_or_else(|| ControlError::not_found("migration", id))?;
-            return Ok(view(id, &known.value));
+        let stored = control.migrations.get(id).filter(|stored| stored.value.concerns(node));
+        let stored = stored.ok_or_else(|| ControlError::not_found("migration", id))?;
+        if apply(control, id, &stored, node, report).await? {
+            let stored = control.migrations.get(id);
+            let stored = stored.ok_or_else(|| ControlError::not_found("migration", id))?;
+            return Ok(view(id, &stored.value));
         }
     }
-    Err(ControlError::unavailable("contention", "others change this migration all the time"))
+    Err(ControlError::unavailable(
+        "contention",
+        "too many concurrent changes of this migration; retry",
+    ))
 }
 
-/// Takes a report in; false: the migration changed meanwhile, look again.
-async fn take(
+/// Applies a report to the migration that was read. Returns false if it has changed since.
+async fn apply(
     control: &Arc<ControlPlane>,
     id: &str,
-    known: &Known,
+    stored: &StoredMigration,
     node: &NodeId,
     report: &MigrationReport,
 ) -> ControlResult<bool> {
     use MigrationState::{Cancelled, Copying, Failed, Planned, Switched, TargetHeld};
-    let (record, revision) = (&known.value, known.revision);
+    let (record, revision) = (&stored.value, stored.revision);
     let by_target = record.target == *node;
     match (report.step, record.state) {
         (MigrationStep::Copying, TargetHeld | Copying) => {
@@ -67,21 +70,20 @@ async fn take(
                 .remedy("stop what runs on the target; the source goes on"))
         }
         (MigrationStep::Failed, Planned | TargetHeld | Copying) => {
-            let why = report.reason.as_deref().unwrap_or("the agent did not say why");
-            // The target's agent knows what it has; the source's does not.
-            fail(control, id, None, why, by_target).await?;
-            Ok(true)
+            let why = report.reason.as_deref().unwrap_or("the agent gave no reason");
+            // Only the target's agent knows that nothing is left on the target.
+            fail(control, id, stored, why, by_target).await
         }
         (MigrationStep::Dropped, Failed | Cancelled) if by_target => {
-            free(control, id, ClaimKey::target(record.instance), node).await?;
+            confirm_gone(control, id, ClaimKey::target(record.instance), node).await?;
             Ok(true)
         }
         (MigrationStep::CleanedUp, Switched) if !by_target => {
-            free(control, id, ClaimKey::source(record.instance), node).await?;
+            confirm_gone(control, id, ClaimKey::source(record.instance), node).await?;
             control.migrations.wake();
             Ok(true)
         }
-        // It went on since, or has ended.
+        // A repeated or late report.
         _ => Ok(true),
     }
 }
@@ -93,13 +95,15 @@ async fn store(
     revision: i64,
 ) -> ControlResult<bool> {
     next.changed_at = control.now();
-    let berth_ledger::DocumentWrite { kind, id: name, body, expect } =
-        write(id, &next, Expect::Revision(revision))?;
-    let op = Op::PutDocument { kind, id: name, body, expect };
-    match step(control, id, op, Vec::new(), None).await? {
-        Stepped::Done => Ok(true),
-        Stepped::Stale => Ok(false),
-        Stepped::Rejected(error) => Err(error),
+    let document = document(id, &next, Expect::Revision(revision))?;
+    is_stored(commit(control, id, None, document).await?)
+}
+
+fn is_stored(outcome: CommitOutcome) -> ControlResult<bool> {
+    match outcome {
+        CommitOutcome::Done => Ok(true),
+        CommitOutcome::Stale => Ok(false),
+        CommitOutcome::Rejected(error) => Err(error),
     }
 }
 
@@ -114,20 +118,17 @@ async fn switch(
     next.state = MigrationState::Switched;
     next.copied_permille = Some(1000);
     next.changed_at = control.now();
-    let document = write(id, &next, Expect::Revision(revision))?;
+    let document = document(id, &next, Expect::Revision(revision))?;
     let op = Op::Switch(Switch { instance: record.instance, to: record.target.clone() });
-    match step(control, id, op, vec![document], None).await? {
-        Stepped::Done => {
-            control.metrics.migration(MigrationState::Switched.name());
-            Ok(true)
-        }
-        Stepped::Stale => Ok(false),
-        Stepped::Rejected(error) => Err(error),
+    let is_stored = is_stored(commit(control, id, Some(op), document).await?)?;
+    if is_stored {
+        control.metrics.migration(MigrationState::Switched.name());
     }
+    Ok(is_stored)
 }
 
-/// Frees a place of which its agent says that nothing is left.
-async fn free(
+/// Releases a claim after its node's agent reported that nothing is left of it.
+async fn confirm_gone(
     control: &Arc<ControlPlane>,
     id: &str,
     key: ClaimKey,
@@ -149,56 +150,61 @@ async fn free(
     Ok(())
 }
 
-/// What a report on an instance means while it is being moved.
+/// What an agent's observation of an instance meant for its migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Observed {
-    /// Nothing special.
-    Plain,
-    /// It was taken as a report on the migration.
-    Taken,
-    /// It cannot be taken before the migration is over.
-    Wait,
+pub enum ObservationEffect {
+    /// Nothing: it is an ordinary observation.
+    None,
+    /// It was applied as a report on the migration.
+    Applied,
+    /// It cannot be applied before the migration is over.
+    Deferred,
 }
 
-/// Takes in what an agent says of an instance that is being moved. An instance that runs on the
-/// target has switched, whoever forgot to say so; one that stopped on the source may have.
+/// Applies what an agent observed of an instance that is being migrated. An instance that runs on the
+/// target has switched, even if no report said so; one that stopped on the source may have.
 ///
 /// # Errors
-/// When nobody knows what became of it.
-pub async fn observed(
+/// When the ledger does not know what became of it.
+pub async fn apply_observation(
     control: &Arc<ControlPlane>,
     node: &NodeId,
     instance: InstanceId,
     (role, claim): (Role, ClaimState),
     state: RunState,
-) -> ControlResult<Observed> {
+) -> ControlResult<ObservationEffect> {
     let open = control.migrations.open_of(instance);
-    let open = open.filter(|(_, known)| known.value.is_on_its_way() && known.value.concerns(node));
+    let open =
+        open.filter(|(_, stored)| stored.value.is_in_transit() && stored.value.concerns(node));
     let Some((id, _)) = open else {
-        // One that was found in two places is no migration: what its agent says of it counts.
+        // An instance that was found on two nodes is not being migrated: the observation counts.
         let to_be_dropped = role == Role::MigrationTarget && claim == ClaimState::Releasing;
         if to_be_dropped && matches!(state, RunState::Stopped | RunState::Failed) {
-            free(control, "observed", ClaimKey::target(instance), node).await?;
+            confirm_gone(control, "observed", ClaimKey::target(instance), node).await?;
         }
-        return Ok(if to_be_dropped { Observed::Taken } else { Observed::Plain });
+        return Ok(if to_be_dropped {
+            ObservationEffect::Applied
+        } else {
+            ObservationEffect::None
+        });
     };
     let step = match (role, state) {
         (Role::MigrationTarget, RunState::Running) => MigrationStep::Switched,
         (Role::MigrationTarget, RunState::Stopped | RunState::Failed) => MigrationStep::Failed,
-        (Role::MigrationTarget, _) => return Ok(Observed::Taken),
-        (Role::Primary, RunState::Stopped) => return Ok(Observed::Wait),
+        (Role::MigrationTarget, _) => return Ok(ObservationEffect::Applied),
+        (Role::Primary, RunState::Stopped) => return Ok(ObservationEffect::Deferred),
         (Role::Primary, RunState::Failed) => {
-            let said = said(&id, MigrationStep::Failed, "the instance died while it was moved");
-            report(control, node, &said).await?;
-            return Ok(Observed::Plain);
+            let reason = "the instance died while it was moved";
+            report(control, node, &make_report(&id, MigrationStep::Failed, reason)).await?;
+            return Ok(ObservationEffect::None);
         }
-        (Role::Primary | Role::MigrationSource, _) => return Ok(Observed::Plain),
+        (Role::Primary | Role::MigrationSource, _) => return Ok(ObservationEffect::None),
     };
-    report(control, node, &said(&id, step, "its agent says that it is not there")).await?;
-    Ok(Observed::Taken)
+    report(control, node, &make_report(&id, step, "its agent says that it is not there")).await?;
+    Ok(ObservationEffect::Applied)
 }
 
-fn said(id: &str, step: MigrationStep, reason: &str) -> MigrationReport {
+fn make_report(id: &str, step: MigrationStep, reason: &str) -> MigrationReport {
     let reason = Some(reason.to_owned());
     MigrationReport { id: id.to_owned(), step, copied_permille: None, reason }
 }

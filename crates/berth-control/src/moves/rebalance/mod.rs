@@ -1,31 +1,29 @@
-//! Moving instances that could stay: planned on a fleet of its own, begun as migrations.
+//! Rebalancing: moving instances that could stay to where the fleet needs them, on request.
 //!
-//! A plan changes nothing. Whatever is begun is checked against how things are by then, so a plan
-//! may be looked at for as long as one likes. Nobody is passed to and fro: who was moved of late
-//! stays, nobody goes back to a node that it left within a day, and nobody goes where others are
-//! just leaving.
+//! A plan is made in a sandbox and changes nothing. Every step is checked against the current state
+//! before it is started, so a plan may be reviewed for as long as one likes. Instances are not moved
+//! back and forth: one that was moved recently stays, none returns to a node that it left within a
+//! day, and none goes to a node that others are leaving.
 
 mod apply;
-mod guests;
 
 use std::sync::Arc;
 
 use berth_api::{PlanRebalance, Rebalance, RebalanceStep};
-use berth_engine::elastic::{Free, watermark_free};
-use berth_engine::{NodeId, RebalanceGoal, RebalancePlan, StopReason};
-use rustc_hash::FxHashMap;
+use berth_engine::elastic::ElasticSettings;
+use berth_engine::{NodeId, RebalanceGoal, RebalanceInstance, RebalancePlan, StopReason};
+use berth_ledger::Role;
 
+use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::moves::evacuation::{Scratch, Snapshot};
+use crate::moves::evacuee::Evacuee;
+use crate::moves::migration::Migrations;
+use crate::moves::sandbox::{FleetSnapshot, Sandbox};
 
 pub use apply::apply;
 
-fn stopping() -> ControlError {
-    ControlError::unavailable("stopping", "the server is stopping")
-}
-
-/// Checks what was asked for, beyond its form.
+/// Checks a request beyond its form.
 fn check(asked: &PlanRebalance) -> ControlResult<()> {
     let accepted = 1..=PlanRebalance::MAX_BUDGET;
     if accepted.contains(&asked.budget) {
@@ -41,35 +39,59 @@ fn check(asked: &PlanRebalance) -> ControlResult<()> {
 /// When what is asked for cannot be accepted, or the server is stopping.
 pub async fn plan(control: &Arc<ControlPlane>, asked: &PlanRebalance) -> ControlResult<Rebalance> {
     check(asked)?;
-    let snapshot = Snapshot::take(control).await.ok_or_else(stopping)?;
-    let (control, asked) = (Arc::clone(control), asked.clone());
-    let work = move || planned(&control, snapshot, &asked);
-    tokio::task::spawn_blocking(work).await.map_err(|_| stopping())
-}
-
-fn planned(control: &ControlPlane, snapshot: Snapshot, asked: &PlanRebalance) -> Rebalance {
-    let settings = snapshot.policy().elastic();
+    let snapshot = FleetSnapshot::take(control).await?;
+    let (migrations, asked) = (Arc::clone(&control.migrations), asked.clone());
     let now = control.now().as_second();
-    let guests = guests::everybody(control, snapshot.claims(), settings, asked.all, now);
-    let rooms: FxHashMap<NodeId, Free> = snapshot
-        .rooms()
-        .map(|(facts, used)| {
-            let mark = settings.on(facts).watermark;
-            (facts.id.clone(), watermark_free(facts, used, mark))
-        })
-        .collect();
-    let none = Free { cpu: i64::MIN, memory: i64::MIN };
-    let mut scratch = snapshot.build();
-    let room = |node: &NodeId| rooms.get(node).copied().unwrap_or(none);
-    let plan = scratch.rebalance(asked.terms(), &guests, &room);
-    told(&scratch, plan, asked)
+    snapshot.plan(move |snapshot| plan_on(snapshot, &migrations, &asked, now)).await
 }
 
-/// A plan as callers read it.
-fn told(scratch: &Scratch, plan: RebalancePlan, asked: &PlanRebalance) -> Rebalance {
-    let message = in_words(&plan, asked);
+fn plan_on(
+    snapshot: FleetSnapshot,
+    migrations: &Migrations,
+    asked: &PlanRebalance,
+    now: i64,
+) -> Rebalance {
+    let settings = snapshot.policy().elastic();
+    let instances = instances(migrations, snapshot.claims(), settings, asked.all, now);
+    let headroom = snapshot.headroom(settings);
+    let mut sandbox = snapshot.build();
+    let free = |node: &NodeId| headroom.of(node);
+    let plan = sandbox.plan_rebalance(asked.terms(), &instances, &free);
+    to_rebalance(&sandbox, plan, asked)
+}
+
+/// All instances. Those that stay are part of it too: a move must not break their rules.
+fn instances(
+    migrations: &Migrations,
+    claims: &[Arc<ClaimEntry>],
+    settings: &ElasticSettings,
+    all: bool,
+    now: i64,
+) -> Vec<RebalanceInstance> {
+    let closed = nodes_being_left(migrations);
+    let primary = claims.iter().filter(|claim| claim.key.role == Role::Primary);
+    let instance = |claim: &Arc<ClaimEntry>| {
+        let evacuee = Evacuee::new(migrations, claim);
+        let movable = evacuee.pinned(settings, all, now).is_none();
+        evacuee.for_rebalance(movable, &closed)
+    };
+    primary.map(instance).collect()
+}
+
+/// Nodes that instances are being migrated off: moving others there would undo what that is for.
+fn nodes_being_left(migrations: &Migrations) -> Vec<NodeId> {
+    let mut nodes: Vec<NodeId> =
+        migrations.open().iter().map(|stored| stored.value.source.clone()).collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+/// A plan as an API object.
+fn to_rebalance(sandbox: &Sandbox, plan: RebalancePlan, asked: &PlanRebalance) -> Rebalance {
+    let message = summarize(&plan, asked);
     let step = |made: berth_engine::RebalanceMove| {
-        let claim = scratch.claim(made.instance);
+        let claim = sandbox.claim(made.instance);
         RebalanceStep {
             instance: made.instance,
             name: claim.and_then(|claim| claim.name.as_deref().map(str::to_owned)),
@@ -96,13 +118,13 @@ fn told(scratch: &Scratch, plan: RebalancePlan, asked: &PlanRebalance) -> Rebala
 }
 
 /// What a plan does, in one sentence.
-fn in_words(plan: &RebalancePlan, asked: &PlanRebalance) -> String {
+fn summarize(plan: &RebalancePlan, asked: &PlanRebalance) -> String {
     let more = match plan.stopped_by {
         StopReason::Budget => "; a larger budget may do more",
         StopReason::NothingToGain => "",
     };
     if plan.moves.is_empty() {
-        let budget = many(asked.budget as usize, "move");
+        let budget = count(asked.budget as usize, "move");
         return match (plan.stopped_by, plan.goal) {
             (StopReason::Budget, _) => {
                 format!("no node can be emptied with {budget}; a larger budget may do it")
@@ -114,12 +136,12 @@ fn in_words(plan: &RebalancePlan, asked: &PlanRebalance) -> String {
         };
     }
     let cost: u64 = plan.moves.iter().map(|made| made.cost).sum();
-    let moves = many(plan.moves.len(), "move");
+    let moves = count(plan.moves.len(), "move");
     let (before, after) = (plan.before, plan.after);
     match plan.goal {
         RebalanceGoal::Consolidate => format!(
             "{moves} of about {cost} MiB would empty {}: {} of {} nodes in use, then {}{more}",
-            many(plan.emptied.len(), "node"),
+            count(plan.emptied.len(), "node"),
             before.in_use,
             before.nodes,
             after.in_use
@@ -136,6 +158,6 @@ fn in_words(plan: &RebalancePlan, asked: &PlanRebalance) -> String {
 }
 
 /// `1 move`, `2 moves`.
-fn many(count: usize, what: &str) -> String {
+fn count(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

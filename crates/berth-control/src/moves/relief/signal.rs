@@ -1,4 +1,4 @@
-//! What nodes lack together: the signal for whoever adds nodes.
+//! What all nodes lack together, for an autoscaler that adds nodes.
 
 use berth_api::{NodePressure, Pressure};
 use berth_engine::elastic::{Account, ResourceAccount};
@@ -6,9 +6,9 @@ use berth_engine::elastic::{Account, ResourceAccount};
 use crate::control_plane::ControlPlane;
 use crate::elastic::account;
 
-/// What is lacking now, and where.
+/// How much is lacking now, and where.
 #[must_use]
-pub fn signal(control: &ControlPlane) -> Pressure {
+pub fn measure_pressure(control: &ControlPlane) -> Pressure {
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let at = control.now();

@@ -1,33 +1,36 @@
-//! Volumes that move from one node to another, driven by what agents report.
+//! Moving volumes from one node to another. Agents copy the data and report their progress.
 //!
-//! A move is a document of the ledger, one per volume, changed only from the revision it was read
-//! in, so any server may drive it and a killed one loses nothing: copying while it is in use,
-//! stopping who uses it, syncing what changed since, then the switch of its home. Data are agents'
-//! business; here is only where the volume lives and who may use it meanwhile.
+//! A move is a document of the ledger, one per volume, which is only changed from the revision that
+//! was read, so any server can continue it: copy while the volume is in use, stop the instance that
+//! uses it, sync what changed since, then switch its home. Agents handle the data; the server only
+//! knows where the volume lives and which instance may use it.
+//!
+//! A move is always requested for one volume, by name: no planner produces these steps, so they are
+//! not part of a [`MovePlan`](super::plan::MovePlan).
 
-mod begin;
-mod drive;
+mod driver;
 mod record;
 mod report;
+mod start;
 
 use std::sync::Arc;
 
 use berth_api::{VolumeMoveAction, VolumeMoveState, VolumeMoveTask};
 use berth_engine::NodeId;
 
-pub use begin::{begin, cancel};
-pub(crate) use drive::keep_moving;
-pub use record::{MoveRecord, Stopped, view};
+pub(crate) use driver::run;
+pub use record::{StoppedInstance, VolumeMoveRecord, view};
 pub use report::report;
+pub use start::{cancel, start};
 
 use crate::documents::{CacheableDocument, DocumentCache, Versioned};
 
 /// The kind of document that a move is stored as; its id is the volume.
 pub const KIND: &str = "volume_move";
 
-type Known = Arc<Versioned<MoveRecord>>;
+type StoredMove = Arc<Versioned<VolumeMoveRecord>>;
 
-impl CacheableDocument for MoveRecord {
+impl CacheableDocument for VolumeMoveRecord {
     const KIND: &'static str = KIND;
 
     fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
@@ -35,38 +38,38 @@ impl CacheableDocument for MoveRecord {
     }
 }
 
-/// All moves of volumes, also those that have ended.
+/// All moves of volumes, including those that have ended.
 #[derive(Default)]
 pub struct VolumeMoves {
     /// The records.
-    pub records: Arc<DocumentCache<MoveRecord>>,
+    pub records: Arc<DocumentCache<VolumeMoveRecord>>,
 }
 
 impl VolumeMoves {
     /// A volume's move, and the revision of its document.
     #[must_use]
-    pub fn get(&self, volume: &str) -> Option<Known> {
+    pub fn get(&self, volume: &str) -> Option<StoredMove> {
         self.records.get(volume)
     }
 
-    fn all(&self) -> Vec<(String, Known)> {
+    fn all(&self) -> Vec<(String, StoredMove)> {
         self.records.all()
     }
 
     /// Whether a volume is being moved.
     #[must_use]
     pub fn is_under_way(&self, volume: &str) -> bool {
-        self.get(volume).is_some_and(|known| {
-            let state = known.value.state;
+        self.get(volume).is_some_and(|stored| {
+            let state = stored.value.state;
             state == VolumeMoveState::Copying || self.is_stopping(volume)
         })
     }
 
-    /// Whether nobody may begin to use a volume, since it is about to live elsewhere.
+    /// Whether no instance may start to use a volume, since its home is about to change.
     #[must_use]
     pub fn is_stopping(&self, volume: &str) -> bool {
-        self.get(volume).is_some_and(|known| {
-            matches!(known.value.state, VolumeMoveState::Stopping | VolumeMoveState::Syncing)
+        self.get(volume).is_some_and(|stored| {
+            matches!(stored.value.state, VolumeMoveState::Stopping | VolumeMoveState::Syncing)
         })
     }
 
@@ -74,9 +77,9 @@ impl VolumeMoves {
     #[must_use]
     pub fn tasks(&self, node: &NodeId) -> Vec<VolumeMoveTask> {
         let records = self.records.read();
-        let concerned = records.documents.iter().filter(|(_, known)| known.value.concerns(node));
-        let task = |(volume, known): (&String, &Known)| {
-            let record = &known.value;
+        let concerned = records.documents.iter().filter(|(_, stored)| stored.value.concerns(node));
+        let task = |(volume, stored): (&String, &StoredMove)| {
+            let record = &stored.value;
             let action = match record.state {
                 VolumeMoveState::Copying => VolumeMoveAction::Copy,
                 VolumeMoveState::Syncing if !record.synced => VolumeMoveAction::Sync,

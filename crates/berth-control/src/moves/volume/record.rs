@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use berth_api::{VolumeMove, VolumeMoveState};
 use berth_engine::{InstanceRequest, NodeId};
-use berth_ledger::{Answer as Told, Expect, Op, Outcome, Text};
+use berth_ledger::Expect;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::KIND;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
-use crate::control_plane::unexpected;
-use crate::error::{ControlError, ControlResult};
+use crate::documents::DocumentFollower;
+use crate::error::ControlResult;
+use crate::moves::records;
 
-/// An instance that was stopped for the move and that no workload keeps.
+/// An instance that was stopped for the move and that no workload restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stopped {
+pub struct StoppedInstance {
     /// The instance, as it was placed.
     pub request: InstanceRequest,
     /// Pools it held values of.
@@ -25,39 +25,39 @@ pub struct Stopped {
     /// The release it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// The fence it was told to stop with.
+    /// The fence of the claim that was stopped.
     pub fence: i64,
 }
 
 /// A move as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MoveRecord {
+pub struct VolumeMoveRecord {
     /// Where it was.
     pub from: NodeId,
     /// Where it goes.
     pub to: NodeId,
-    /// How far it is.
+    /// Its state.
     pub state: VolumeMoveState,
-    /// How much is copied, as far as agents say.
+    /// How much is copied, as reported by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_permille: Option<u16>,
-    /// Whether all is there and nobody wrote since: the switch is next.
+    /// Whether all data are on the new node and nothing was written since: the switch is next.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub synced: bool,
-    /// Why it failed or was called off.
+    /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Who is started again when it has ended.
+    /// The instance that is started again when the move has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<Box<Stopped>>,
-    /// When it was begun.
+    pub stopped: Option<Box<StoppedInstance>>,
+    /// When it was started.
     pub since: Timestamp,
-    /// When it last went on.
+    /// When it last changed.
     pub changed_at: Timestamp,
 }
 
-impl MoveRecord {
-    /// A move that begins.
+impl VolumeMoveRecord {
+    /// A move that starts now.
     pub(super) fn new(from: NodeId, to: NodeId, now: Timestamp) -> Self {
         Self {
             from,
@@ -72,7 +72,7 @@ impl MoveRecord {
         }
     }
 
-    /// Whether it goes on.
+    /// Whether it is under way.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         use VolumeMoveState::{Copying, Stopping, Syncing};
@@ -113,7 +113,7 @@ impl MoveRecord {
 
 /// A move as callers read it.
 #[must_use]
-pub fn view(volume: &str, record: &MoveRecord) -> VolumeMove {
+pub fn view(volume: &str, record: &VolumeMoveRecord) -> VolumeMove {
     VolumeMove {
         volume: volume.to_owned(),
         from: record.from.clone(),
@@ -126,36 +126,20 @@ pub fn view(volume: &str, record: &MoveRecord) -> VolumeMove {
     }
 }
 
-/// Stores a move, if it is in the revision that was read. Returns whether it was.
+/// Stores a move if it still is in the expected revision. Returns whether it was stored.
 pub(super) async fn store(
     control: &Arc<ControlPlane>,
     volume: &str,
-    record: &MoveRecord,
+    record: &VolumeMoveRecord,
     expect: Expect,
     by: Option<(&Caller, &'static str)>,
 ) -> ControlResult<bool> {
-    let body = serde_json::to_string(record)
-        .map_err(|error| ControlError::invalid(format!("a volume's move: {error}")))?;
-    let (kind, id) = (Text::from(KIND), Text::from(volume));
-    let op = Op::PutDocument { kind, id, body, expect };
-    let answer = match by {
-        Some((caller, action)) => {
-            let subject = format!("{volume} from {} to {}", record.from, record.to);
-            control.call(caller, action, subject, None, op).await?
-        }
-        None => control.submit(op).await?,
-    };
-    let stored = match answer {
-        Told::Outcome(Outcome::Done | Outcome::Unchanged) => true,
-        Told::Outcome(Outcome::Stale { .. } | Outcome::Impossible(_)) => false,
-        other => return Err(unexpected(&other)),
-    };
-    take_in(control, volume).await;
-    Ok(stored)
+    let audit = by.map(|(caller, action)| {
+        (caller, action, format!("{volume} from {} to {}", record.from, record.to))
+    });
+    records::store(control, cache(control), volume, record, expect, audit).await
 }
 
-/// Reads a move anew, so that whoever asks this server next is told of it.
-pub(super) async fn take_in(control: &Arc<ControlPlane>, volume: &str) {
-    let moves = Arc::clone(&control.volume_moves.records);
-    control.refresh_document(moves, volume).await;
+pub(super) fn cache(control: &ControlPlane) -> Arc<dyn DocumentFollower> {
+    Arc::clone(&control.volume_moves.records) as _
 }

@@ -1,4 +1,4 @@
-//! What agents report of moves.
+//! Reports of agents on moves of volumes.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use berth_api::{VolumeMove, VolumeMoveReport, VolumeMoveState, VolumeMoveStep};
 use berth_engine::NodeId;
 use berth_ledger::Expect;
 
-use super::record::{MoveRecord, store, view};
+use super::record::{VolumeMoveRecord, store, view};
 use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
 
-/// How often a report is written anew when others write at the same time.
+/// How often a report is applied again when others change the move.
 const TRIES: u32 = 8;
 
 /// Most characters of a reason.
-const REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 
-/// Takes a report in. Said again, it changes nothing.
+/// Applies a report. Idempotent.
 ///
 /// # Errors
-/// When no such volume moves from or to the node, or the step is not its turn.
+/// When no such volume moves from or to the node, or the step is out of order.
 pub async fn report(
     control: &Arc<ControlPlane>,
     node: &NodeId,
@@ -28,22 +28,25 @@ pub async fn report(
 ) -> ControlResult<VolumeMove> {
     let volume = report.volume.as_str();
     for _ in 0..TRIES {
-        let known = control.volume_moves.get(volume).filter(|known| known.value.concerns(node));
-        let Some(known) = known else {
+        let stored = control.volume_moves.get(volume).filter(|stored| stored.value.concerns(node));
+        let Some(stored) = stored else {
             return Err(ControlError::not_found("move of volume", volume));
         };
-        let Versioned { value: record, revision } = &*known;
-        let Some(mut next) = after(record, report)? else { return Ok(view(volume, record)) };
+        let Versioned { value: record, revision } = &*stored;
+        let Some(mut next) = apply(record, report)? else { return Ok(view(volume, record)) };
         next.changed_at = control.now();
         if store(control, volume, &next, Expect::Revision(*revision), None).await? {
             return Ok(view(volume, &next));
         }
     }
-    Err(ControlError::unavailable("contention", "others change this move all the time"))
+    Err(ControlError::unavailable("contention", "too many concurrent changes of this move; retry"))
 }
 
 /// The move after a report; absent when it changes nothing.
-fn after(record: &MoveRecord, report: &VolumeMoveReport) -> ControlResult<Option<MoveRecord>> {
+fn apply(
+    record: &VolumeMoveRecord,
+    report: &VolumeMoveReport,
+) -> ControlResult<Option<VolumeMoveRecord>> {
     use VolumeMoveState::{Copying, Stopping, Syncing};
     let mut next = record.clone();
     match (report.step, record.state) {
@@ -59,11 +62,11 @@ fn after(record: &MoveRecord, report: &VolumeMoveReport) -> ControlResult<Option
             return Err(ControlError::conflict("not_syncing", detail));
         }
         (VolumeMoveStep::Failed, Copying | Stopping | Syncing) if !record.synced => {
-            let why = report.reason.as_deref().unwrap_or("the agent did not say why");
-            next.why = Some(why.chars().take(REASON).collect());
+            let why = report.reason.as_deref().unwrap_or("the agent gave no reason");
+            next.why = Some(why.chars().take(MAX_REASON_CHARS).collect());
             next.state = VolumeMoveState::Failed;
         }
-        // It went on since, or has ended.
+        // A repeated or late report.
         _ => {}
     }
     Ok(Some(next).filter(|next| next != record))
@@ -73,12 +76,12 @@ fn after(record: &MoveRecord, report: &VolumeMoveReport) -> ControlResult<Option
 mod tests {
     use super::*;
 
-    fn record(state: VolumeMoveState) -> MoveRecord {
+    fn record(state: VolumeMoveState) -> VolumeMoveRecord {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        MoveRecord { state, ..MoveRecord::new(NodeId::new("a"), NodeId::new("b"), now) }
+        VolumeMoveRecord { state, ..VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), now) }
     }
 
-    fn said(step: VolumeMoveStep) -> VolumeMoveReport {
+    fn report(step: VolumeMoveStep) -> VolumeMoveReport {
         let (volume, reason) = ("v".to_owned(), Some("disk".to_owned()));
         VolumeMoveReport { volume, step, copied_permille: Some(300), reason }
     }
@@ -99,12 +102,12 @@ mod tests {
             (Cancelled, Step::Copied, None),
         ];
         for (state, step, expected) in cases {
-            let found = after(&record(state), &said(step)).unwrap();
+            let found = apply(&record(state), &report(step)).unwrap();
             assert_eq!(found.map(|next| next.state), expected, "{step:?} while {state:?}");
         }
-        assert!(after(&record(Copying), &said(Step::Synced)).is_err());
-        // What is switched cannot fail any more.
-        let synced = MoveRecord { synced: true, ..record(Syncing) };
-        assert!(after(&synced, &said(Step::Failed)).unwrap().is_none());
+        assert!(apply(&record(Copying), &report(Step::Synced)).is_err());
+        // After the last sync it cannot fail any more.
+        let synced = VolumeMoveRecord { synced: true, ..record(Syncing) };
+        assert!(apply(&synced, &report(Step::Failed)).unwrap().is_none());
     }
 }

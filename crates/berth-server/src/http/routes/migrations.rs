@@ -17,7 +17,7 @@ use crate::http::extract::{Json, OptionalJson, Path, Query};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
-use berth_control::moves::migration::{self, Begin, Destination, view};
+use berth_control::moves::migration::{self, Destination, MigrationRequest, view};
 use berth_control::{ControlError, ControlPlane};
 
 pub(super) fn routes() -> Routes {
@@ -96,9 +96,9 @@ async fn start(
 ) -> Answer<axum::Json<Migration>> {
     control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migration::destination(&control, instance, request.to).await? {
+    let to = match migration::find_destination(&control, instance, request.to).await? {
         Destination::Node(to) => to,
-        Destination::Nowhere(refusal) => {
+        Destination::NoRoom(refusal) => {
             // Nodes that would exceed their watermark are excluded first.
             let detail = format!(
                 "no other node can take it and stay below its watermark: {}",
@@ -116,8 +116,9 @@ async fn start(
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
         return Ok(axum::Json(migration::preview(&control, &claim, to, cost)));
     }
-    let request = Begin { instance, to, reason: MigrationReason::Asked, cost, guard: None };
-    Ok(axum::Json(migration::begin(&control, &caller, &request).await?))
+    let reason = MigrationReason::Asked;
+    let request = MigrationRequest { instance, to, reason, cost, decided_after: None };
+    Ok(axum::Json(migration::start(&control, &caller, &request).await?))
 }
 
 /// Cancel a migration
@@ -159,5 +160,5 @@ async fn report(
     responses((status = 200, description = "Pressure in total and by node.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
     control.settled().await;
-    axum::Json(berth_control::moves::relief::signal(&control))
+    axum::Json(berth_control::moves::relief::measure_pressure(&control))
 }

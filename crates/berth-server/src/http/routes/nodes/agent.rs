@@ -24,7 +24,7 @@ use crate::http::routes::claims::{state_of, values_of};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
-use berth_control::moves::migration::{Observed, observed};
+use berth_control::moves::migration::{ObservationEffect, apply_observation};
 use berth_control::{ControlError, ControlPlane};
 
 /// Boots of a node that are remembered.
@@ -180,10 +180,10 @@ async fn report(
         Some(_) => {}
     }
     let which = (claim.key.role, claim.state);
-    match observed(control, node, instance, which, running.state).await? {
-        Observed::Plain => {}
-        Observed::Taken => return Ok(ReportedInstance { refused: None, ..known("") }),
-        Observed::Wait => return Ok(known("migrating")),
+    match apply_observation(control, node, instance, which, running.state).await? {
+        ObservationEffect::None => {}
+        ObservationEffect::Applied => return Ok(ReportedInstance { refused: None, ..known("") }),
+        ObservationEffect::Deferred => return Ok(known("migrating")),
     }
     let mut status = Ok(Some(claim.state));
     for op in steps(&claim, running.state, running.reason.as_deref()) {

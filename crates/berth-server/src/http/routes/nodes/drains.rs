@@ -14,7 +14,7 @@ use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::moves::drain::{self, Wish};
+use berth_control::moves::drain::{self, DrainRequest};
 
 /// The longest time that a drain may be given: a week.
 const LONGEST_S: u32 = 604_800;
@@ -28,9 +28,9 @@ fn not_draining(node: &NodeId) -> ApiError {
 }
 
 /// A drain after this server changed it.
-async fn standing(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
+async fn current_drain(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
     read(control, node).await?;
-    drain::one(control, node).ok_or_else(|| not_draining(node))
+    drain::status(control, node).ok_or_else(|| not_draining(node))
 }
 
 fn deadline_after(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
@@ -76,9 +76,9 @@ pub(super) async fn begin(
         return plan_drain(&control, node, request.reason).await.map(axum::Json);
     }
     let deadline = request.deadline_s.and_then(|seconds| deadline_after(&control, seconds));
-    let wish = Wish { reason: request.reason, deadline, reclaimed: false };
-    drain::begin(&control, &caller, &node, &wish, if_match.number()?).await?;
-    standing(&control, &node).await.map(axum::Json)
+    let request = DrainRequest { reason: request.reason, deadline, reclaimed: false };
+    drain::start(&control, &caller, &node, &request, if_match.number()?).await?;
+    current_drain(&control, &node).await.map(axum::Json)
 }
 
 /// Every move that a drain would make, with its destination or its refusal.
@@ -101,7 +101,7 @@ pub(super) async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<Drain>> {
-    standing(&control, &node).await.map(axum::Json)
+    current_drain(&control, &node).await.map(axum::Json)
 }
 
 /// Call a drain off
@@ -119,7 +119,7 @@ pub(super) async fn cancel(
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<Response> {
-    standing(&control, &node).await?;
+    current_drain(&control, &node).await?;
     let state = berth_engine::NodeState::Active;
     end_drain(&control, &caller, "node.drain_cancel", &node, state, (if_match, None)).await?;
     Ok(tagged(http::StatusCode::OK, &read(&control, &node).await?))
@@ -142,7 +142,7 @@ pub(super) async fn reclaim(
     control.node_for(&caller, &node)?;
     read(&control, &node).await?;
     take_notice(&control, &caller, &node, &notice).await?;
-    standing(&control, &node).await.map(axum::Json)
+    current_drain(&control, &node).await.map(axum::Json)
 }
 
 /// Starts to drain a node that will be reclaimed, unless that was reported before.
@@ -152,13 +152,14 @@ pub(super) async fn take_notice(
     node: &NodeId,
     notice: &ReclaimNotice,
 ) -> Answer<()> {
-    let is_known = drain::one(control, node).is_some_and(|drain| drain.reclaimed);
+    let is_known = drain::status(control, node).is_some_and(|drain| drain.reclaimed);
     if is_known {
         return Ok(());
     }
     let deadline = notice.in_s.and_then(|seconds| deadline_after(control, seconds.min(LONGEST_S)));
-    let wish = Wish { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
-    Ok(drain::begin(control, caller, node, &wish, None).await?)
+    let request =
+        DrainRequest { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
+    Ok(drain::start(control, caller, node, &request, None).await?)
 }
 
 /// List drains

@@ -320,7 +320,7 @@ async fn remove(
     let revision = control.drains.get(&node).map(|known| known.revision);
     control.administer(&caller, "node.remove", node.as_str(), op).await?;
     if let Some(revision) = revision {
-        drain::forget(&control, &node, revision).await?;
+        drain::remove(&control, &node, revision).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -343,7 +343,7 @@ async fn end_drain(
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
     control.administer(caller, action, subject, op).await?;
     match revision {
-        Some(revision) => Ok(drain::forget(control, node, revision).await?),
+        Some(revision) => Ok(drain::remove(control, node, revision).await?),
         None => Ok(()),
     }
 }

@@ -33,7 +33,7 @@ async fn begin(
     Path(id): Path<String>,
     Json(request): Json<MoveVolume>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    Ok(axum::Json(volume::begin(&control, &caller, &id, &request).await?))
+    Ok(axum::Json(volume::start(&control, &caller, &id, &request).await?))
 }
 
 /// Read the move of a volume

@@ -1,4 +1,4 @@
-//! Beginning a move, and calling it off.
+//! Starting and cancelling moves of volumes.
 
 use std::sync::Arc;
 
@@ -6,31 +6,32 @@ use berth_api::{MoveVolume, VolumeMove, VolumeMoveState};
 use berth_engine::{NodeId, NodeState};
 use berth_ledger::{ClaimKey, Expect};
 
-use super::record::{MoveRecord, store, view};
+use super::record::{VolumeMoveRecord, store, view};
 use crate::caller::Caller;
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
+use crate::moves::evacuation;
 
 fn changed() -> ControlError {
     ControlError::conflict("volume_moving", "the volume's move changed meanwhile; read it again")
 }
 
-/// Begins to move a volume, if it could live there with whoever uses it.
+/// Starts to move a volume, if the instance that uses it could run on the new node.
 ///
 /// # Errors
-/// When it cannot be moved; the problem says why.
-pub async fn begin(
+/// When it cannot be moved; the error says why.
+pub async fn start(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     volume: &str,
     asked: &MoveVolume,
 ) -> ControlResult<VolumeMove> {
     control.settled().await;
-    let known = control.volume_moves.get(volume);
-    if let Some(open) = known.as_deref().map(|known| &known.value).filter(|record| record.is_open())
-    {
+    let stored = control.volume_moves.get(volume);
+    let open = stored.as_deref().map(|stored| &stored.value).filter(|record| record.is_open());
+    if let Some(open) = open {
         if open.to == asked.to && !asked.dry_run {
             return Ok(view(volume, open));
         }
@@ -40,7 +41,7 @@ pub async fn begin(
     }
     let (from, user) = check(control, volume, &asked.to)?;
     if let Some(user) = user {
-        let refusal = crate::moves::evacuation::beside(control, &user, &asked.to).await?;
+        let refusal = evacuation::check_with_volumes(control, &user, &asked.to).await?;
         if let Some(refusal) = refusal {
             let detail = format!(
                 "instance {} uses it and could not run on {}: {}",
@@ -55,19 +56,19 @@ pub async fn begin(
                 .refusals(vec![refusal]));
         }
     }
-    let mut record = MoveRecord::new(from, asked.to.clone(), control.now());
+    let mut record = VolumeMoveRecord::new(from, asked.to.clone(), control.now());
     if asked.dry_run {
         record.state = VolumeMoveState::Planned;
         return Ok(view(volume, &record));
     }
-    let expect = known.map_or(Expect::Absent, |known| Expect::Revision(known.revision));
+    let expect = stored.map_or(Expect::Absent, |stored| Expect::Revision(stored.revision));
     if !store(control, volume, &record, expect, Some((caller, "volume.move"))).await? {
         return Err(changed());
     }
     Ok(view(volume, &record))
 }
 
-/// Where a volume is and who uses it, if it may go there at all.
+/// The volume's home and the claim that uses it, if the node can be its new home at all.
 fn check(
     control: &ControlPlane,
     volume: &str,
@@ -93,7 +94,7 @@ fn check(
     Ok((found.home.clone(), user.cloned()))
 }
 
-/// Calls a move off: the volume lives where it was.
+/// Cancels a move: the volume stays where it is.
 ///
 /// # Errors
 /// When there is none, or it is too late.
@@ -102,17 +103,17 @@ pub async fn cancel(
     caller: &Caller,
     volume: &str,
 ) -> ControlResult<VolumeMove> {
-    let known = control.volume_moves.get(volume).filter(|known| known.value.is_open());
-    let Some(known) = known else {
+    let stored = control.volume_moves.get(volume).filter(|stored| stored.value.is_open());
+    let Some(stored) = stored else {
         let detail = format!("volume {volume} is not being moved");
         return Err(ControlError::conflict("not_moving", detail));
     };
-    let Versioned { value: record, revision } = &*known;
+    let Versioned { value: record, revision } = &*stored;
     if record.synced {
         let detail = format!("all of volume {volume} is on {}; its home is switched", record.to);
         return Err(ControlError::conflict("too_late", detail).remedy("move it back afterwards"));
     }
-    let record = MoveRecord {
+    let record = VolumeMoveRecord {
         state: VolumeMoveState::Cancelled,
         why: Some(format!("{} called it off", caller.name)),
         changed_at: control.now(),

@@ -1,9 +1,9 @@
-//! A plan to empty nodes as callers read it.
+//! Evacuation plans as API objects.
 
 use berth_api::{DrainMove, MoveState};
 use berth_engine::{EvacuationPlan, InstanceId, MoveOutcome, NodeId, PlannedMove, Refusal};
 
-use super::scratch::Scratch;
+use crate::moves::sandbox::Sandbox;
 
 /// Whether nodes can be emptied, and why, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,39 +12,39 @@ pub(super) struct Verdict {
     pub(super) message: String,
 }
 
-/// Every move of a plan.
-pub(super) fn moves(scratch: &Scratch, plan: EvacuationPlan) -> Vec<DrainMove> {
-    plan.moves.into_iter().map(|planned| one(scratch, planned)).collect()
+/// All moves of a plan.
+pub(super) fn moves(sandbox: &Sandbox, plan: EvacuationPlan) -> Vec<DrainMove> {
+    plan.moves.into_iter().map(|planned| to_drain_move(sandbox, planned)).collect()
 }
 
-fn one(scratch: &Scratch, planned: PlannedMove) -> DrainMove {
-    let claim = scratch.claim(planned.instance);
-    let may_lack = claim.is_some_and(|claim| scratch.may_lack(claim));
+fn to_drain_move(sandbox: &Sandbox, planned: PlannedMove) -> DrainMove {
+    let claim = sandbox.claim(planned.instance);
+    let tolerates_absence = claim.is_some_and(|claim| sandbox.tolerates_absence(claim));
     let id = claim.map_or(planned.instance, |claim| claim.key.instance);
     let code = planned.outcome.code().map(str::to_owned);
-    let told = tell(planned.outcome, id, may_lack);
-    let is_blocked = told.state == MoveState::Blocked;
+    let report = describe(planned.outcome, id, tolerates_absence);
+    let is_blocked = report.state == MoveState::Blocked;
     DrainMove {
         instance: id,
         owner: claim.map_or_else(String::new, |claim| claim.request.owner.clone()),
         workload: claim.and_then(|claim| claim.request.workload.clone()),
         from: planned.from,
-        to: told.to,
-        state: told.state,
+        to: report.to,
+        state: report.state,
         code: code.filter(|_| is_blocked),
-        message: told.message,
-        unblock: told.unblock,
+        message: report.message,
+        unblock: report.unblock,
     }
 }
 
-struct Told {
+struct MoveReport {
     state: MoveState,
     to: Option<NodeId>,
     message: String,
     unblock: Vec<String>,
 }
 
-impl Told {
+impl MoveReport {
     fn planned(to: NodeId, message: String) -> Self {
         Self { state: MoveState::Planned, to: Some(to), message, unblock: Vec::new() }
     }
@@ -54,44 +54,48 @@ impl Told {
     }
 }
 
-fn tell(outcome: MoveOutcome, id: InstanceId, may_lack: bool) -> Told {
+fn describe(outcome: MoveOutcome, id: InstanceId, tolerates_absence: bool) -> MoveReport {
     match outcome {
         MoveOutcome::Moves { to } => {
             let message = format!("a replacement fits on {to}");
-            Told::planned(to, message)
+            MoveReport::planned(to, message)
         }
-        MoveOutcome::Refused { after_release: Some(to), .. } if may_lack => {
+        MoveOutcome::Refused { after_release: Some(to), .. } if tolerates_absence => {
             let message = format!(
                 "it stands in its own way and may be missed for a while, so it goes first; \
                  its next place is {to}"
             );
-            Told::planned(to, message)
+            MoveReport::planned(to, message)
         }
         MoveOutcome::Refused { refusal, after_release: Some(to) } => {
             let why = refusal.map_or_else(no_room, |refusal| refusal.headline());
             let message = format!("it stands in its own way: {why}; without it, {to} could");
             let release = format!("let it go first: berth claims release {id}");
             let lack = "let its workload run with one less: rolling.max_unavailable of 1 or more";
-            Told::blocked(message, vec![lack.to_owned(), release])
+            MoveReport::blocked(message, vec![lack.to_owned(), release])
         }
         MoveOutcome::Refused { refusal, after_release: None } => {
             let message = refusal.as_ref().map_or_else(no_room, |refusal| refusal.headline());
-            Told::blocked(message, refusal.as_deref().map(unblock).unwrap_or_default())
+            MoveReport::blocked(message, refusal.as_deref().map(unblock).unwrap_or_default())
         }
         MoveOutcome::VolumeNeedsMove { volumes, to, refusal } => {
-            volume(&volumes, to.as_ref(), refusal.as_deref())
+            describe_volumes(&volumes, to.as_ref(), refusal.as_deref())
         }
         MoveOutcome::Invalid(invalid) => {
-            let message = format!("it could not be asked for again: {invalid}");
-            Told::blocked(message, Vec::new())
+            let message = format!("its request is not valid any more: {invalid}");
+            MoveReport::blocked(message, Vec::new())
         }
         MoveOutcome::RequestUnknown => {
-            Told::blocked("nobody knows what it asked for".to_owned(), Vec::new())
+            MoveReport::blocked("its request is unknown".to_owned(), Vec::new())
         }
     }
 }
 
-fn volume(volumes: &[String], to: Option<&NodeId>, refusal: Option<&Refusal>) -> Told {
+fn describe_volumes(
+    volumes: &[String],
+    to: Option<&NodeId>,
+    refusal: Option<&Refusal>,
+) -> MoveReport {
     let are = if volumes.len() == 1 { "volume" } else { "volumes" };
     let names = volumes.join(", ");
     let why = match (to, refusal) {
@@ -105,26 +109,26 @@ fn volume(volumes: &[String], to: Option<&NodeId>, refusal: Option<&Refusal>) ->
     let mut help: Vec<String> =
         volumes.iter().map(|name| format!("berth volumes move {name} --to {to}")).collect();
     help.extend(refusal.map(unblock).unwrap_or_default());
-    Told::blocked(message, help)
+    MoveReport::blocked(message, help)
 }
 
 fn no_room() -> String {
     "no node can take a replacement".to_owned()
 }
 
-/// What was tried and found to work, else what may be done about the rule.
+/// Fixes that were tried and work, otherwise the general remedy.
 fn unblock(refusal: &Refusal) -> Vec<String> {
     let fixes: Vec<String> = refusal.fixes.iter().map(ToString::to_string).collect();
     if fixes.is_empty() { vec![refusal.remedy.to_string()] } else { fixes }
 }
 
-/// What all moves together say.
+/// The verdict on all moves together.
 pub(super) fn verdict(moves: &[DrainMove]) -> Verdict {
     let mut blocked = moves.iter().filter(|one| one.state == MoveState::Blocked);
-    // One that says why, if any does.
-    let told = blocked.clone().find(|one| one.code.is_some());
+    // Prefer one that has a code.
+    let explained = blocked.clone().find(|one| one.code.is_some());
     let count = blocked.clone().count();
-    let Some(first) = told.or_else(|| blocked.next()) else {
+    let Some(first) = explained.or_else(|| blocked.next()) else {
         let message = match moves.len() {
             0 => "it is empty".to_owned(),
             1 => "its one instance has a place elsewhere".to_owned(),
@@ -145,12 +149,12 @@ pub(super) fn verdict(moves: &[DrainMove]) -> Verdict {
     };
     let message = format!(
         "{count} of {} {have} no place elsewhere: {} of {whose}: {why}",
-        many(moves.len()),
+        count_instances(moves.len()),
         first.instance
     );
     Verdict { can_be_emptied: false, message }
 }
 
-fn many(count: usize) -> String {
+fn count_instances(count: usize) -> String {
     if count == 1 { "1 instance".to_owned() } else { format!("{count} instances") }
 }

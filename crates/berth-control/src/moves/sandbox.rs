@@ -1,11 +1,14 @@
-//! A fleet of our own to plan on, made from the catalogue.
+//! A private copy of the fleet on which moves are planned.
 //!
-//! Not a copy of the planner's: that would hold up decisions for as long as the copy takes, and
-//! would not know what instances asked for. Under the catalogue's lock only references are taken.
+//! It is built from the catalogue rather than from the placer's replica: copying that would block
+//! placements, and it does not hold the original requests. Only references are taken under the
+//! catalogue's lock.
 
 use std::sync::Arc;
 
-use berth_engine::elastic::{Account, Free, ReliefInstance, ReliefPlan};
+use berth_engine::elastic::{
+    Account, ElasticSettings, Free, ReliefInstance, ReliefPlan, watermark_free,
+};
 use berth_engine::{
     Effort, Engine, EvacuationInstance, EvacuationPlan, Group, InstanceId, InstanceRequest,
     InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance, RebalancePlan,
@@ -16,12 +19,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
+use crate::error::{ControlError, ControlResult};
 use crate::fleet_replica::engine_id;
 use crate::workload::WorkloadKey;
 
-/// What a fleet is made of, as it was at one moment.
+fn stopping() -> ControlError {
+    ControlError::unavailable("stopping", "the server is stopping")
+}
+
+/// The state of the fleet at one moment.
 #[derive(Clone)]
-pub(crate) struct Snapshot {
+pub(crate) struct FleetSnapshot {
     nodes: Vec<(Arc<NodeFacts>, i64)>,
     /// What is used on each of them.
     used: Vec<Used>,
@@ -29,35 +37,58 @@ pub(crate) struct Snapshot {
     groups: Vec<Group>,
     volumes: Vec<Volume>,
     environments: Vec<Text>,
-    /// Workloads that may run with fewer members than wanted for a while.
-    may_lack: FxHashSet<WorkloadKey>,
+    /// Workloads that may temporarily run with fewer members than desired.
+    tolerant_workloads: FxHashSet<WorkloadKey>,
     policy: Policy,
     now: Timestamp,
 }
 
-impl Snapshot {
-    /// Takes it; absent when the server is stopping.
-    pub(crate) async fn take(control: &ControlPlane) -> Option<Self> {
+impl FleetSnapshot {
+    /// Takes a snapshot.
+    ///
+    /// # Errors
+    /// When the server is stopping.
+    pub(crate) async fn take(control: &ControlPlane) -> ControlResult<Self> {
         control.settled().await;
-        let policy = control.placer.look(|replica| replica.engine().policy().clone()).await?;
+        let policy = control.placer.look(|replica| replica.engine().policy().clone()).await;
+        let policy = policy.ok_or_else(stopping)?;
         let now = Timestamp(control.now().as_second());
         let books = control.catalog.books();
         let nodes = books.nodes.values().map(|node| (Arc::clone(&node.facts), node.heard_at));
-        let may_lack = books.workloads.values().filter(|workload| {
+        let tolerant = books.workloads.values().filter(|workload| {
             let wanted = workload.replicas.unwrap_or(0);
             workload.body.rolling.surge_and_unavailable(wanted).1 > 0
         });
-        Some(Self {
+        Ok(Self {
             used: books.nodes.values().map(|node| node.room.used).collect(),
             nodes: nodes.collect(),
             claims: books.claims.values().cloned().collect(),
             groups: books.groups.values().cloned().collect(),
             volumes: books.volumes.values().cloned().collect(),
             environments: books.secrets.keys().cloned().collect(),
-            may_lack: may_lack.map(|workload| workload.key.clone()).collect(),
+            tolerant_workloads: tolerant.map(|workload| workload.key.clone()).collect(),
             policy,
             now,
         })
+    }
+
+    /// Runs a planner on a thread that may block.
+    ///
+    /// # Errors
+    /// When the server is stopping.
+    pub(crate) async fn plan<T: Send + 'static>(
+        self,
+        work: impl FnOnce(Self) -> T + Send + 'static,
+    ) -> ControlResult<T> {
+        tokio::task::spawn_blocking(move || work(self)).await.map_err(|_| stopping())
+    }
+
+    /// What each node has left below its watermark.
+    pub(super) fn headroom(&self, settings: &ElasticSettings) -> Headroom {
+        let free = self.rooms().map(|(facts, used)| {
+            (facts.id.clone(), watermark_free(facts, used, settings.on(facts).watermark))
+        });
+        Headroom(free.collect())
     }
 
     /// Every node and what is used on it.
@@ -70,7 +101,7 @@ impl Snapshot {
         &self.claims
     }
 
-    /// The moment.
+    /// When it was taken.
     pub(crate) const fn now(&self) -> Timestamp {
         self.now
     }
@@ -88,19 +119,20 @@ impl Snapshot {
         &self.policy
     }
 
-    /// Makes the fleet. It takes about a microsecond for each claim: not for a thread that serves.
-    pub(crate) fn build(self) -> Scratch {
+    /// Builds the sandbox. Takes about a microsecond for each claim, so do not call it on a thread
+    /// that serves requests.
+    pub(crate) fn build(self) -> Sandbox {
         let mut engine = Engine::new(self.policy);
         let fleet = engine.fleet_mut();
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for (facts, heard_at) in self.nodes {
-            // Facts were checked when they were stored.
+            // Facts were validated when they were stored.
             if fleet.add_node(&facts).is_ok() {
                 fleet.heartbeat(&facts.id, Timestamp(heard_at));
                 nodes.push(facts.id.clone());
             }
         }
-        // Before the claims: a group that comes later looks for its members everywhere.
+        // Before the claims: adding a group later would search all claims for its members.
         self.groups.into_iter().for_each(|group| fleet.put_group(group));
         self.volumes.into_iter().for_each(|volume| fleet.put_volume(volume));
         self.environments.iter().for_each(|env| fleet.set_secrets(env, true));
@@ -109,62 +141,81 @@ impl Snapshot {
         for claim in self.claims {
             let id = engine_id(claim.key);
             let request = as_placed(id, &claim);
-            // One on a node that is not there holds nothing.
+            // A claim on a node that is not in the fleet takes no room.
             if fleet.claim(&request, &claim.node).is_ok() {
                 claims.insert(id, claim);
             }
         }
-        Scratch { engine, nodes, claims, may_lack: self.may_lack, now: self.now }
+        Sandbox {
+            engine,
+            nodes,
+            claims,
+            tolerant_workloads: self.tolerant_workloads,
+            now: self.now,
+        }
     }
 }
 
-/// A fleet to plan on.
-pub(crate) struct Scratch {
+/// What nodes have left below their watermarks.
+pub(super) struct Headroom(FxHashMap<NodeId, Free>);
+
+impl Headroom {
+    /// What a node has left; an unknown node can take nothing.
+    pub(super) fn of(&self, node: &NodeId) -> Free {
+        let nothing = Free { cpu: i64::MIN, memory: i64::MIN };
+        self.0.get(node).copied().unwrap_or(nothing)
+    }
+}
+
+/// A fleet on which plans are tried; nothing that is done to it is stored.
+pub(crate) struct Sandbox {
     engine: Engine,
     /// All nodes, in order of id.
     pub(super) nodes: Vec<NodeId>,
     claims: FxHashMap<InstanceId, Arc<ClaimEntry>>,
-    may_lack: FxHashSet<WorkloadKey>,
+    tolerant_workloads: FxHashSet<WorkloadKey>,
     now: Timestamp,
 }
 
-impl Scratch {
+impl Sandbox {
     /// Plans to empty nodes together.
-    pub(super) fn plan(&mut self, nodes: &[NodeId], effort: Effort) -> EvacuationPlan {
+    pub(super) fn plan_evacuation(&mut self, nodes: &[NodeId], effort: Effort) -> EvacuationPlan {
         let claims = &self.claims;
-        let guest = |id: InstanceId| {
-            claims.get(&id).map_or(EvacuationInstance::Unknown, |claim| guest(claims, claim))
+        let instance = |id: InstanceId| {
+            claims
+                .get(&id)
+                .map_or(EvacuationInstance::Unknown, |claim| evacuation_instance(claims, claim))
         };
-        self.engine.plan_evacuation(nodes, guest, effort, self.now)
+        self.engine.plan_evacuation(nodes, instance, effort, self.now)
     }
 
     /// Plans to relieve a node.
     #[expect(clippy::too_many_arguments, reason = "as the engine is asked")]
-    pub(crate) fn relieve(
+    pub(super) fn plan_relief(
         &mut self,
         node: &NodeId,
         account: &Account,
-        guests: &[ReliefInstance],
+        instances: &[ReliefInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
         closed: &dyn Fn(&NodeId) -> bool,
         most: usize,
         now: Timestamp,
     ) -> ReliefPlan {
-        self.engine.plan_relief(node, account, guests, below_watermark, closed, most, now)
+        self.engine.plan_relief(node, account, instances, below_watermark, closed, most, now)
     }
 
     /// Plans moves towards a goal.
-    pub(crate) fn rebalance(
+    pub(super) fn plan_rebalance(
         &mut self,
         terms: RebalanceTerms,
-        guests: &[RebalanceInstance],
+        instances: &[RebalanceInstance],
         below_watermark: &dyn Fn(&NodeId) -> Free,
     ) -> RebalancePlan {
-        self.engine.plan_rebalance(terms, guests, below_watermark, self.now)
+        self.engine.plan_rebalance(terms, instances, below_watermark, self.now)
     }
 
-    /// Why an instance could not run on a node if all its volumes lived there; absent: it could.
-    pub(super) fn beside(
+    /// Why an instance could not run on a node if all its volumes were there; absent if it could.
+    pub(super) fn check_with_volumes(
         &mut self,
         id: InstanceId,
         node: &NodeId,
@@ -185,9 +236,9 @@ impl Scratch {
         }
     }
 
-    /// Where an instance would go if it came now as this request; nothing of it is where it was
-    /// meanwhile. Afterwards everything is as before.
-    pub(crate) fn place_anew(&mut self, request: &InstanceRequest) -> Result<NodeId, PlaceError> {
+    /// Where an instance would be placed if it were requested now and were not running already.
+    /// The sandbox is unchanged afterwards.
+    pub(crate) fn place_again(&mut self, request: &InstanceRequest) -> Result<NodeId, PlaceError> {
         let roles = [Role::Primary, Role::MigrationTarget, Role::MigrationSource];
         let own = roles.map(|role| engine_id(ClaimKey { instance: request.id, role }));
         let fleet = self.engine.fleet_mut();
@@ -195,7 +246,7 @@ impl Scratch {
         let placed = self.engine.place(request, self.now);
         for (id, node) in lifted.into_iter().flatten() {
             if let Some(claim) = self.claims.get(&id) {
-                // It was there a moment ago.
+                // It fitted there before.
                 let _ = self.engine.fleet_mut().claim(&as_placed(id, claim), &node);
             }
         }
@@ -207,14 +258,14 @@ impl Scratch {
         self.claims.get(&id).map(|claim| &**claim)
     }
 
-    /// Whether an instance's workload may be without it for a while. One of no workload is moved in
-    /// one step, and so is never in its own way.
-    pub(super) fn may_lack(&self, claim: &ClaimEntry) -> bool {
-        claim.workload().is_none_or(|workload| self.may_lack.contains(&workload))
+    /// Whether an instance's workload tolerates its absence for a while. An instance without a
+    /// workload moves in one step, so it never blocks itself.
+    pub(super) fn tolerates_absence(&self, claim: &ClaimEntry) -> bool {
+        claim.workload().is_none_or(|workload| self.tolerant_workloads.contains(&workload))
     }
 }
 
-/// A claim's request, with what it is charged by now.
+/// A claim's request with the resources that it is charged for now.
 fn as_placed(id: InstanceId, claim: &ClaimEntry) -> InstanceRequest {
     InstanceRequest {
         id,
@@ -224,13 +275,19 @@ fn as_placed(id: InstanceId, claim: &ClaimEntry) -> InstanceRequest {
     }
 }
 
-/// What a claim needs when its node is emptied.
-fn guest(
+/// The request that places an instance elsewhere at the size it is charged for. Elastic bounds are
+/// left out: they may have changed since, and its class may be oversold.
+pub(super) fn request_as_charged(claim: &ClaimEntry) -> InstanceRequest {
+    InstanceRequest { elastic: None, ..as_placed(claim.key.instance, claim) }
+}
+
+/// What a claim needs when its node is evacuated.
+fn evacuation_instance(
     claims: &FxHashMap<InstanceId, Arc<ClaimEntry>>,
     claim: &ClaimEntry,
 ) -> EvacuationInstance {
     let target = ClaimKey { instance: claim.key.instance, role: Role::MigrationTarget };
-    // A place that is being given back is nowhere to go.
+    // A target that is being released is not a destination any more.
     let held = claims.get(&engine_id(target)).is_some_and(|it| it.state == ClaimState::Binding);
     let moves_already = claim.key.role == Role::Primary && held;
     if moves_already

@@ -1,23 +1,23 @@
-//! How far a drain is: what is left, where it goes, and what stands in the way.
+//! The progress of a drain: what is left, where it goes, and what blocks it.
 
 use berth_api::{Drain, DrainMove, DrainState, MoveState};
 use berth_engine::{NodeId, NodeState};
 use berth_ledger::{ClaimState, Role};
 
-use super::refused::ways_out;
 use super::{DrainRecord, Drains};
 use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
+use crate::moves::executor::suggest_fixes;
 
-/// A node that is being emptied; absent when it is not.
+/// The drain of a node; absent if it is not draining.
 #[must_use]
-pub fn one(control: &ControlPlane, node: &NodeId) -> Option<Drain> {
+pub fn status(control: &ControlPlane, node: &NodeId) -> Option<Drain> {
     let books = control.catalog.books();
     let entry = books.nodes.get(node).filter(|entry| is_draining(entry))?;
     Some(view(control, &books, entry))
 }
 
-/// All nodes that are being emptied, in order of id.
+/// All drains, in order of node id.
 #[must_use]
 pub fn all(control: &ControlPlane) -> Vec<Drain> {
     let books = control.catalog.books();
@@ -29,8 +29,8 @@ pub(super) fn is_draining(entry: &NodeEntry) -> bool {
     entry.facts.state == NodeState::Draining
 }
 
-/// Whether the workloads' own loop moves a claim. Members that their owner creates itself are moved
-/// like any other instance, and keep their seats.
+/// Whether the workload reconciler replaces a claim. Members that their owner creates are moved like
+/// any other instance, and keep their slots.
 pub(crate) fn is_kept_by_workload(books: &CatalogState, claim: &ClaimEntry) -> bool {
     let definition = claim.workload().and_then(|key| books.workloads.get(&key));
     definition.is_some_and(|it| it.replicas.is_some() || it.body.deleting)
@@ -39,8 +39,8 @@ pub(crate) fn is_kept_by_workload(books: &CatalogState, claim: &ClaimEntry) -> b
 fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Drain {
     let node = &entry.facts.id;
     let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
-    let moves: Vec<DrainMove> = claims.map(|claim| standing(control, books, claim)).collect();
-    let record = control.drains.get(node).map(|known| known.value.clone());
+    let moves: Vec<DrainMove> = claims.map(|claim| move_status(control, books, claim)).collect();
+    let record = control.drains.get(node).map(|stored| stored.value.clone());
     let left = u32::try_from(moves.len()).unwrap_or(u32::MAX);
     let total = record.as_ref().map_or(left, |record| record.total.max(left));
     let is_blocked = |one: &DrainMove| one.state == MoveState::Blocked;
@@ -73,8 +73,8 @@ fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Drai
     Drain { node, state, message, reason, since, deadline, reclaimed, total, left, moves }
 }
 
-/// How one instance stands.
-fn standing(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry) -> DrainMove {
+/// The progress of one instance.
+fn move_status(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry) -> DrainMove {
     let leaving = DrainMove {
         instance: claim.key.instance,
         owner: claim.request.owner.clone(),
@@ -87,11 +87,11 @@ fn standing(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry) ->
         unblock: Vec::new(),
     };
     if claim.state == ClaimState::Releasing {
-        let message = "it was told to stop; the node's agent says when it is gone".to_owned();
+        let message = "it is stopping; the node's agent confirms when it is gone".to_owned();
         return DrainMove { state: MoveState::Leaving, message, ..leaving };
     }
     if claim.key.role == Role::MigrationTarget {
-        let message = "it is the second place of an instance that runs elsewhere".to_owned();
+        let message = "it is the migration target of an instance that runs elsewhere".to_owned();
         let unblock = vec![format!(
             "berth claims release {} --role migration_target --confirmed",
             claim.key.instance
@@ -112,9 +112,9 @@ fn standalone(drains: &Drains, claim: &ClaimEntry, leaving: DrainMove) -> DrainM
     match drains.refused.get(claim.key.instance, claim.fence) {
         Some(refused) => DrainMove {
             state: MoveState::Blocked,
-            code: Some(refused.code.clone()),
-            message: refused.message.clone(),
-            unblock: refused.unblock.clone(),
+            code: Some(refused.refusal.code.clone()),
+            message: refused.refusal.message.clone(),
+            unblock: refused.refusal.unblock.clone(),
             ..leaving
         },
         None => DrainMove { message: "it is moved next".to_owned(), ..leaving },
@@ -124,8 +124,8 @@ fn standalone(drains: &Drains, claim: &ClaimEntry, leaving: DrainMove) -> DrainM
 fn with_volumes(control: &ControlPlane, claim: &ClaimEntry, leaving: DrainMove) -> DrainMove {
     let volumes = &claim.request.volumes;
     let moves = |volume: &String| {
-        let known = control.volume_moves.get(volume)?;
-        known.value.is_open().then(|| (volume.clone(), known.value.to.clone()))
+        let stored = control.volume_moves.get(volume)?;
+        stored.value.is_open().then(|| (volume.clone(), stored.value.to.clone()))
     };
     let moving: Vec<(String, NodeId)> = volumes.iter().filter_map(moves).collect();
     if let (Some((volume, to)), true) = (moving.first(), moving.len() == volumes.len()) {
@@ -144,7 +144,7 @@ fn with_volumes(control: &ControlPlane, claim: &ClaimEntry, leaving: DrainMove) 
     }
 }
 
-/// A member of a workload: its own loop places another in its seat first.
+/// A member of a workload: its reconciler places a replacement in its slot first.
 fn member(
     control: &ControlPlane,
     books: &CatalogState,
@@ -158,7 +158,7 @@ fn member(
     if let Some(other) = members.find(replaces) {
         let to = Some(other.node.clone());
         let (state, message) = if other.state == ClaimState::Active {
-            (MoveState::Leaving, "its replacement runs; it goes next")
+            (MoveState::Leaving, "its replacement runs; it is stopped next")
         } else {
             (MoveState::Starting, "its replacement is placed and starts")
         };
@@ -168,14 +168,14 @@ fn member(
         return with_volumes(control, claim, leaving);
     }
     let Some(degraded) = control.degraded.get(&key) else {
-        let message = "others of its workload go first, as its max_surge and max_unavailable say";
+        let message = "it waits for other members of its workload (max_surge, max_unavailable)";
         return DrainMove { message: message.to_owned(), ..leaving };
     };
     DrainMove {
         state: MoveState::Blocked,
         code: Some(degraded.value.code.clone()),
         message: degraded.value.message.clone(),
-        unblock: degraded.value.refusal.as_deref().map(ways_out).unwrap_or_default(),
+        unblock: degraded.value.refusal.as_deref().map(suggest_fixes).unwrap_or_default(),
         ..leaving
     }
 }

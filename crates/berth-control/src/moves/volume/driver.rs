@@ -1,32 +1,30 @@
-//! The loop that drives moves on: stops who uses a volume, switches its home, and starts again who
-//! was stopped. Any server may run it, and several at once: every step is a guarded write.
+//! The loop that continues moves: stops the instance that uses a volume, switches its home, and
+//! starts the instance again. Every server runs it: each step is a guarded write.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::VolumeMoveState;
 use berth_engine::{InstanceRequest, NodeId, Volume};
-use berth_ledger::{
-    Answer as Told, Claim, ClaimKey, ClaimState, Expect, Op, Outcome, Release, Text,
-};
+use berth_ledger::{Answer, Claim, ClaimKey, ClaimState, Expect, Op, Outcome, Release, Text};
 
-use super::record::{MoveRecord, Stopped, store, take_in};
-use super::{KIND, Known};
+use super::StoredMove;
+use super::record::{StoppedInstance, VolumeMoveRecord, cache, store};
 use crate::caller::Caller;
-use crate::control_plane::ControlPlane;
-use crate::control_plane::unexpected;
+use crate::control_plane::{ControlPlane, unexpected};
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
 use crate::moves::drain::is_kept_by_workload;
+use crate::moves::records;
 use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest};
 
-/// How long nothing happens before moves are looked at all the same.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait for a change before moves are checked anyway.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// The least time between two passes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the agent of the new node has to take up who is started again.
+/// How long the agent of the new node has to start the instance.
 const LEASE_S: u32 = 600;
 
 /// Who acts, in the audit log.
@@ -35,8 +33,8 @@ const ACTOR: &str = "volume move";
 /// Why an instance is stopped.
 const REASON: &str = "volume_move";
 
-/// Drives moves until the server stops.
-pub(crate) async fn keep_moving(control: Arc<ControlPlane>) {
+/// Continues moves until the server stops.
+pub(crate) async fn run(control: Arc<ControlPlane>) {
     let mut changes = control.volume_moves.records.changes();
     let mut room = control.catalog.room();
     loop {
@@ -44,17 +42,16 @@ pub(crate) async fn keep_moving(control: Arc<ControlPlane>) {
             () = control.stopping.cancelled() => return,
             _ = changes.changed() => {}
             _ = room.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(PERIOD) => {}
         }
         room.mark_unchanged();
         let moves = control.volume_moves.all();
         if !moves.is_empty() {
             control.settled().await;
         }
-        for (volume, known) in moves {
-            if let Err(error) = drive(&control, &volume, &known).await {
-                let why = error.detail();
-                tracing::warn!(why, volume, "a volume's move does not go on");
+        for (volume, stored) in moves {
+            if let Err(error) = advance(&control, &volume, &stored).await {
+                tracing::warn!(error = error.detail(), volume, "failed to advance volume move");
             }
         }
         control.metrics.loop_ran("volume_moves");
@@ -62,44 +59,72 @@ pub(crate) async fn keep_moving(control: Arc<ControlPlane>) {
     }
 }
 
-/// Takes one move a step further, if it is its turn.
-async fn drive(control: &Arc<ControlPlane>, volume: &str, known: &Known) -> ControlResult<()> {
-    let Versioned { value: record, revision } = &**known;
-    let found = control.catalog.books().volumes.get(volume).cloned();
-    let Some(found) = found else {
-        // With the volume goes what was known of its moves.
-        let (kind, id, expect) =
-            (Text::from(KIND), Text::from(volume), Expect::Revision(*revision));
-        control.submit(Op::RemoveDocument { kind, id, expect }).await?;
-        take_in(control, volume).await;
-        return Ok(());
-    };
-    let step = Turn { control, volume, record, revision: *revision };
-    if record.is_open() && !control.catalog.books().nodes.contains_key(&record.to) {
-        let why = Some(format!("node {} was removed", record.to));
-        return step.write(|next| (next.state, next.why) = (VolumeMoveState::Failed, why)).await;
+/// What is next for a move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NextAction {
+    /// Wait for an agent, or for nothing.
+    Wait,
+    Fail(String),
+    StopUser,
+    SwitchHome,
+    /// Start the instance that was stopped, if there is one.
+    RestartUser,
+}
+
+fn next_action(record: &VolumeMoveRecord, target_exists: bool) -> NextAction {
+    if record.is_open() && !target_exists {
+        return NextAction::Fail(format!("node {} was removed", record.to));
     }
     match record.state {
-        VolumeMoveState::Stopping => step.stop(&found).await,
-        VolumeMoveState::Syncing if record.synced => step.switch(found).await,
+        VolumeMoveState::Stopping => NextAction::StopUser,
+        VolumeMoveState::Syncing if record.synced => NextAction::SwitchHome,
         VolumeMoveState::Done | VolumeMoveState::Failed | VolumeMoveState::Cancelled => {
-            step.start_again().await
+            NextAction::RestartUser
         }
-        VolumeMoveState::Planned | VolumeMoveState::Copying | VolumeMoveState::Syncing => Ok(()),
+        VolumeMoveState::Planned | VolumeMoveState::Copying | VolumeMoveState::Syncing => {
+            NextAction::Wait
+        }
     }
 }
 
-/// One move, as it was read.
-struct Turn<'a> {
+/// Takes a move one step further, if there is one to take.
+async fn advance(
+    control: &Arc<ControlPlane>,
+    volume: &str,
+    stored: &StoredMove,
+) -> ControlResult<()> {
+    let Versioned { value: record, revision } = &**stored;
+    let (found, target_exists) = {
+        let books = control.catalog.books();
+        (books.volumes.get(volume).cloned(), books.nodes.contains_key(&record.to))
+    };
+    let Some(found) = found else {
+        // The volume was removed, and its moves with it.
+        return records::remove(control, cache(control), volume, *revision).await;
+    };
+    let step = Step { control, volume, record, revision: *revision };
+    match next_action(record, target_exists) {
+        NextAction::Wait => Ok(()),
+        NextAction::Fail(why) => {
+            step.write(|next| (next.state, next.why) = (VolumeMoveState::Failed, Some(why))).await
+        }
+        NextAction::StopUser => step.stop_user(&found).await,
+        NextAction::SwitchHome => step.switch_home(found).await,
+        NextAction::RestartUser => step.restart_user().await,
+    }
+}
+
+/// A step of a move, based on the move as it was read.
+struct Step<'a> {
     control: &'a Arc<ControlPlane>,
     volume: &'a str,
-    record: &'a MoveRecord,
+    record: &'a VolumeMoveRecord,
     revision: i64,
 }
 
-impl Turn<'_> {
-    /// Writes the move with a change. If another server was faster, nothing is done.
-    async fn write(&self, change: impl FnOnce(&mut MoveRecord)) -> ControlResult<()> {
+impl Step<'_> {
+    /// Stores the move with a change, unless another server changed it since.
+    async fn write(&self, change: impl FnOnce(&mut VolumeMoveRecord)) -> ControlResult<()> {
         let mut next = self.record.clone();
         change(&mut next);
         next.changed_at = self.control.now();
@@ -108,21 +133,21 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Has nobody use the volume.
-    async fn stop(&self, volume: &Volume) -> ControlResult<()> {
+    /// Stops the instance that uses the volume.
+    async fn stop_user(&self, volume: &Volume) -> ControlResult<()> {
         let Some(instance) = volume.attached_to else {
             return self.write(|next| next.state = VolumeMoveState::Syncing).await;
         };
         let key = ClaimKey::primary(instance);
         let found = self.control.read(move |ledger| ledger.claim(key)).await?;
-        // A claim that is gone leaves its volume with it; the catalogue is a moment behind.
+        // A claim that is gone has detached its volume; the catalogue is a moment behind.
         let Some(claim) = found.filter(|claim| claim.state != ClaimState::Releasing) else {
             return Ok(());
         };
         let is_known = self.record.stopped.as_ref().is_some_and(|it| it.fence == claim.fence);
         if !self.is_kept(key) && !is_known {
-            // First what to start again, then the stop: a server killed in between forgets nobody.
-            let stopped = stopped(&claim)?;
+            // Store what to start again before stopping it, in case this server is killed in between.
+            let stopped = stopped_instance(&claim)?;
             return self.write(|next| next.stopped = Some(Box::new(stopped))).await;
         }
         let release = Release {
@@ -135,7 +160,7 @@ impl Turn<'_> {
         };
         let subject = format!("{instance} for volume {}", self.volume);
         let caller = Caller::local(ACTOR);
-        // One that is not what it was is looked at in the next pass.
+        // A claim that changed meanwhile is part of the next pass.
         let _ = self.control.step(&caller, "claim.release", subject, Op::Release(release)).await?;
         Ok(())
     }
@@ -145,8 +170,8 @@ impl Turn<'_> {
         books.claims.get(&key).is_some_and(|claim| is_kept_by_workload(&books, claim))
     }
 
-    /// The volume lives on the other node from now on.
-    async fn switch(&self, volume: Volume) -> ControlResult<()> {
+    /// Makes the new node the volume's home.
+    async fn switch_home(&self, volume: Volume) -> ControlResult<()> {
         let to: &NodeId = &self.record.to;
         if volume.home != *to {
             let moved = Volume { home: to.clone(), attached_to: None, ..volume };
@@ -154,10 +179,10 @@ impl Turn<'_> {
             let op = Op::PutVolume(moved);
             let subject = format!("{} to {to}", self.volume);
             match self.control.call(&caller, "volume.put", subject, None, op).await? {
-                Told::Outcome(Outcome::Done | Outcome::Unchanged) => {}
-                // Somebody began to use it, and may have written: stop them, and sync once more.
-                Told::Outcome(_) => {
-                    let again = |next: &mut MoveRecord| {
+                Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {}
+                // An instance started to use it and may have written: stop it and sync again.
+                Answer::Outcome(_) => {
+                    let again = |next: &mut VolumeMoveRecord| {
                         (next.state, next.synced) = (VolumeMoveState::Stopping, false);
                     };
                     return self.write(again).await;
@@ -168,13 +193,13 @@ impl Turn<'_> {
         self.write(|next| next.state = VolumeMoveState::Done).await
     }
 
-    /// Who was stopped runs again, beside the volume wherever it lives now.
-    async fn start_again(&self) -> ControlResult<()> {
+    /// Starts the instance that was stopped, on the node where the volume lives now.
+    async fn restart_user(&self) -> ControlResult<()> {
         let Some(stopped) = self.record.stopped.as_deref() else { return Ok(()) };
         let key = ClaimKey::primary(stopped.request.id);
         let found = self.control.read(move |ledger| ledger.claim(key)).await?;
         if let Some(claim) = found {
-            // It was never told to stop, or is not gone yet, or is there again.
+            // It was never stopped, or is still stopping, or runs again.
             let is_gone_soon = claim.state == ClaimState::Releasing;
             return if is_gone_soon { Ok(()) } else { self.write(|it| it.stopped = None).await };
         }
@@ -182,7 +207,7 @@ impl Turn<'_> {
             PlaceAnswer::Granted(_) => self.write(|next| next.stopped = None).await,
             PlaceAnswer::NoRoom(refusals) => {
                 let why = refusals.first().map(berth_engine::Refusal::headline);
-                tracing::debug!(?why, instance = %stopped.request.id, "not started again yet");
+                tracing::debug!(?why, instance = %stopped.request.id, "stopped instance cannot be restarted yet");
                 Ok(())
             }
             PlaceAnswer::Contended(_) => Ok(()),
@@ -194,11 +219,11 @@ impl Turn<'_> {
 }
 
 /// What is needed to place an instance again as it was.
-fn stopped(claim: &Claim) -> ControlResult<Stopped> {
+fn stopped_instance(claim: &Claim) -> ControlResult<StoppedInstance> {
     let request = claim.request();
     let request = request.map_err(|error| ControlError::invalid(format!("a claim: {error}")))?;
-    let values = claim.holdings.as_deref().map(|ties| ties.values.as_slice()).unwrap_or_default();
-    Ok(Stopped {
+    let values = claim.holdings.as_deref().map(|held| held.values.as_slice()).unwrap_or_default();
+    Ok(StoppedInstance {
         request,
         pools: values.iter().map(|held| held.pool.to_string()).collect(),
         release: claim.release_id.as_deref().map(str::to_owned),
@@ -206,7 +231,7 @@ fn stopped(claim: &Claim) -> ControlResult<Stopped> {
     })
 }
 
-async fn place(control: &ControlPlane, stopped: &Stopped) -> PlaceAnswer {
+async fn place(control: &ControlPlane, stopped: &StoppedInstance) -> PlaceAnswer {
     let request: &InstanceRequest = &stopped.request;
     let request = PlaceRequest {
         request_id: Text::from(format!("restart-{}-{}", request.id, stopped.fence)),
@@ -215,7 +240,7 @@ async fn place(control: &ControlPlane, stopped: &Stopped) -> PlaceAnswer {
         lease_s: LEASE_S,
         pools: stopped.pools.iter().map(|pool| Text::from(pool.as_str())).collect(),
         release: stopped.release.as_deref().map(Text::from),
-        // It is tried again and again; each refusal is not worth a record.
+        // It is retried until it succeeds; do not record every refusal.
         quiet: true,
         ..PlaceRequest::default()
     };
@@ -223,4 +248,31 @@ async fn place(control: &ControlPlane, stopped: &Stopped) -> PlaceAnswer {
     let reply = Box::new(move |answer| drop(sender.send(answer)));
     control.placer.submit(PlaceJob { request, reply });
     receiver.await.unwrap_or(PlaceAnswer::Unknown(berth_ledger::LedgerError::Closed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_waits_for_agents_while_they_copy_and_fails_with_its_target() {
+        use VolumeMoveState::{Cancelled, Copying, Done, Failed, Stopping, Syncing};
+        let removed = || NextAction::Fail("node b was removed".to_owned());
+        let cases = [
+            (Copying, false, NextAction::Wait, removed()),
+            (Stopping, false, NextAction::StopUser, removed()),
+            (Syncing, false, NextAction::Wait, removed()),
+            (Syncing, true, NextAction::SwitchHome, removed()),
+            (Done, true, NextAction::RestartUser, NextAction::RestartUser),
+            (Failed, false, NextAction::RestartUser, NextAction::RestartUser),
+            (Cancelled, false, NextAction::RestartUser, NextAction::RestartUser),
+        ];
+        for (state, synced, with_target, without_target) in cases {
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            let record = VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), now);
+            let record = VolumeMoveRecord { state, synced, ..record };
+            assert_eq!(next_action(&record, true), with_target, "{state:?}");
+            assert_eq!(next_action(&record, false), without_target, "{state:?}");
+        }
+    }
 }

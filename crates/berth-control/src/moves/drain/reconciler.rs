@@ -1,0 +1,90 @@
+//! The loop that empties draining nodes.
+//!
+//! Every server runs it. Steps name the fence of the claim that they move, so if two servers carry
+//! out the same step, the second one is refused and changes nothing. A draining node takes no
+//! instances, so nothing moves in circles however many nodes are drained at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_ledger::LedgerError;
+
+use super::planner::plan;
+use super::refusals::RefusedMove;
+use super::start::{DrainRequest, remove, write};
+use crate::caller::Caller;
+use crate::control_plane::ControlPlane;
+use crate::error::ControlError;
+use crate::moves::executor::{self, StepOutcome};
+use crate::moves::plan::{MoveAction, MoveStep};
+
+/// How long to wait for a change before nodes are checked anyway.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The least time between two passes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who moves instances, in the audit log.
+const ACTOR: &str = "drain";
+
+/// Empties nodes until the server stops.
+pub(crate) async fn run(control: Arc<ControlPlane>) {
+    let mut changes = control.drains.records.changes();
+    let mut room = control.catalog.room();
+    loop {
+        tokio::select! {
+            () = control.stopping.cancelled() => return,
+            _ = changes.changed() => {}
+            _ = room.changed() => {}
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+        let room = *room.borrow_and_update();
+        control.settled().await;
+        if let Err(error) = reconcile(&control, room).await {
+            tracing::warn!(error = error.detail(), "failed to reconcile drains");
+        }
+        control.metrics.loop_ran("drains");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// One pass over all drains. `room` says how often room was made so far.
+async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> Result<(), ControlError> {
+    let plan = {
+        let books = control.catalog.books();
+        plan(&books, &control.drains, &control.migrations, room, control.now())
+    };
+    for node in &plan.undocumented {
+        write(control, node, &DrainRequest::default(), None).await?;
+    }
+    for (node, revision) in &plan.ended {
+        remove(control, node, *revision).await?;
+    }
+    let record = |step: &MoveStep, outcome| record_outcome(control, room, step, outcome);
+    executor::execute(control, &Caller::local(ACTOR), &plan.moves, &record).await
+}
+
+/// Remembers why an instance could not be moved, or that it was.
+fn record_outcome(control: &ControlPlane, room: u64, step: &MoveStep, outcome: StepOutcome) {
+    let (refused, instance, from) = (&control.drains.refused, step.instance, &step.from);
+    match outcome {
+        StepOutcome::Restarted { on } => {
+            refused.remove(instance);
+            tracing::debug!(%instance, %from, to = %on, "moved instance off draining node");
+        }
+        StepOutcome::Refused(refusal) => {
+            let MoveAction::Restart(evacuee) = &step.action else { return };
+            let (fence, at) = (evacuee.claim.fence, control.now());
+            refused.put(instance, RefusedMove { fence, refusal, at, room });
+        }
+        StepOutcome::Outdated => refused.remove(instance),
+        StepOutcome::Stopped => {
+            let reason = step.reason.as_str();
+            tracing::warn!(%instance, node = %from, reason, "stopped instance on draining node");
+        }
+        StepOutcome::Migrating | StepOutcome::Unknown(LedgerError::Closed) => {}
+        StepOutcome::Unknown(error) => {
+            tracing::warn!(%error, %instance, "outcome of a move is unknown");
+        }
+    }
+}
