@@ -15,7 +15,7 @@ pub enum Role {
     Admin,
     /// Runs the fleet: everything but tokens and the state dump.
     Operator,
-    /// Speaks for one node.
+    /// Acts for one node.
     Agent,
     /// Places and sees what belongs to its namespaces.
     Tenant,
@@ -28,7 +28,7 @@ impl Role {
     pub const ALL: [Self; 5] =
         [Self::Admin, Self::Operator, Self::Agent, Self::Tenant, Self::Viewer];
 
-    /// The role's name as it stands in data.
+    /// The role's name in data.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Role {
     }
 }
 
-/// Asks for a token.
+/// A request to create a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
@@ -56,7 +56,7 @@ pub struct NewToken {
     /// For an agent: its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// Seconds after which it ends; absent: never.
+    /// Seconds until it expires; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub expires_in_s: Option<u64>,
@@ -77,9 +77,9 @@ pub struct Token {
     /// An agent's node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it ends.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
@@ -87,9 +87,10 @@ pub struct Token {
     pub revoked_at: Option<Timestamp>,
 }
 
-/// A token that was just made. Its secret is shown this once.
+/// A token that was just created. Its secret cannot be read later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct TokenMade {
+#[schema(as = TokenMade)]
+pub struct CreatedToken {
     /// The token.
     #[serde(flatten)]
     pub token: Token,
@@ -97,12 +98,12 @@ pub struct TokenMade {
     pub secret: String,
 }
 
-/// Who the server takes the caller for.
+/// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WhoAmI {
     /// What it may do.
     pub role: Role,
-    /// The token's name, or how else the caller is known.
+    /// The token's name, or another description of the caller.
     pub name: String,
     /// The token's id, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +133,7 @@ pub struct AuditEntry {
     pub action: String,
     /// To what.
     pub subject: String,
-    /// The request it came with.
+    /// The id of the request that made the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }

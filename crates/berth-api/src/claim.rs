@@ -7,21 +7,22 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{HeldValue, Permit};
+use crate::elastic::Permit;
+use crate::place::HeldValue;
 
-/// Where a claim stands in its life.
+/// The state of a claim.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
-    /// Leased: it ends by itself unless it is bound or renewed.
+    /// Leased: it expires unless it is bound or renewed.
     Held,
-    /// An agent has taken it up.
+    /// An agent has accepted it.
     Binding,
     /// The instance runs.
     Active,
-    /// To be stopped; frees its room when the agent says that it is gone.
+    /// To be stopped; its resources are freed when the agent confirms that it is gone.
     Releasing,
 }
 
@@ -34,7 +35,7 @@ pub enum ClaimRole {
     Primary,
     /// Where it is being moved to.
     MigrationTarget,
-    /// Where it was moved from: it counts there until its agent says that it is gone.
+    /// Where it was moved from: it is charged there until the agent confirms that it is gone.
     MigrationSource,
 }
 
@@ -57,14 +58,14 @@ pub struct Claim {
     /// The workload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Where it stands.
+    /// Its state.
     pub state: ClaimState,
     /// What it is charged.
     pub resources: Amounts,
-    /// When it ends by itself; only while held.
+    /// When it expires; only while held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<Timestamp>,
-    /// Rises with every new holder; a lower one is refused.
+    /// Increases with every new holder; requests with a lower one are refused.
     pub fence: i64,
     /// When it was granted.
     pub created_at: Timestamp,
@@ -73,7 +74,7 @@ pub struct Claim {
     pub values: Vec<HeldValue>,
 }
 
-/// Asks for more time.
+/// A request to extend a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewClaim {
@@ -85,27 +86,28 @@ pub struct RenewClaim {
     pub lease_s: Option<u32>,
 }
 
-/// A step that needs nothing but the fence.
+/// A request that is guarded by the fence alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FenceOnly {
+#[schema(as = FenceOnly)]
+pub struct FencedRequest {
     /// The fence it was granted with.
     pub fence: i64,
 }
 
-/// Ends a claim.
+/// A request to release a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseClaim {
-    /// A retry under the same id gets the first answer.
+    /// A retry with the same id gets the first response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     pub request_id: Option<String>,
-    /// The fence it was granted with; may be left out by operators.
+    /// The fence it was granted with; optional for operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<i64>,
-    /// The instance is known to be gone. Agents and operators may say so; without it, a claim that
-    /// was bound goes to `releasing` and counts until its agent confirms.
+    /// Confirms that the instance is gone; for agents and operators. Without it, a bound claim becomes
+    /// `releasing` and is charged until its agent confirms.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
     /// Why, for the record.
@@ -114,9 +116,10 @@ pub struct ReleaseClaim {
     pub reason: Option<String>,
 }
 
-/// A claim after a step of its life.
+/// A claim's state after a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Standing {
+#[schema(as = Standing)]
+pub struct ClaimStatus {
     /// The instance.
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
@@ -132,9 +135,9 @@ pub struct Standing {
     pub lease_until: Option<Timestamp>,
 }
 
-/// Marks that are the same for instances that share a host, a rack or a zone.
+/// Opaque values that are equal for instances that share a host, a rack or a zone.
 ///
-/// They mean nothing outside one tenant: another tenant has other marks for the same places.
+/// They are only comparable within one tenant: another tenant gets other values for the same places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LocalityIndex {
     /// The host.
@@ -147,7 +150,7 @@ pub struct LocalityIndex {
     pub zone: Option<String>,
 }
 
-/// An instance: its claim, and what it was asked for with.
+/// An instance: its claim, and parts of its request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Instance {
     /// Its claim.
@@ -167,7 +170,7 @@ pub struct Instance {
     /// Its rack; never shown to tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
-    /// Its zone; shown to tenants as a mark only.
+    /// Its zone; shown to tenants as an opaque value only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// How large it may be, if it is elastic.

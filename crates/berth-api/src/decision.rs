@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Where an instance of a decision went.
+/// Where a decision placed an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlacedAt {
     /// The instance.
@@ -18,7 +18,7 @@ pub struct PlacedAt {
     pub score: i64,
 }
 
-/// How a decision ended.
+/// The outcome of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionOutcome {
@@ -41,15 +41,15 @@ pub struct Decision {
     pub request_id: String,
     /// The tenant.
     pub owner: String,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: DecisionOutcome,
-    /// How many instances were asked for.
+    /// How many instances were requested.
     pub asked: u32,
     /// The policy that decided, by hash.
     pub policy: String,
-    /// The last event that the deciding server had taken in.
+    /// The last event that the deciding server had applied.
     pub fleet_version: i64,
-    /// Where instances went.
+    /// Where instances were placed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<PlacedAt>,
     /// Why nothing was placed: the stable code.
@@ -58,7 +58,7 @@ pub struct Decision {
     /// Why nothing was placed, in full.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,
-    /// What was asked for, instance by instance; only when one decision is asked for.
+    /// The request of each instance; only when a single decision is read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub requests: Vec<serde_json::Value>,
@@ -72,7 +72,7 @@ pub enum ReplayOutcome {
     Identical,
     /// Derived again, with another result.
     Different,
-    /// The log no longer reaches back to what it was made on.
+    /// The log no longer contains the events that the decision was based on.
     OutOfReach,
 }
 
@@ -81,7 +81,7 @@ pub enum ReplayOutcome {
 pub struct Replay {
     /// The decision.
     pub decision: String,
-    /// Whether it came out the same.
+    /// Whether the result is the same.
     pub outcome: ReplayOutcome,
     /// The event up to which the fleet was rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,11 @@
-//! Emptying nodes: what moves where, what stands in the way, and whether it could be done at all.
+//! Draining nodes and moving volumes: what moves where, and what blocks it.
 
 use berth_engine::{InstanceId, NodeId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Begins to empty a node.
+/// A request to drain a node.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainNode {
@@ -13,17 +13,17 @@ pub struct DrainNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     pub reason: Option<String>,
-    /// Seconds after which instances without volumes go whether or not others run in their place;
+    /// Seconds after which instances without volumes are released even if no replacement runs;
     /// absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 604_800)]
     pub deadline_s: Option<u32>,
-    /// Say what would happen, and do nothing.
+    /// Return what would happen, without doing it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
 
-/// How a drain stands.
+/// The state of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainState {
@@ -37,7 +37,7 @@ pub enum DrainState {
     Done,
 }
 
-/// How one instance's move stands.
+/// The state of one instance's move.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -47,7 +47,7 @@ pub enum MoveState {
     Planned,
     /// Its replacement is placed and not running yet.
     Starting,
-    /// Its replacement runs, or it has been told to stop.
+    /// Its replacement runs, or it is being stopped.
     Leaving,
     /// It waits for others of its workload.
     Waiting,
@@ -55,7 +55,7 @@ pub enum MoveState {
     Blocked,
 }
 
-/// One instance of a node that is being emptied.
+/// One instance of a node that is being drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DrainMove {
     /// Which.
@@ -71,7 +71,7 @@ pub struct DrainMove {
     /// Where it goes, or its replacement is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<NodeId>,
-    /// How it stands.
+    /// Its state.
     pub state: MoveState,
     /// Why it waits or is blocked: a stable code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,28 +83,28 @@ pub struct DrainMove {
     pub unblock: Vec<String>,
 }
 
-/// A node that is being emptied.
+/// The drain of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Drain {
     /// The node.
     pub node: NodeId,
-    /// How it stands.
+    /// Its state.
     pub state: DrainState,
     /// In one sentence.
     pub message: String,
-    /// Why it was begun.
+    /// Why it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it was begun; absent in a dry run.
+    /// When it was started; absent in a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// By when it should be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    /// Whether the node will be taken away, and replacements are wanted at once.
+    /// Whether the node is being reclaimed, so that replacements are placed at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reclaimed: bool,
-    /// How many instances were there when it was begun.
+    /// How many instances the node had when it was started.
     pub total: u32,
     /// How many are left.
     pub left: u32,
@@ -112,7 +112,7 @@ pub struct Drain {
     pub moves: Vec<DrainMove>,
 }
 
-/// An agent's notice that its node will be taken away.
+/// An agent's notice that its node will be reclaimed.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReclaimNotice {
@@ -121,7 +121,7 @@ pub struct ReclaimNotice {
     pub in_s: Option<u32>,
 }
 
-/// What is to be emptied, for a check.
+/// Which nodes to check.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EvacuationQuery {
@@ -139,21 +139,21 @@ pub struct EvacuationQuery {
     pub all: bool,
 }
 
-/// Whether nodes could be emptied now, under every rule.
+/// Whether nodes could be evacuated now, under every rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Evacuation {
     /// The nodes, emptied together.
     pub nodes: Vec<NodeId>,
     /// Whether they could be.
     pub can_be_emptied: bool,
-    /// In one sentence: yes, or no, because.
+    /// The answer and its reason, in one sentence.
     pub message: String,
     /// How many instances would move.
     pub instances: u32,
     /// Every move with its destination or its refusal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<DrainMove>,
-    /// When it was found out.
+    /// When it was checked.
     pub checked_at: Timestamp,
 }
 
@@ -163,12 +163,12 @@ pub struct Evacuation {
 pub struct MoveVolume {
     /// Where to.
     pub to: NodeId,
-    /// Say whether it could be done, and do nothing.
+    /// Return whether it is possible, without doing it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
 
-/// How far the move of a volume is.
+/// The state of a volume move.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -178,15 +178,15 @@ pub enum VolumeMoveState {
     Planned,
     /// Agents copy it while it is in use.
     Copying,
-    /// It was copied; the instance that uses it is told to stop.
+    /// It was copied; the instance that uses it is being stopped.
     Stopping,
-    /// Nobody uses it; agents copy what changed since.
+    /// It is not in use; agents copy what changed since.
     Syncing,
-    /// It lives on the other node.
+    /// It is on the other node.
     Done,
-    /// An agent failed; it lives where it was.
+    /// An agent failed; it stays on its node.
     Failed,
-    /// It was called off; it lives where it was.
+    /// It was cancelled; it stays on its node.
     Cancelled,
 }
 
@@ -199,17 +199,17 @@ pub struct VolumeMove {
     pub from: NodeId,
     /// Where it goes.
     pub to: NodeId,
-    /// How far it is.
+    /// Its state.
     pub state: VolumeMoveState,
-    /// In one sentence: what happens now, and who must do something.
+    /// What happens now and who must act, in one sentence.
     pub message: String,
-    /// How much is copied, in thousandths, as far as agents say.
+    /// How much is copied, in thousandths, as reported by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1000)]
     pub copied_permille: Option<u16>,
-    /// When it was begun.
+    /// When it was started.
     pub since: Timestamp,
-    /// When it last went on.
+    /// When it last changed.
     pub changed_at: Timestamp,
 }
 
@@ -219,12 +219,12 @@ pub struct VolumeMove {
 pub enum VolumeMoveAction {
     /// Copy all there is, while it is in use; then report `copied`.
     Copy,
-    /// Copy what changed since; nobody uses it. Then report `synced`.
+    /// Copy what changed since; it is not in use. Then report `synced`.
     Sync,
 }
 
-/// An agent's part in the move of a volume. Source and target are told the same and agree on who
-/// does the work; Berth's own agent does it on the target.
+/// An agent's part in the move of a volume. Source and target get the same task and agree on which of
+/// them does the work; Berth's own agent does it on the target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeMoveTask {
     /// The volume.
@@ -243,9 +243,9 @@ pub struct VolumeMoveTask {
 pub enum VolumeMoveStep {
     /// Still copying.
     Progress,
-    /// All is there that was there when the copy began.
+    /// Everything that existed when the copy started is copied.
     Copied,
-    /// All is there, and nobody wrote since.
+    /// Everything is copied, and nothing was written since.
     Synced,
     /// It cannot be done.
     Failed,
@@ -257,7 +257,7 @@ pub enum VolumeMoveStep {
 pub struct VolumeMoveReport {
     /// The volume.
     pub volume: String,
-    /// How far.
+    /// The step.
     pub step: VolumeMoveStep,
     /// With `progress`: how much, in thousandths.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,32 +6,32 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Asks how large an instance may be.
+/// A request for a permit: how large an instance may be.
 ///
-/// Less than it has is a message and always succeeds; the same says that it is content; more is
-/// granted as far as there is room.
+/// Less than it has always succeeds; the same confirms the size; more is granted as far as there is
+/// room.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AskPermit {
-    /// The size it wants in all.
+    /// The requested total size.
     pub resources: Size,
-    /// The number of this request among those of the instance, rising. A repeated or late one gets
-    /// the stored answer. Absent: the next.
+    /// The sequence number of this request, increasing per instance. A repeated or late one gets the
+    /// stored response. Absent: the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_u64)]
     pub seq: Option<u64>,
-    /// The fence of its claim; absent: whatever it is.
+    /// The fence of its claim; absent: not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<i64>,
-    /// The largest size that its agent was permitted, for an agent that is not sure to have heard
-    /// the last answer, or that grew into its headroom.
+    /// The largest size that its agent was permitted, for an agent that may have missed the last
+    /// response, or that grew into its headroom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_permit: Option<Size>,
-    /// The number of the last answer that its agent has. Headroom of earlier answers counts until it
-    /// is known that a later one was heard.
+    /// The sequence number of the last response that its agent received. Headroom of earlier responses
+    /// is charged until a later one is known to be received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard: Option<u64>,
-    /// How much it wants to be able to grow unasked while Berth cannot be reached. It is charged.
+    /// How much it may grow without asking while Berth is unreachable. It is charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headroom: Option<Size>,
     /// Its load: the number of busy CPUs, averaged over a minute.
@@ -51,21 +51,21 @@ pub struct Permit {
     pub node: Option<NodeId>,
     /// The fence of its claim.
     pub fence: i64,
-    /// The number of the request that was answered last; 0 before the first.
+    /// The sequence number of the last answered request; 0 before the first.
     pub seq: u64,
     /// What it may use.
     pub permit: Size,
-    /// What it asked for.
+    /// The requested size.
     pub wanted: Size,
     /// What it was denied for lack of room on its node.
     pub capacity_pressure: Size,
-    /// What held it back, if anything did.
+    /// What limited the grant, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<Limit>,
-    /// What is set aside beyond its permit and its headroom: because it was found and has not asked
-    /// since, or because its agent may not have heard yet that it has less headroom.
+    /// What is reserved beyond its permit and its headroom: because it was found and has not asked
+    /// since, or because its agent may not know yet that it has less headroom.
     pub buffer: Size,
-    /// Whether it was found and has not asked since, so that nobody knows what it was promised.
+    /// Whether it was found and has not asked since, so that its previous permit is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// What grants are multiples of; the next request must be such a multiple.
@@ -77,23 +77,23 @@ pub struct Permit {
     pub max: Size,
     /// What its node is charged.
     pub charged: Size,
-    /// The request was answered before, or a later one was: this is the stored answer.
+    /// The request or a later one was answered before: this is the stored response.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
-    /// Its agent held more than was recorded. That is so, and was recorded, whether there is room or
-    /// not: its node may be over its limit by it.
+    /// Its agent used more than was recorded. The larger size was recorded whether there is room or not,
+    /// so its node may exceed its limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub found_larger: bool,
     /// It is being moved: its agent must not change its size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
-    /// What it may grow into unasked.
+    /// What it may grow into without asking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headroom: Option<Headroom>,
 }
 
-/// A permit to grow while Berth cannot be reached. It is charged already, so it cannot oversell the
-/// node; it ends with the fence, or with the next answer.
+/// A permit to grow while Berth is unreachable. It is already charged, so it cannot oversell the node;
+/// it ends with the fence, or with the next response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Headroom {
     /// The size up to which it may grow in all.
@@ -126,15 +126,15 @@ pub struct SetBounds {
     pub max: Size,
 }
 
-/// How far a migration is.
+/// The state of a migration.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum MigrationState {
-    /// Decided; a place is about to be held.
+    /// Decided; capacity on the target is not claimed yet.
     Planned,
-    /// A place is held; agents have not begun.
+    /// Capacity on the target is claimed; agents have not started.
     TargetHeld,
     /// Agents copy it while it runs.
     Copying,
@@ -142,14 +142,14 @@ pub enum MigrationState {
     Switched,
     /// Nothing is left on the source.
     Done,
-    /// It could not be done; it runs where it was.
+    /// It failed; the instance stays on its source.
     Failed,
-    /// It was called off; it runs where it was.
+    /// It was cancelled; the instance stays on its source.
     Cancelled,
 }
 
 impl MigrationState {
-    /// The state's name as it stands in data.
+    /// The state's name in data.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -178,11 +178,11 @@ pub enum MigrationReason {
     Pressure,
     /// A rebalance.
     Rebalance,
-    /// Somebody asked for it.
+    /// A caller requested it.
     Asked,
 }
 
-/// An instance that moves while it runs.
+/// The live migration of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Migration {
     /// Its id.
@@ -196,34 +196,34 @@ pub struct Migration {
     pub source: NodeId,
     /// Where it goes.
     pub target: NodeId,
-    /// How far it is.
+    /// Its state.
     pub state: MigrationState,
     /// Why.
     pub reason: MigrationReason,
-    /// In one sentence: what happens now and who must do something, or why it failed.
+    /// What happens now and who must act, or why it failed, in one sentence.
     pub message: String,
     /// What it costs: MiB to copy, raised for load, priority and recent moves.
     pub cost: u64,
     /// What it frees on the source.
     pub frees: Size,
-    /// How much is copied, in thousandths, as far as agents say.
+    /// How much is copied, in thousandths, as reported by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1000)]
     pub copied_permille: Option<u16>,
     /// When it was decided.
     pub since: Timestamp,
-    /// When it last went on.
+    /// When it last changed.
     pub changed_at: Timestamp,
 }
 
-/// Moves an instance while it runs.
+/// A request to migrate an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartMigration {
-    /// Where to; absent: wherever is best.
+    /// The target node; absent: the best one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<NodeId>,
-    /// Say where it would go, and do nothing.
+    /// Return where it would go, without moving it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
@@ -238,12 +238,12 @@ pub enum MigrationAction {
     Receive,
     /// Source: it runs elsewhere; clean up what is left and report that it stopped.
     CleanUp,
-    /// Target: it was called off; drop what was received, then report `dropped`.
+    /// Target: the migration was cancelled; drop what was received, then report `dropped`.
     Drop,
 }
 
-/// What an agent has to do for a migration. Told with every answer to a sign of life until it is
-/// done; doing it twice must do no harm.
+/// What an agent has to do for a migration. Sent with every heartbeat response until it is done;
+/// doing it twice must be harmless.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MigrationTask {
     /// The migration.
@@ -259,11 +259,11 @@ pub struct MigrationTask {
     pub target: NodeId,
     /// The fence of the place on the target; what runs there runs under this or a higher one.
     pub fence: i64,
-    /// How large it is: what it may use, not what that is charged.
+    /// Its size: what it may use, not what it is charged.
     pub resources: berth_engine::Amounts,
 }
 
-/// How far an agent is with a migration.
+/// A step of a migration that an agent reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MigrationStep {
@@ -271,7 +271,7 @@ pub enum MigrationStep {
     Copying,
     /// It runs on the target and no longer on the source.
     Switched,
-    /// It cannot be done; it runs on the source, and nothing is left on the target.
+    /// It failed; the instance runs on the source, and nothing is left on the target.
     Failed,
     /// The target dropped what it had received.
     Dropped,
@@ -285,7 +285,7 @@ pub enum MigrationStep {
 pub struct MigrationReport {
     /// The migration.
     pub id: String,
-    /// How far.
+    /// The step.
     pub step: MigrationStep,
     /// With `copying`: how much, in thousandths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -297,28 +297,29 @@ pub struct MigrationReport {
     pub reason: Option<String>,
 }
 
-/// What is lacking of one resource, over nodes. Milli-CPU or MiB.
+/// Pressure on one resource, summed over nodes. Milli-CPU or MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Lacking {
-    /// What was denied for lack of room, fading.
+#[schema(as = Lacking)]
+pub struct ResourcePressure {
+    /// Denied growth, decaying over time.
     pub capacity_pressure: i64,
     /// What is above watermarks.
     pub logical_pressure: i64,
-    /// What leaves with migrations under way.
+    /// What migrations under way will free.
     pub accounted_for: i64,
-    /// What should leave beyond that, or find more nodes.
+    /// What should move beyond that, or needs more nodes.
     pub excess: i64,
 }
 
-/// What nodes lack together: the signal for whoever adds nodes.
+/// Pressure on all nodes together: the signal for adding nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Pressure {
     /// As of when.
     pub at: Timestamp,
     /// Milli-CPU.
-    pub cpu: Lacking,
+    pub cpu: ResourcePressure,
     /// MiB.
-    pub memory: Lacking,
+    pub memory: ResourcePressure,
     /// Nodes that are above a watermark or had to deny something.
     pub nodes: Vec<NodePressure>,
 }
@@ -328,7 +329,7 @@ pub struct Pressure {
 pub struct NodePressure {
     /// Which.
     pub node: NodeId,
-    /// Whether somebody should leave who is not leaving yet.
+    /// Whether more instances should leave than are leaving already.
     pub must_shed: bool,
     /// Its account.
     pub account: Account,

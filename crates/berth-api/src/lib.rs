@@ -1,7 +1,6 @@
-//! What Berth's API speaks: the types of its requests and answers, shared by server and clients.
+//! The types of Berth's API: requests and responses, shared by server and clients.
 //!
-//! Types only. A field that is not known is refused, so that a misspelt one is never silently
-//! ignored; times are RFC 3339 in UTC unless a field says otherwise; amounts are whole numbers of
+//! Types only. Unknown fields are refused, so that a misspelt one is never silently ignored; times are RFC 3339 in UTC unless a field says otherwise; amounts are whole numbers of
 //! the unit in their name.
 
 mod access;
@@ -16,17 +15,17 @@ mod policy;
 mod problem;
 mod queue;
 mod rebalance;
+mod resource;
 pub mod select;
-mod things;
 pub mod units;
 pub mod wire;
 mod workload;
 
-pub use access::{AuditEntry, NewToken, Role, Token, TokenMade, WhoAmI};
+pub use access::{AuditEntry, CreatedToken, NewToken, Role, Token, WhoAmI};
 pub use berth_engine::workload::{CapacityMode, CapacityRule, OnChange, Rolling, Share, Strategy};
 pub use claim::{
-    Claim, ClaimRole, ClaimState, FenceOnly, Instance, LocalityIndex, ReleaseClaim, RenewClaim,
-    Standing,
+    Claim, ClaimRole, ClaimState, ClaimStatus, FencedRequest, Instance, LocalityIndex,
+    ReleaseClaim, RenewClaim,
 };
 pub use decision::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
 pub use drain::{
@@ -35,18 +34,18 @@ pub use drain::{
     VolumeMoveTask,
 };
 pub use elastic::{
-    AskPermit, Headroom, Lacking, Migration, MigrationAction, MigrationReason, MigrationReport,
+    AskPermit, Headroom, Migration, MigrationAction, MigrationReason, MigrationReport,
     MigrationState, MigrationStep, MigrationTask, NodePressure, Permit, PermitKey, Pressure,
-    SetBounds, StartMigration,
+    ResourcePressure, SetBounds, StartMigration,
 };
 pub use event::Event;
 pub use node::{
-    Assignment, AssignmentList, Found, Heard, Heartbeat, ImportLine, ImportReport, Node,
-    NodeEvacuation, NodeExplanation, NodeGuest, NodeStateChange, Reported, RunState,
-    RunningInstance,
+    Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ImportLine,
+    ImportReport, Node, NodeEvacuation, NodeExplanation, NodeInstance, NodeStateChange,
+    ReportedInstance, RunState, RunningInstance,
 };
 pub use place::{
-    ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSeat,
+    ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSlot,
     Resources,
 };
 pub use policy::{
@@ -58,7 +57,7 @@ pub use queue::{Demand, Ticket, TicketState};
 pub use rebalance::{
     ApplyRebalance, NotBegun, PlanRebalance, Rebalance, RebalanceApplied, RebalanceStep,
 };
-pub use things::{
+pub use resource::{
     Attachment, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse, Secrets,
     Volume,
 };
@@ -69,5 +68,5 @@ pub use workload::{
 
 pub use berth_engine as engine;
 
-/// The header that carries a request id, for callers who would rather not put it into the body.
+/// The header that carries a request id, as an alternative to the body.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -8,16 +8,19 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Claim, ClaimState, HeldValue, MigrationTask, ReclaimNotice, VolumeMoveTask};
+use crate::claim::{Claim, ClaimState};
+use crate::drain::{ReclaimNotice, VolumeMoveTask};
+use crate::elastic::MigrationTask;
+use crate::place::HeldValue;
 
 /// A node: what is known of it, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
-    /// Everything stated of it.
+    /// Its facts.
     pub facts: NodeFacts,
-    /// Rises with every change of its facts or state; also its ETag.
+    /// Increases with every change of its facts or state; also its ETag.
     pub generation: i64,
-    /// When its agent was last heard; absent: never.
+    /// When its agent last sent a heartbeat; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_at: Option<Timestamp>,
     /// What instances may be given in all, after the host's own share and with its ratios.
@@ -29,19 +32,19 @@ pub struct Node {
     /// What of CPU and memory is reserved, uncertain and lacking, and where pressure begins. CPU is
     /// in thousandths of a core, memory in MiB.
     pub account: Account,
-    /// Whether it could be emptied by itself, as found out lately; absent: not yet.
+    /// Whether it alone could be evacuated, by the last check; absent: not checked yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evacuation: Option<NodeEvacuation>,
 }
 
-/// Whether a node could be emptied.
+/// Whether a node could be evacuated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeEvacuation {
     /// Whether all its instances would find a place elsewhere, under every rule.
     pub can_be_emptied: bool,
     /// Why, in one sentence.
     pub message: String,
-    /// When it was found out.
+    /// When it was checked.
     pub checked_at: Timestamp,
 }
 
@@ -55,7 +58,7 @@ pub struct NodeStateChange {
     pub reason: Option<String>,
 }
 
-/// What an instance on a node does, by its agent.
+/// The state of an instance on a node, as reported by its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
@@ -67,7 +70,7 @@ pub enum RunState {
     Stopping,
     /// Is gone: its claim can be freed.
     Stopped,
-    /// Could not be started, or died.
+    /// Failed to start, or exited unexpectedly.
     Failed,
 }
 
@@ -78,7 +81,7 @@ pub struct RunningInstance {
     /// Which.
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
-    /// The fence it was started with; absent when nobody placed it.
+    /// The fence it was started with; absent when Berth did not place it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<i64>,
     /// What it does.
@@ -87,15 +90,16 @@ pub struct RunningInstance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     pub reason: Option<String>,
-    /// For an instance that nobody placed: what it uses, so that it can be counted.
+    /// For an instance that Berth did not place: what it uses, so that it can be charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<Found>,
+    pub found: Option<FoundInstance>,
 }
 
-/// What is known of an instance that an agent found and nobody placed.
+/// What is known of an instance that an agent found and Berth did not place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Found {
+#[schema(as = Found)]
+pub struct FoundInstance {
     /// The tenant.
     pub owner: String,
     /// What it uses.
@@ -103,55 +107,57 @@ pub struct Found {
     /// Its tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
-    /// How far it may shrink and grow, if it is elastic. Until it asks for a permit, it counts with
-    /// all that it may grow to.
+    /// How far it may shrink and grow, if it is elastic. Until it asks for a permit, it is charged
+    /// its maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
 }
 
-/// A sign of life.
+/// A heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {
-    /// Facts, when they changed since the agent last said.
+    /// The node's facts, when they changed since the last heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Box<NodeFacts>>,
-    /// All instances on the node; absent: nothing is said of them.
+    /// All instances on the node; absent: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningInstance>>,
-    /// That the node will be taken away; may be said with every sign of life.
+    /// Notice that the node will be reclaimed; may be sent with every heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<ReclaimNotice>,
 }
 
-/// What became of one instance that an agent reported.
+/// The result for one reported instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Reported {
+#[schema(as = Reported)]
+pub struct ReportedInstance {
     /// Which.
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
     /// Its claim's state now; absent when it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ClaimState>,
-    /// Why the report was not taken: a code, such as `stale_fence`. The agent must stop what runs.
+    /// Why the report was refused: a code, such as `stale_fence`. The agent must stop what runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// The answer to a sign of life.
+/// The response to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Heard {
+#[schema(as = Heard)]
+pub struct HeartbeatResponse {
     /// The server's time.
     pub at: Timestamp,
     /// The node's state.
     pub state: NodeState,
     /// The node's generation.
     pub generation: i64,
-    /// Seconds after which the next sign of life is expected.
+    /// Seconds after which the next heartbeat is expected.
     pub next_s: u32,
-    /// What became of each instance that was reported.
+    /// The result for each reported instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reported: Vec<Reported>,
+    pub reported: Vec<ReportedInstance>,
     /// Everything that should be on the node.
     pub assignments: Vec<Assignment>,
     /// What is to be done for volumes that move from or to the node.
@@ -170,7 +176,7 @@ pub struct Assignment {
     pub instance: InstanceId,
     /// `held` and `binding`: start it. `active`: keep it. `releasing`: stop it.
     pub state: ClaimState,
-    /// To be presented with every step. A lower one than last seen is void.
+    /// To be sent with every change. One that is lower than the last seen is invalid.
     pub fence: i64,
     /// The tenant.
     pub owner: String,
@@ -210,7 +216,7 @@ pub struct AssignmentList {
     pub assignments: Vec<Assignment>,
 }
 
-/// One line of an import that was not taken.
+/// An invalid line of an import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportLine {
     /// Which: a line of the CSV, or a place in the JSON list, from 1.
@@ -222,41 +228,42 @@ pub struct ImportLine {
     pub error: String,
 }
 
-/// What became of an import. Either all of it was taken or nothing.
+/// The result of an import, which is applied as a whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ImportReport {
     /// Nodes that were added.
     pub added: u64,
     /// Nodes that were changed.
     pub changed: u64,
-    /// Nodes that were as stated already.
+    /// Nodes that were already as stated.
     pub unchanged: u64,
-    /// What is wrong; then nothing was taken.
+    /// Invalid lines; if there are any, nothing was imported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ImportLine>,
 }
 
 /// An instance on a node, and why it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct NodeGuest {
+#[schema(as = NodeGuest)]
+pub struct NodeInstance {
     /// Its claim.
     pub claim: Claim,
-    /// The decision that put it there, when it is still kept.
+    /// The decision that placed it there, if it is still stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,
-    /// In words: who asked, when, by which policy, with which score.
+    /// Who requested it, when, under which policy and with which score.
     pub why: String,
 }
 
-/// What is on a node and why, and what keeps it from taking more.
+/// What is on a node and why, and what prevents it from accepting more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeExplanation {
     /// The node.
     pub node: Node,
-    /// Whether it takes instances, and if not, why: one sentence each.
+    /// What prevents it from accepting instances: one sentence each.
     pub obstacles: Vec<String>,
     /// What is left of each resource, in words.
     pub room: Vec<String>,
     /// What is there.
-    pub guests: Vec<NodeGuest>,
+    pub guests: Vec<NodeInstance>,
 }

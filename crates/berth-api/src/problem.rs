@@ -16,7 +16,7 @@ pub struct FieldError {
     pub accepted: String,
 }
 
-/// Why a request was not fulfilled.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// Where the code is described.

@@ -1,12 +1,13 @@
-//! Requests that wait for room, and demand that found none.
+//! Queued requests, and unmet demand.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{PlaceRequest, Placed, Problem};
+use crate::place::{PlaceRequest, Placed};
+use crate::problem::Problem;
 
-/// Where a waiting request stands.
+/// The state of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TicketState {
@@ -16,18 +17,18 @@ pub enum TicketState {
     Granted,
     /// Its deadline passed.
     Expired,
-    /// Its owner or an operator called it off.
+    /// Its owner or an operator cancelled it.
     Cancelled,
     /// It can never be granted.
     Refused,
 }
 
-/// A request that waits for room.
+/// A queued request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
     /// Its id.
     pub id: String,
-    /// Where it stands.
+    /// Its state.
     pub state: TicketState,
     /// The tenant.
     pub owner: String,
@@ -38,11 +39,11 @@ pub struct Ticket {
     pub since: Timestamp,
     /// Until when it waits.
     pub deadline: Timestamp,
-    /// How often it was tried.
+    /// Number of attempts.
     pub tries: u64,
-    /// What was asked for.
+    /// The request.
     pub request: PlaceRequest,
-    /// The answer, once granted.
+    /// The response, once granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<Placed>,
     /// Why there was no room when it was last tried, or why it was refused.
@@ -50,14 +51,14 @@ pub struct Ticket {
     pub problem: Option<Problem>,
 }
 
-/// Requests of one shape that found no room: what an autoscaler should know.
+/// Identical requests that found no room: a signal for autoscalers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Demand {
     /// The tenant.
     pub owner: String,
     /// The refusal's code.
     pub code: String,
-    /// What was asked for.
+    /// The request.
     #[schema(value_type = Object)]
     pub request: serde_json::Value,
     /// How often.

@@ -6,7 +6,7 @@ use berth_engine::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Migration;
+use crate::elastic::Migration;
 
 /// Asks which moves would bring nodes closer to a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

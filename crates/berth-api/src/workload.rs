@@ -1,4 +1,4 @@
-//! Workloads: what should run, how far it is, and the environments they belong to.
+//! Workloads: their specification and status, and the environments they belong to.
 
 use berth_engine::workload::{CapacityRule, Rolling};
 use berth_engine::{CapacityType, InstanceId, NodeId, Refusal};
@@ -6,14 +6,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{ClaimState, InstanceSpec};
+use crate::claim::ClaimState;
+use crate::place::InstanceSpec;
 
 /// Stores a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewWorkload {
-    /// How many should run. Absent: the caller creates the members itself, by placing instances
-    /// that name the workload, and Berth keeps their seats.
+    /// How many should run. Absent: the caller creates the members by placing instances that name the
+    /// workload, and Berth assigns their slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 100_000)]
     pub replicas: Option<u32>,
@@ -21,7 +22,7 @@ pub struct NewWorkload {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 200)]
     pub process: Option<String>,
-    /// What each member asks for. A change of it, of `pools` or of `release` is a new revision.
+    /// The request of each member. A change of it, of `pools` or of `release` is a new revision.
     pub template: InstanceSpec,
     /// Pools that each member takes a value from, such as its address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -36,35 +37,35 @@ pub struct NewWorkload {
     /// How changes are made.
     #[serde(default)]
     pub rolling: Rolling,
-    /// Whether roll-outs stand still.
+    /// Whether roll-outs are paused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
 }
 
-/// A workload: what should run, and how far it is.
+/// A workload: its specification and status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workload {
     /// The tenant.
     pub owner: String,
     /// Its name.
     pub name: String,
-    /// Rises with every change; also its ETag.
+    /// Increases with every change; also its ETag.
     pub version: i64,
-    /// Rises with every change of what members are: their template, pools or release.
+    /// Increases with every change of template, pools or release.
     pub revision: i64,
     /// The environment, if its template names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// What is asked for.
+    /// Its specification.
     pub spec: NewWorkload,
-    /// Whether it is being removed: its members go, then it does.
+    /// Whether it is being removed: its members are released first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
-    /// How far it is.
+    /// Its state.
     pub status: WorkloadStatus,
 }
 
-/// How a workload stands.
+/// The state of a workload.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -72,17 +73,17 @@ pub struct Workload {
 pub enum WorkloadState {
     /// Everything runs as it should.
     Ready,
-    /// On its way.
+    /// A change is under way.
     Progressing,
-    /// A roll-out stands still, because somebody said so.
+    /// A roll-out was paused by a caller.
     Paused,
-    /// Something cannot be done; the reason says what.
+    /// Something prevents progress; see the reason.
     Degraded,
     /// Being removed.
     Deleting,
 }
 
-/// Why a workload is not as it should be.
+/// Why a workload is degraded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Degraded {
     /// The stable reason code, such as `no_capacity_memory`.
@@ -91,14 +92,14 @@ pub struct Degraded {
     pub message: String,
     /// Since when.
     pub since: Timestamp,
-    /// How many members it keeps from being placed.
+    /// How many members it prevents from being placed.
     pub members: u32,
     /// The engine's whole explanation, where a placement was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Box<Refusal>>,
 }
 
-/// How far a roll-out is.
+/// The status of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RolloutStatus {
     /// The revision that should run.
@@ -115,29 +116,29 @@ pub struct RolloutStatus {
     pub message: String,
 }
 
-/// How far a workload is.
+/// The status of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkloadStatus {
     /// In one word.
     pub state: WorkloadState,
     /// In one sentence.
     pub message: String,
-    /// Members that hold a place, except those told to stop.
+    /// Members that are placed, except those being stopped.
     pub placed: u32,
     /// Members that run.
     pub active: u32,
-    /// Members told to stop that are not gone yet.
+    /// Members being stopped that are not gone yet.
     pub leaving: u32,
     /// Of those placed, on on-demand nodes.
     pub on_demand: u32,
     /// Of those placed, on spot nodes.
     pub spot: u32,
-    /// How far the roll-out is.
+    /// The status of the roll-out.
     pub rollout: RolloutStatus,
     /// Why it is degraded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Degraded>,
-    /// When a crash loop is tried next.
+    /// When members in a crash loop are restarted next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backs_off_until: Option<Timestamp>,
 }
@@ -150,14 +151,14 @@ pub struct Member {
     pub instance: InstanceId,
     /// The revision it runs.
     pub revision: i64,
-    /// Its seat.
+    /// Its slot.
     pub slot: u32,
-    /// The kind of capacity that its seat asks for; absent when no rule is in force.
+    /// The kind of capacity that its slot requires; absent without a capacity rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wants: Option<CapacityType>,
     /// The kind of node it is on.
     pub on: CapacityType,
-    /// What it costs to let it go: the lowest goes first.
+    /// The cost of releasing it: the lowest is released first.
     pub deletion_cost: u32,
     /// Its claim's state.
     pub state: ClaimState,
@@ -166,7 +167,7 @@ pub struct Member {
     pub node: Option<NodeId>,
     /// When it was placed.
     pub since: Timestamp,
-    /// Whether another member has its seat and it goes when that one runs.
+    /// Whether another member holds its slot, so that it is released when that one runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
 }
@@ -186,9 +187,9 @@ pub struct ScaleWorkload {
 pub enum RolloutAction {
     /// Go back to an earlier revision.
     Undo,
-    /// Stand still.
+    /// Pause the roll-out.
     Pause,
-    /// Go on.
+    /// Resume the roll-out.
     Resume,
     /// Replace all members by new ones of the same kind.
     Restart,
@@ -210,7 +211,7 @@ pub struct ChangeRollout {
 pub struct PastRevision {
     /// Its number.
     pub revision: i64,
-    /// What its members asked for.
+    /// The request of its members.
     pub template: InstanceSpec,
     /// Pools that its members took values from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -227,7 +228,7 @@ pub struct EnvWorkload {
     pub name: String,
     /// Its process type.
     pub process: String,
-    /// How it stands.
+    /// Its state.
     pub state: WorkloadState,
     /// In one sentence.
     pub message: String,

@@ -2,10 +2,10 @@
 
 use berth_api::engine::{InstanceId, NodeFacts, NodeId};
 use berth_api::{
-    ApplyRebalance, AskPermit, AssignmentList, Claim, Drain, DrainNode, FenceOnly, Heard,
-    Heartbeat, Migration, MigrationReport, Node, NodeStateChange, Page, Permit, PlaceRequest,
-    Placed, PlanRebalance, Rebalance, RebalanceApplied, ReleaseClaim, RenewClaim, SetBounds,
-    Standing, StartMigration, Ticket,
+    ApplyRebalance, AskPermit, AssignmentList, Claim, ClaimStatus, Drain, DrainNode, FencedRequest,
+    Heartbeat, HeartbeatResponse, Migration, MigrationReport, Node, NodeStateChange, Page, Permit,
+    PlaceRequest, Placed, PlanRebalance, Rebalance, RebalanceApplied, ReleaseClaim, RenewClaim,
+    SetBounds, StartMigration, Ticket,
 };
 use reqwest::Method;
 use serde::Deserialize;
@@ -85,7 +85,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn heartbeat(&self, node: &NodeId, beat: &Heartbeat) -> Result<Heard, ClientError> {
+    pub async fn heartbeat(
+        &self,
+        node: &NodeId,
+        beat: &Heartbeat,
+    ) -> Result<HeartbeatResponse, ClientError> {
         self.post(&format!("/v1/nodes/{}/heartbeat", escape(node.as_str())), beat).await
     }
 
@@ -136,7 +140,7 @@ impl Client {
         instance: InstanceId,
         fence: i64,
         lease_s: Option<u32>,
-    ) -> Result<Standing, ClientError> {
+    ) -> Result<ClaimStatus, ClientError> {
         self.post(&format!("/v1/claims/{instance}/renew"), &RenewClaim { fence, lease_s }).await
     }
 
@@ -144,8 +148,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn bind(&self, instance: InstanceId, fence: i64) -> Result<Standing, ClientError> {
-        self.post(&format!("/v1/claims/{instance}/bind"), &FenceOnly { fence }).await
+    pub async fn bind(&self, instance: InstanceId, fence: i64) -> Result<ClaimStatus, ClientError> {
+        self.post(&format!("/v1/claims/{instance}/bind"), &FencedRequest { fence }).await
     }
 
     /// Reports that a bound instance runs.
@@ -156,8 +160,8 @@ impl Client {
         &self,
         instance: InstanceId,
         fence: i64,
-    ) -> Result<Standing, ClientError> {
-        self.post(&format!("/v1/claims/{instance}/activate"), &FenceOnly { fence }).await
+    ) -> Result<ClaimStatus, ClientError> {
+        self.post(&format!("/v1/claims/{instance}/activate"), &FencedRequest { fence }).await
     }
 
     /// Releases a claim.
@@ -168,7 +172,7 @@ impl Client {
         &self,
         instance: InstanceId,
         release: &ReleaseClaim,
-    ) -> Result<Standing, ClientError> {
+    ) -> Result<ClaimStatus, ClientError> {
         self.post(&format!("/v1/claims/{instance}/release"), release).await
     }
 

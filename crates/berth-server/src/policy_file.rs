@@ -1,7 +1,7 @@
-//! A policy that is kept in a file beside the server: put in force when it changes, like any other.
+//! A policy in a file next to the server: activated when it changes, like any other.
 //!
 //! What was last put in force from a file is a document of the ledger, written in the same commit. So
-//! a policy that somebody put in force by command since stays, also over a restart, until the file
+//! a policy that was activated by command since stays active, also across a restart, until the file
 //! changes again; and of several servers with the same file the first one acts. A file that cannot
 //! be used changes nothing.
 
@@ -15,7 +15,7 @@ use thiserror::Error;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
-/// The kind and the id of the document that says what was last put in force from a file.
+/// The kind and the id of the document that records what was last activated from a file.
 const KIND: &str = "policy_file";
 const ID: &str = "last";
 
@@ -53,7 +53,7 @@ pub enum PolicyFileError {
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum ApplyOutcome {
     /// It is in force since.
     Activated {
         /// Its name.
@@ -68,7 +68,7 @@ pub enum Applied {
 
 /// What is remembered of the last file that was put in force.
 #[derive(Serialize, Deserialize)]
-struct Last {
+struct LastActivation {
     hash: String,
 }
 
@@ -93,9 +93,9 @@ impl PolicyFile {
         &self.path
     }
 
-    /// Looks at the file, puts it in force if it changed, and logs what became of it. Unless asked
+    /// Reads the file, activates its policy if it changed, and logs the result. Unless asked
     /// for, a file that reads as it did before is not spoken of again.
-    pub async fn look(&mut self, control: &ControlPlane, asked: bool) {
+    pub async fn check_file(&mut self, control: &ControlPlane, asked: bool) {
         let path = self.path.display().to_string();
         let text = tokio::fs::read_to_string(&self.path).await;
         if let Ok(text) = &text {
@@ -110,25 +110,26 @@ impl PolicyFile {
             Err(error) => Err(PolicyFileError::Unreadable(error)),
         };
         match applied {
-            Ok(Applied::Activated { name, hash }) => {
-                tracing::info!(path, name, hash, "the policy of the file is in force");
+            Ok(ApplyOutcome::Activated { name, hash }) => {
+                tracing::info!(path, name, hash, "activated policy from file");
             }
-            Ok(Applied::Unchanged) => {
-                tracing::info!(path, "the policy of the file was put in force before");
+            Ok(ApplyOutcome::Unchanged) => {
+                tracing::info!(path, "policy from file was activated before");
             }
             Err(error) => {
                 // Looked at again the next time, whatever it was.
                 self.text = None;
-                tracing::error!(
-                    path,
-                    "policy.file is not accepted, the policy in force stays: {error}"
-                );
+                tracing::error!(path, "policy.file rejected, keeping the active policy: {error}");
             }
         }
     }
 
     /// Puts a text in force, unless it was before.
-    async fn apply(&self, control: &ControlPlane, text: &str) -> Result<Applied, PolicyFileError> {
+    async fn apply(
+        &self,
+        control: &ControlPlane,
+        text: &str,
+    ) -> Result<ApplyOutcome, PolicyFileError> {
         let is_json = self.path.extension().is_some_and(|extension| extension == "json");
         let policy = if is_json { Policy::from_json(text) } else { Policy::from_toml(text) }?;
         if !is_policy_name(policy.name()) {
@@ -140,7 +141,7 @@ impl PolicyFile {
             }
         }
         Err(PolicyFileError::Ledger(
-            "other servers put other files in force all the time".to_owned(),
+            "other servers keep activating policies from other files".to_owned(),
         ))
     }
 
@@ -150,16 +151,17 @@ impl PolicyFile {
         &self,
         control: &ControlPlane,
         policy: &Policy,
-    ) -> Result<Option<Applied>, PolicyFileError> {
+    ) -> Result<Option<ApplyOutcome>, PolicyFileError> {
         let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
         let unknown = |error: &dyn std::fmt::Display| PolicyFileError::Ledger(error.to_string());
         let read = control.read(|ledger| ledger.document(KIND, ID)).await;
         let last = read.map_err(|error| PolicyFileError::Ledger(error.detail().to_owned()))?;
-        let known = last.as_ref().and_then(|it| serde_json::from_str::<Last>(&it.body).ok());
+        let known =
+            last.as_ref().and_then(|it| serde_json::from_str::<LastActivation>(&it.body).ok());
         if known.is_some_and(|last| last.hash == hash) {
-            return Ok(Some(Applied::Unchanged));
+            return Ok(Some(ApplyOutcome::Unchanged));
         }
-        let body = serde_json::to_string(&Last { hash: hash.clone() });
+        let body = serde_json::to_string(&LastActivation { hash: hash.clone() });
         let expect = last.map_or(Expect::Absent, |last| Expect::Revision(last.rev));
         let document = DocumentWrite {
             kind: Text::from(KIND),
@@ -177,7 +179,7 @@ impl PolicyFile {
         match answer.map_err(|error: LedgerError| unknown(&error))? {
             Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 control.settled().await;
-                Ok(Some(Applied::Activated { name, hash }))
+                Ok(Some(ApplyOutcome::Activated { name, hash }))
             }
             Answer::Outcome(Outcome::Stale { .. }) => Ok(None),
             other => Err(unknown(&format!("{other:?}"))),

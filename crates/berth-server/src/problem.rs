@@ -16,7 +16,7 @@ pub struct ApiError {
     retry_after_s: Option<u32>,
 }
 
-/// What a handler answers.
+/// The result of a handler.
 pub type Answer<T> = Result<T, ApiError>;
 
 impl ApiError {
@@ -50,13 +50,13 @@ impl ApiError {
         ControlError::field(field, value, accepted).into()
     }
 
-    /// Nothing of that name, or nothing that this caller may see.
+    /// There is no such resource, or this caller may not see it.
     #[must_use]
     pub fn not_found(what: &str, name: &str) -> Self {
         ControlError::not_found(what, name).into()
     }
 
-    /// A change that the present state forbids.
+    /// The current state does not allow the change.
     #[must_use]
     pub fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
         ControlError::conflict(code, detail).into()
@@ -68,13 +68,13 @@ impl ApiError {
         ControlError::stale(current).into()
     }
 
-    /// The server is not in a position to answer.
+    /// The server cannot answer now.
     #[must_use]
     pub fn unavailable(code: &'static str, detail: impl Into<String>) -> Self {
         ControlError::unavailable(code, detail).into()
     }
 
-    /// Whether it is the caller who must change something.
+    /// Whether the caller must change something.
     #[must_use]
     pub fn is_callers(&self) -> bool {
         (400..500).contains(&self.problem.status)

@@ -1,4 +1,4 @@
-//! Logs to standard error, and traces to whoever collects them.
+//! Logs to standard error, and traces to a collector.
 
 use std::io::IsTerminal as _;
 
@@ -56,7 +56,7 @@ impl Telemetry {
             LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).boxed(),
             LogFormat::Json => log.json().with_ansi(false).boxed(),
         };
-        // Spans of requests are for traces only: where nobody collects them, none is made.
+        // Spans of requests are for traces only: without a collector, none is created.
         let spans = traces.as_ref().map(|provider| {
             let only = filter::filter_fn(|metadata| metadata.target() == REQUESTS);
             tracing_opentelemetry::layer().with_tracer(provider.tracer("berth")).with_filter(only)
@@ -88,7 +88,7 @@ impl Drop for Telemetry {
 }
 
 fn filter_of(level: &str) -> Result<EnvFilter, TelemetryError> {
-    // Of migrations, only what goes wrong is of interest to whoever does not ask.
+    // By default, only problems of schema migrations are logged.
     let directives = format!("refinery_core=warn,{level}");
     EnvFilter::try_new(directives).map_err(|_| TelemetryError::Level(level.to_owned()))
 }

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use berth_api::Role;
-use common::Server;
+use common::{Server, TIMEOUT};
 use serde_json::{Value, json};
 
 /// A server with an operator's token.
@@ -63,15 +63,15 @@ impl Stage {
 
     /// Waits until the loop has said this of a node.
     async fn becomes(&self, node: &str, can_be_emptied: bool) -> Value {
-        let mut seen = Value::Null;
-        for _ in 0..100 {
-            seen = self.server.get(&self.token, &format!("/v1/nodes/{node}")).await.json();
+        let began = tokio::time::Instant::now();
+        loop {
+            let seen = self.server.get(&self.token, &format!("/v1/nodes/{node}")).await.json();
             if seen["evacuation"]["can_be_emptied"] == can_be_emptied {
                 return seen["evacuation"].clone();
             }
+            assert!(began.elapsed() < TIMEOUT, "{node}: {seen}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("{seen}");
     }
 }
 

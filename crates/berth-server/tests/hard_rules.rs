@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::affinity::Rule;
@@ -49,17 +51,44 @@ fn add_nodes(ledger: &Ledger) {
     }
 }
 
+/// One side of a barrier for two threads. Fails when the other thread is gone, where
+/// `std::sync::Barrier` would wait for it for ever.
+struct Rendezvous {
+    arrive: Sender<()>,
+    other: Receiver<()>,
+}
+
+impl Rendezvous {
+    fn pair() -> [Self; 2] {
+        let ((to_first, first), (to_second, second)) = (channel(), channel());
+        [Self { arrive: to_second, other: first }, Self { arrive: to_first, other: second }]
+    }
+
+    fn wait(&self) {
+        self.arrive.send(()).expect("the other thread has stopped");
+        let arrived = self.other.recv_timeout(Duration::from_secs(60));
+        arrived.expect("the other thread has stopped, or did not arrive within 60 s");
+    }
+}
+
+#[test]
+#[should_panic(expected = "the other thread has stopped")]
+fn a_rendezvous_with_a_thread_that_is_gone_fails() {
+    let [first, second] = Rendezvous::pair();
+    drop(second);
+    first.wait();
+}
+
 /// One server places instances that keep away from databases, the other places databases.
 fn race(backend: &Backend, rule: &'static str, domain: fn(&NodeId) -> String) {
     add_nodes(&Ledger::open(backend.clone(), Options::default()).unwrap());
-    let barrier = Barrier::new(2);
     std::thread::scope(|scope| {
-        for server in 0..2u128 {
-            let (barrier, backend) = (&barrier, backend.clone());
+        for (server, rendezvous) in (0..2u128).zip(Rendezvous::pair()) {
+            let backend = backend.clone();
             scope.spawn(move || {
                 let placer = Placer::start(backend, &options()).unwrap();
                 for round in 0..ROUNDS {
-                    barrier.wait();
+                    rendezvous.wait();
                     let id = 1 + round * 2 + server;
                     let answer = match server {
                         0 => placer.place(request(id, "web", Some(rule))),

@@ -38,13 +38,11 @@ fn plan(id: u128, dress: impl FnOnce(&mut InstanceRequest, &mut PlannedClaim)) -
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..200 {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "still waiting after 60 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("waited in vain for {what}");
 }
 
 #[test]

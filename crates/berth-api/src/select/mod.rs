@@ -97,7 +97,7 @@ pub struct Test {
     pub operator: Operator,
     /// With what: none for `has`, any number for `in`, else one.
     pub values: Vec<Value>,
-    /// Where it stands.
+    /// Its state.
     pub at: At,
 }
 

@@ -35,7 +35,7 @@ impl Version {
     }
 }
 
-/// What stands in the body. Fields that are not known are not looked at, as agents expect.
+/// The body. Unknown fields are ignored, as agents expect.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Body {
@@ -79,7 +79,7 @@ struct Metrics {
     load_1m: Option<f64>,
 }
 
-/// CPU and memory as they were said.
+/// CPU and memory as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     cpu_milli: u32,
@@ -87,14 +87,14 @@ struct Said {
     memory: u64,
 }
 
-/// A request that can be understood.
+/// A valid request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// Whose request it is.
     pub pod: Pod,
-    /// What it wants, as it is reserved.
+    /// The requested size, as it is reserved.
     pub wanted: Size,
-    /// What its agent holds already, as it is reserved.
+    /// The size its agent already uses, as it is reserved.
     pub last_permit: Option<Size>,
     /// The agent's compute unit, if it has its own.
     pub unit: Option<Size>,
@@ -108,14 +108,14 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryIn {
     Bytes,
-    /// So many MiB.
+    /// Slots of this many MiB.
     Slots(u32),
 }
 
 const MIB: u64 = 1 << 20;
 
 impl MemoryIn {
-    /// MiB that hold so much, at least.
+    /// The amount in MiB, rounded up.
     fn mib(self, memory: u64) -> Option<u32> {
         let mib = match self {
             Self::Bytes => memory.div_ceil(MIB),
@@ -126,7 +126,7 @@ impl MemoryIn {
 }
 
 impl Request {
-    /// Reads a body; slots are of so many MiB.
+    /// Parses a body, with slots of the given size in MiB.
     ///
     /// # Errors
     /// Says which field is wrong, and what would be accepted.
@@ -177,7 +177,7 @@ impl Request {
         }
     }
 
-    /// The answer: never more than was asked for, nor than is reserved.
+    /// The response: never more than requested, nor than is reserved.
     #[must_use]
     pub fn answer(&self, permit: Size, moving: bool) -> Value {
         let cpu_milli = permit.cpu_milli.min(self.said.cpu_milli);

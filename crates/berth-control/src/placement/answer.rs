@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSeat};
+use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSlot};
 use berth_engine::workload::deletion_cost;
 use berth_engine::{Explanation, NodeId, Policy, Refusal};
 use berth_ledger::{GrantedClaim, Slot};
@@ -156,11 +156,11 @@ fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> P
 }
 
 /// A seat, and what follows of the kind of node it is on.
-fn seat(given: Slot, node: &NodeId, audience: &Audience) -> PlacedSeat {
+fn seat(given: Slot, node: &NodeId, audience: &Audience) -> PlacedSlot {
     let books = audience.catalog.books();
     let on = books.nodes.get(node).map(|node| node.facts.capacity_type);
     let Slot { revision, slot } = given;
-    PlacedSeat { revision, slot, on, deletion_cost: on.map(deletion_cost) }
+    PlacedSlot { revision, slot, on, deletion_cost: on.map(deletion_cost) }
 }
 
 /// A decision's id as the API writes it: it is part of a path, and so has no slashes.

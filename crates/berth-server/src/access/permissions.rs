@@ -1,4 +1,4 @@
-//! The one table of routes and roles. A route that is not in it answers nobody.
+//! The one table of routes and roles. A route that is not in it is never served.
 //!
 //! What a role sees of its own, a node or namespaces, is the handlers' business.
 
@@ -143,7 +143,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/v1/debug/state", ADMIN),
 ];
 
-/// The table, ready to be asked.
+/// The table, indexed for lookups.
 pub struct Permissions(FxHashMap<&'static str, Vec<(Method, Access)>>);
 
 impl Default for Permissions {
@@ -158,7 +158,7 @@ impl Default for Permissions {
 }
 
 impl Permissions {
-    /// Who may use a route; absent: nobody, since it is not in the table.
+    /// Who may use a route; absent when it is not in the table.
     #[must_use]
     pub fn of(&self, method: &Method, path: &str) -> Option<Access> {
         // A HEAD is a GET without its body.

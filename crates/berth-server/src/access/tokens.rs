@@ -126,7 +126,7 @@ impl Tokens {
         stored.or_else(|| self.find_local(id).map(|known| known.record))
     }
 
-    /// Who presents this text; absent when no valid token says so.
+    /// The caller that presents this secret; absent when no valid token matches.
     #[must_use]
     pub fn caller(&self, text: &str, from: Option<IpAddr>, now: Timestamp) -> Option<Caller> {
         let secret = Secret::read(text)?;

@@ -2,10 +2,10 @@
 
 use tracing_subscriber::EnvFilter;
 
-use super::{BadSetting, Loaded, TlsMode};
+use super::{BadSetting, LoadedConfig, TlsMode};
 
 /// Everything that is wrong with settings that are each fine by themselves.
-pub(super) fn together(loaded: &Loaded) -> Vec<BadSetting> {
+pub(super) fn together(loaded: &LoadedConfig) -> Vec<BadSetting> {
     let config = &loaded.config;
     let mut problems = Vec::new();
     let mut bad = |name: &str, problem: String| {

@@ -11,7 +11,7 @@ pub struct Key {
     pub name: &'static str,
     /// What values it takes.
     pub kind: Kind,
-    /// Its value when nobody says otherwise, as it would stand in a list or a text.
+    /// Its default, as written in a list or a text.
     pub default: &'static str,
     /// What it does, in a sentence.
     pub meaning: &'static str,
@@ -44,16 +44,16 @@ impl Key {
 
 /// The sections, and what each is about.
 pub const SECTIONS: &[(&str, &str)] = &[
-    ("server", "Where the server listens, keeps its data, and how it stops."),
+    ("server", "Where the server listens, where it keeps its data, and how it stops."),
     ("http", "Limits of the HTTP layer. Sizes are after decompression."),
-    ("tls", "Encryption, and certificates of agents."),
+    ("tls", "TLS, and client certificates of agents."),
     ("wire", "The protocol of existing agents, on ports of its own; see `docs/wire.md`."),
     ("ledger", "How the database is used."),
-    ("nodes", "Signs of life of agents."),
-    ("queue", "Requests that wait for room."),
-    ("retention", "What the ledger remembers, and for how long."),
-    ("loops", "How often a server does what is not asked for by anybody."),
-    ("evacuation", "Whether nodes could be emptied."),
+    ("nodes", "Heartbeats of agents."),
+    ("queue", "Requests that wait for capacity."),
+    ("retention", "What the ledger keeps, and for how long."),
+    ("loops", "Intervals of background loops."),
+    ("evacuation", "Checks whether nodes can be evacuated."),
     ("telemetry", "Logs, traces and metrics."),
     ("policy", "How nodes are chosen."),
 ];
@@ -92,7 +92,7 @@ pub static KEYS: &[Key] = &[
         Kind::Text,
         "",
         start,
-        "The folder for the embedded database and own certificates. Empty: `/var/lib/berth` when it exists and root starts the server, else `berth` in `$XDG_DATA_HOME` or `~/.local/share`.",
+        "The folder for the embedded database and the server's own certificates. Empty: `/var/lib/berth` when it exists and root starts the server, else `berth` in `$XDG_DATA_HOME` or `~/.local/share`.",
         |config, value| config.server.data_dir = PathBuf::from(value.text())
     ),
     key!(
@@ -108,7 +108,7 @@ pub static KEYS: &[Key] = &[
         Kind::Flag,
         "false",
         start,
-        "Callers on this machine need no token. Refused unless every address is a loopback address.",
+        "Callers on this machine need no token. Refused unless every listen address is a loopback address.",
         |config, value| config.server.no_sign_in = value.flag()
     ),
     key!(
@@ -116,7 +116,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(0, 600 * SECOND),
         "500ms",
         live,
-        "How long a server that is told to stop still takes requests while `/readyz` says 503, so that load balancers turn away in time.",
+        "How long a stopping server still accepts requests while `/readyz` returns 503, so that load balancers stop sending traffic in time.",
         |config, value| config.server.stop_delay = value.duration()
     ),
     key!(
@@ -124,7 +124,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(0, 3600 * SECOND),
         "30s",
         live,
-        "How long requests in flight may then take to finish before they are cut off.",
+        "How long requests in flight may then take to finish before their connections are closed.",
         |config, value| config.server.stop_grace = value.duration()
     ),
     key!(
@@ -132,7 +132,7 @@ pub static KEYS: &[Key] = &[
         Kind::Size(1, GIB),
         "2MiB",
         start,
-        "The largest body of a request.",
+        "Maximum size of a request body.",
         |config, value| config.http.limits.body_bytes = value.size()
     ),
     key!(
@@ -140,7 +140,7 @@ pub static KEYS: &[Key] = &[
         Kind::Size(1, 64 * GIB),
         "256MiB",
         start,
-        "The largest body of an import of nodes.",
+        "Maximum size of the body of a node import.",
         |config, value| config.http.limits.import_bytes = value.size()
     ),
     key!(
@@ -148,7 +148,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "30s",
         start,
-        "How long a request may take; streams, imports and requests that asked to wait are exempt.",
+        "Maximum duration of a request; streams, imports and requests with `wait` are exempt.",
         |config, value| config.http.limits.timeout = value.duration()
     ),
     key!(
@@ -156,7 +156,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "75s",
         live,
-        "How long a connection may be idle, or take to send the head of a request or to agree on encryption. Longer than a load balancer keeps idle connections, which is often 60s.",
+        "How long a connection may be idle, or take to send the head of a request or to complete the TLS handshake. Set it longer than a load balancer keeps idle connections, which is often 60s.",
         |config, value| config.http.connections.header_timeout = value.duration()
     ),
     key!(
@@ -164,7 +164,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "30s",
         live,
-        "How long a client may take nothing of an answer, or send nothing of a body, before it is cut off.",
+        "How long a client may stop reading a response, or stop sending a body, before it is disconnected.",
         |config, value| config.http.connections.stall_timeout = value.duration()
     ),
     key!(
@@ -172,7 +172,7 @@ pub static KEYS: &[Key] = &[
         Kind::Count(1, 1_000_000),
         "50000",
         live,
-        "The most connections at once, files that the process may open permitting; others are turned away with 503.",
+        "Maximum number of open connections, within the open-file limit of the process; further ones are refused with 503.",
         |config, value| config.http.connections.max_connections = value.number()
     ),
     key!(
@@ -180,7 +180,7 @@ pub static KEYS: &[Key] = &[
         Kind::OneOf(&["off", "self", "files"]),
         "off",
         start,
-        "`off`: plain HTTP. `self`: an own authority and certificate, made and renewed in the data folder. `files`: the certificate and key of the next two settings, read again when they change.",
+        "`off`: plain HTTP. `self`: a certificate authority and certificate that the server creates and renews in the data folder. `files`: the certificate and key of the next two settings, read again when they change.",
         |config, value| config.tls.mode = TlsMode::of(&value.text())
     ),
     key!(
@@ -204,7 +204,7 @@ pub static KEYS: &[Key] = &[
         Kind::Text,
         "",
         start,
-        "A file with authorities, in PEM. A client certificate of theirs whose DNS name is the id of a node signs in as the agent of that node. With mode `self`, the own authority is always among them.",
+        "A file with authorities, in PEM. A client certificate of theirs whose DNS name is the id of a node signs in as the agent of that node. With mode `self`, the server's own authority is always included.",
         |config, value| config.tls.client_ca = value.optional_text().map(PathBuf::from)
     ),
     key!(
@@ -212,7 +212,7 @@ pub static KEYS: &[Key] = &[
         Kind::List,
         "",
         start,
-        "Names and addresses that the certificate of mode `self` is for, beside those it listens on, `localhost` and the machine's name.",
+        "Names and addresses in the certificate of mode `self`, in addition to the listen addresses, `localhost` and the machine's name.",
         |config, value| config.tls.hosts = value.list()
     ),
     key!(
@@ -220,7 +220,7 @@ pub static KEYS: &[Key] = &[
         Kind::NoneOrAddresses,
         "",
         start,
-        "Addresses and ports on which permits are asked for by the protocol of existing agents; 10299 is its usual port. Encrypted as the others are. Empty: nowhere.",
+        "Addresses and ports that serve permits in the protocol of existing agents; its usual port is 10299. TLS applies as for `server.listen`. Empty: off.",
         |config, value| config.wire.listen = value.addresses()
     ),
     key!(
@@ -228,7 +228,7 @@ pub static KEYS: &[Key] = &[
         Kind::OneOf(&["server", "token", "none"]),
         "server",
         start,
-        "Whether those agents sign in. `server`: where others must. `token`: with the token or certificate of an agent or an operator. `none`: they need not; refused unless every address of `wire.listen` is a loopback address.",
+        "Whether those agents must authenticate. `server`: as other callers. `token`: with the token or certificate of an agent or an operator. `none`: no; refused unless every address of `wire.listen` is a loopback address.",
         |config, value| config.wire.sign_in = WireSignIn::of(&value.text())
     ),
     key!(
@@ -236,7 +236,7 @@ pub static KEYS: &[Key] = &[
         Kind::Size(1, GIB),
         "1GiB",
         start,
-        "The size of a memory slot, in which agents of version 3.0 count.",
+        "Size of a memory slot, the unit of agents of version 3.0.",
         |config, value| config.wire.slot_mib = u32::try_from(value.count()).unwrap_or(u32::MAX)
     ),
     key!(
@@ -244,7 +244,7 @@ pub static KEYS: &[Key] = &[
         Kind::Count(0, 64),
         "0",
         start,
-        "Transactions that may be in flight at once on PostgreSQL. 0: one for every two cores, at most 8.",
+        "Maximum number of concurrent transactions on PostgreSQL. 0: one for every two cores, at most 8.",
         |config, value| {
             if value.count() > 0 {
                 config.ledger.writers = value.number();
@@ -256,7 +256,7 @@ pub static KEYS: &[Key] = &[
         Kind::Count(1, 100_000),
         "1000",
         start,
-        "The most operations in one transaction.",
+        "Maximum number of operations in one transaction.",
         |config, value| config.ledger.group = value.number()
     ),
     key!(
@@ -276,7 +276,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "10s",
         start,
-        "How long a write keeps trying while the database cannot be reached.",
+        "How long a write is retried while the database is unreachable.",
         |config, value| config.ledger.retry_budget = value.duration()
     ),
     key!(
@@ -284,7 +284,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "10s",
         live,
-        "How often agents are asked to give a sign of life.",
+        "How often agents send a heartbeat.",
         |config, value| config.settings.heartbeat_every = value.duration()
     ),
     key!(
@@ -292,7 +292,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(2 * SECOND, DAY),
         "90s",
         live,
-        "Silence after which a node counts as lost. Longer than `nodes.heartbeat_every`.",
+        "Time without a heartbeat after which a node counts as lost. Longer than `nodes.heartbeat_every`.",
         |config, value| config.settings.lost_after = value.duration()
     ),
     key!(
@@ -308,7 +308,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(0, DAY),
         "60s",
         live,
-        "How long a waiting request may be overtaken by later ones.",
+        "How long later requests may overtake a queued one.",
         |config, value| config.settings.queue_patience = value.duration()
     ),
     key!(
@@ -316,7 +316,7 @@ pub static KEYS: &[Key] = &[
         Kind::Count(0, 10_000_000),
         "10000",
         live,
-        "The most requests of one tenant that may wait at once.",
+        "Maximum number of queued requests per tenant.",
         |config, value| config.settings.queue_limit = value.number()
     ),
     key!(
@@ -324,7 +324,7 @@ pub static KEYS: &[Key] = &[
         Kind::Count(1000, 1_000_000_000_000),
         "10000000",
         live,
-        "How many events are kept. A follower that needs older ones starts anew.",
+        "Number of events to keep. A follower that needs older ones must reload.",
         |config, value| {
             config.maintenance.retention.events = i64::try_from(value.count()).unwrap_or(i64::MAX);
         }
@@ -334,7 +334,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(60 * SECOND, 3650 * DAY),
         "7d",
         live,
-        "How long a retry under the same request id gets the first answer.",
+        "How long a retry with the same request id gets the first response.",
         |config, value| {
             let seconds = value.duration().as_secs();
             config.maintenance.retention.answers_s = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -361,7 +361,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(100, 3600 * SECOND),
         "5s",
         live,
-        "How often leases that ran out are ended.",
+        "How often expired leases are ended.",
         |config, value| config.maintenance.reap_every = value.duration()
     ),
     key!(
@@ -377,7 +377,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, DAY),
         "10m",
         live,
-        "How often what need not be kept is forgotten.",
+        "How often data beyond its retention is deleted.",
         |config, value| config.maintenance.forget_every = value.duration()
     ),
     key!(
@@ -385,7 +385,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(1, 60 * SECOND),
         "50ms",
         start,
-        "How often events of other servers are looked for.",
+        "How often events of other servers are polled.",
         |config, value| config.follow_every = value.duration()
     ),
     key!(
@@ -393,7 +393,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(0, DAY),
         "60s",
         live,
-        "How often it is found out whether each node can be emptied, for `berth nodes show` and the metrics. 0s: never.",
+        "How often to check whether each node can be evacuated, for `berth nodes show` and the metrics. 0s: never.",
         |config, value| config.settings.evacuation_every = value.duration()
     ),
     key!(
@@ -401,7 +401,7 @@ pub static KEYS: &[Key] = &[
         Kind::OneOf(&["text", "json"]),
         "text",
         start,
-        "How the log is written, to standard error.",
+        "Format of the log on standard error.",
         |config, value| config.telemetry.log_format = LogFormat::of(&value.text())
     ),
     key!(
@@ -417,7 +417,7 @@ pub static KEYS: &[Key] = &[
         Kind::Text,
         "",
         start,
-        "Where traces are sent, by OTLP over HTTP: `http://127.0.0.1:4318`. Empty: nowhere.",
+        "Where to send traces by OTLP over HTTP: `http://127.0.0.1:4318`. Empty: off.",
         |config, value| config.telemetry.otlp_endpoint = value.optional_text()
     ),
     key!(
@@ -425,7 +425,7 @@ pub static KEYS: &[Key] = &[
         Kind::Flag,
         "false",
         live,
-        "Whether `/metrics` needs no token.",
+        "Serve `/metrics` without a token.",
         |config, value| config.settings.open_metrics = value.flag()
     ),
     key!(
@@ -441,7 +441,7 @@ pub static KEYS: &[Key] = &[
         Kind::Text,
         "",
         start,
-        "A policy in TOML or JSON that is put in force when the server starts and whenever the file changes. One that was put in force by command stays until the file changes again. A file that is no policy changes nothing. Empty: none.",
+        "A policy in TOML or JSON that is activated when the server starts and whenever the file changes. A policy activated by command stays active until the file changes again. An invalid file changes nothing. Empty: none.",
         |config, value| config.policy_file = value.optional_text().map(PathBuf::from)
     ),
 ];

@@ -1,7 +1,7 @@
 //! The configuration of a server: one file, then variables, then flags, each over the one before.
 //!
-//! Everything here is pure: whoever starts the server reads the file and the environment. What there
-//! is to set stands in one table, [`KEYS`], and nowhere else.
+//! Everything here is pure: the program that starts the server reads the file and the environment.
+//! All settings are in one table, [`KEYS`].
 
 mod check;
 mod keys;
@@ -27,7 +27,7 @@ use berth_control::Settings;
 pub use keys::{KEYS, Key, SECTIONS};
 pub use read::{FileText, Layers};
 pub use reference::{EXAMPLE, reference};
-pub use value::{Given, Kind, Value};
+pub use value::{GivenValue, Kind, Value};
 
 /// The configuration of a server.
 #[derive(Clone, Debug, Default)]
@@ -42,11 +42,11 @@ pub struct Config {
     pub wire: WireConfig,
     /// How the database is used.
     pub ledger: Options,
-    /// What handlers and loops read anew each time.
+    /// Settings that handlers and loops read each time.
     pub settings: Settings,
-    /// What a server does beside placing.
+    /// Background maintenance.
     pub maintenance: MaintenanceConfig,
-    /// How often events of other servers are looked for.
+    /// How often events of other servers are polled.
     pub follow_every: Duration,
     /// Logs and traces.
     pub telemetry: TelemetryConfig,
@@ -67,7 +67,7 @@ pub struct ServerConfig {
     pub database_url: Option<String>,
     /// Whether callers on this machine need no token.
     pub no_sign_in: bool,
-    /// How long it still takes requests when it is told to stop.
+    /// How long a stopping server still accepts requests.
     pub stop_delay: Duration,
     /// How long requests in flight may then take.
     pub stop_grace: Duration,
@@ -195,7 +195,7 @@ impl LogFormat {
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said otherwise.
+    /// The built-in default.
     Default,
     /// A line of the file.
     File {
@@ -241,7 +241,7 @@ impl fmt::Display for BadSetting {
 
 /// A configuration that was read, with where each value comes from.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Every setting's value and where it comes from, in the order of [`KEYS`].
@@ -250,7 +250,7 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Settings whose value differs from another reading: live ones, and those that need a restart.
     #[must_use]
     pub fn changed(&self, before: &Self) -> (Vec<&'static Key>, Vec<&'static Key>) {

@@ -4,8 +4,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{KEYS, Key, SECTIONS};
-use super::value::{Given, Value};
-use super::{BadSetting, Config, Loaded, Source, check};
+use super::value::{GivenValue, Value};
+use super::{BadSetting, Config, LoadedConfig, Source, check};
 
 /// A file and its name.
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +24,13 @@ pub struct Layers<'a> {
     /// Variables: name and value. Those that are no setting's are left alone.
     pub variables: &'a [(String, String)],
     /// Flags: the setting's name, the flag as it is typed, and what it was given.
-    pub flags: &'a [(&'static str, &'static str, Given)],
+    pub flags: &'a [(&'static str, &'static str, GivenValue)],
 }
 
-/// One value that somebody gave.
+/// One given value.
 struct Entry {
     key: &'static Key,
-    given: Given,
+    given: GivenValue,
     source: Source,
 }
 
@@ -38,8 +38,8 @@ impl Layers<'_> {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// All that is wrong, each with where it stands and what would be accepted.
-    pub fn load(&self) -> Result<Loaded, Vec<BadSetting>> {
+    /// All errors, each with its location and the accepted values.
+    pub fn load(&self) -> Result<LoadedConfig, Vec<BadSetting>> {
         let mut problems = Vec::new();
         let mut entries = Vec::new();
         if let Some(file) = self.file {
@@ -69,7 +69,7 @@ impl Layers<'_> {
         for (key, (value, _)) in KEYS.iter().zip(&values) {
             (key.set)(&mut config, value.clone());
         }
-        let loaded = Loaded { config, values, warnings };
+        let loaded = LoadedConfig { config, values, warnings };
         problems.extend(check::together(&loaded));
         if problems.is_empty() { Ok(loaded) } else { Err(problems) }
     }
@@ -82,7 +82,8 @@ impl Layers<'_> {
                 continue;
             }
             if let Some(key) = KEYS.iter().find(|key| key.variable() == *name) {
-                let (given, source) = (Given::Text(text.clone()), Source::Variable(name.clone()));
+                let (given, source) =
+                    (GivenValue::Text(text.clone()), Source::Variable(name.clone()));
                 entries.push(Entry { key, given, source });
             } else if is_of_a_section(name) {
                 // Others put variables into an environment too, so this is no error.
@@ -101,7 +102,7 @@ fn place_of(key: &Key) -> Option<usize> {
 
 /// The default of a setting. A test sees to it that every default can be read.
 pub(super) fn default_of(key: &Key) -> Value {
-    let given = Given::Text(key.default.to_owned());
+    let given = GivenValue::Text(key.default.to_owned());
     key.kind.read(&given).unwrap_or(Value::Text(String::new()))
 }
 
@@ -167,22 +168,22 @@ fn read_section(
     }
 }
 
-fn given(value: &Spanned<DeValue<'_>>) -> Given {
+fn given(value: &Spanned<DeValue<'_>>) -> GivenValue {
     match value.get_ref() {
-        DeValue::String(text) => Given::Text(text.to_string()),
-        DeValue::Integer(number) => Given::Number(number.to_string()),
-        DeValue::Boolean(flag) => Given::Flag(*flag),
+        DeValue::String(text) => GivenValue::Text(text.to_string()),
+        DeValue::Integer(number) => GivenValue::Number(number.to_string()),
+        DeValue::Boolean(flag) => GivenValue::Flag(*flag),
         DeValue::Array(items) => {
             let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
                 DeValue::String(text) => Some(text.to_string()),
                 _ => None,
             };
             let texts: Option<Vec<String>> = items.iter().map(text).collect();
-            texts.map_or(Given::Other("a list with more than texts in it"), Given::List)
+            texts.map_or(GivenValue::Other("a list with more than texts in it"), GivenValue::List)
         }
-        DeValue::Float(number) => Given::Number(number.to_string()),
-        DeValue::Datetime(_) => Given::Other("a date"),
-        DeValue::Table(_) => Given::Other("a section"),
+        DeValue::Float(number) => GivenValue::Number(number.to_string()),
+        DeValue::Datetime(_) => GivenValue::Other("a date"),
+        DeValue::Table(_) => GivenValue::Other("a section"),
     }
 }
 

@@ -34,19 +34,19 @@ log_level = "info"
 const HEAD: &str = "\
 # Configuration
 
-This page is written from the table of settings in `crates/berth-server/src/config/keys.rs`; do not edit it.
+This page is generated from the table of settings in `crates/berth-server/src/config/keys.rs`; do not edit it.
 
-A server takes its settings from one TOML file (`--config FILE`), then from variables of its environment, then from
-flags of `berth up`; the later wins. Everything has a default, so no file is needed.
+A server reads its settings from one TOML file (`--config FILE`), then from environment variables, then from flags of
+`berth up`; the last one wins. Everything has a default, so no file is needed.
 
-- `berth config check FILE` names every setting that is not accepted, with its line, and ends with exit code 2.
-- `berth config show --config FILE` prints what is in force and where each value comes from.
+- `berth config check FILE` reports every invalid setting with its line, and exits with code 2.
+- `berth config show --config FILE` prints the effective settings and where each value comes from.
 
 Durations are written as `500ms`, `30s`, `5m`, `1h30m` or `7d`, sizes as `2MiB` or `1GiB`. Lists in variables are
 separated by commas.
 
-The file is read again when it changes and on `SIGHUP`. What says *live* below takes effect at once; a change to
-anything else is named in the log and waits for a restart. A file that is not accepted changes nothing and is reported.
+The file is read again when it changes and on `SIGHUP`. Settings marked *live* below take effect at once; a change
+of any other is logged and waits for a restart. An invalid file changes nothing and is reported.
 
 An example:
 

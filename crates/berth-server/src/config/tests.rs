@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn load(text: &str) -> Result<Loaded, Vec<BadSetting>> {
+fn load(text: &str) -> Result<LoadedConfig, Vec<BadSetting>> {
     let file = FileText { name: "berth.toml", text };
     Layers { file: Some(file), ..Layers::default() }.load()
 }
@@ -19,7 +19,7 @@ fn wrong(text: &str) -> String {
 #[test]
 fn every_default_can_be_read_and_is_what_the_code_has() {
     for key in KEYS {
-        let given = Given::Text(key.default.to_owned());
+        let given = GivenValue::Text(key.default.to_owned());
         assert!(key.kind.read(&given).is_some(), "{}", key.name);
         assert!(SECTIONS.iter().any(|(section, _)| *section == key.section()), "{}", key.name);
     }
@@ -56,7 +56,7 @@ fn flags_are_over_variables_over_the_file() {
         ("BERTH_QUEUE_LIMIT".to_owned(), "6".to_owned()),
         ("BERTH_LISTEN".to_owned(), "127.0.0.1:1,[::1]:2".to_owned()),
     ];
-    let flags = [("queue.limit", "--queue-limit", Given::Text("7".to_owned()))];
+    let flags = [("queue.limit", "--queue-limit", GivenValue::Text("7".to_owned()))];
     let layers = Layers { file: Some(file), variables: &variables, flags: &flags };
     let loaded = layers.load().unwrap();
     assert_eq!(loaded.config.http.limits.body_bytes, 3 << 20);
@@ -180,7 +180,7 @@ fn what_is_shown_can_be_read_again() {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "whoever changes the table says so by a variable")]
+#[allow(clippy::disallowed_methods, reason = "set when the table has changed")]
 fn the_page_of_settings_is_written_from_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -189,7 +189,7 @@ fn the_page_of_settings_is_written_from_the_table() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == reference(),
-        "docs/configuration.md is not what the table says: \
-         write it anew with: UPDATE_DOCS=1 cargo test -p berth-server --lib config"
+        "docs/configuration.md is out of date; \
+         regenerate it with: UPDATE_DOCS=1 cargo test -p berth-server --lib config"
     );
 }

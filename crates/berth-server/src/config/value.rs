@@ -34,7 +34,7 @@ pub enum Kind {
 
 /// What was given, before it means anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum GivenValue {
     /// A text: a string of the file, a variable, a flag.
     Text(String),
     /// A number.
@@ -118,49 +118,49 @@ impl Kind {
 
     /// Reads what was given; absent when it cannot be a value of this kind.
     #[must_use]
-    pub fn read(self, given: &Given) -> Option<Value> {
+    pub fn read(self, given: &GivenValue) -> Option<Value> {
         match (self, given) {
-            (Self::Text, Given::Text(text)) => Some(Value::Text(text.clone())),
-            (Self::Flag, Given::Flag(flag)) => Some(Value::Flag(*flag)),
-            (Self::Flag, Given::Text(text)) => match text.as_str() {
+            (Self::Text, GivenValue::Text(text)) => Some(Value::Text(text.clone())),
+            (Self::Flag, GivenValue::Flag(flag)) => Some(Value::Flag(*flag)),
+            (Self::Flag, GivenValue::Text(text)) => match text.as_str() {
                 "true" | "yes" | "1" => Some(Value::Flag(true)),
                 "false" | "no" | "0" => Some(Value::Flag(false)),
                 _ => None,
             },
-            (Self::Count(least, most), Given::Number(text) | Given::Text(text)) => {
+            (Self::Count(least, most), GivenValue::Number(text) | GivenValue::Text(text)) => {
                 let count = text.replace('_', "").parse().ok()?;
                 (least..=most).contains(&count).then_some(Value::Count(count))
             }
-            (Self::Size(least, most), Given::Text(text)) => {
-                // A size that is no whole number of MiB would not be what was asked for.
+            (Self::Size(least, most), GivenValue::Text(text)) => {
+                // A size that is not a whole number of MiB would be rounded silently.
                 let size = units::parse_size(text, Rounding::Up).ok()?;
                 let exact = units::parse_size(text, Rounding::Down) == Ok(size);
                 let size = u64::from(size);
                 (exact && (least..=most).contains(&size)).then_some(Value::Size(size))
             }
-            (Self::Duration(least, most), Given::Text(text)) => {
+            (Self::Duration(least, most), GivenValue::Text(text)) => {
                 let duration = read_duration(text)?;
                 let (from, to) = (Duration::from_millis(least), Duration::from_millis(most));
                 (from..=to).contains(&duration).then_some(Value::Duration(duration))
             }
-            (Self::Age, Given::Text(text)) if text == FOR_EVER => Some(Value::Age(None)),
-            (Self::Age, Given::Text(text)) => {
+            (Self::Age, GivenValue::Text(text)) if text == FOR_EVER => Some(Value::Age(None)),
+            (Self::Age, GivenValue::Text(text)) => {
                 let seconds = units::parse_duration(text).ok().filter(|seconds| *seconds > 0)?;
                 Some(Value::Age(Some(Duration::from_secs(seconds))))
             }
-            (Self::OneOf(words), Given::Text(text)) => {
+            (Self::OneOf(words), GivenValue::Text(text)) => {
                 words.contains(&text.as_str()).then(|| Value::Text(text.clone()))
             }
-            (Self::Addresses | Self::NoneOrAddresses | Self::List, Given::Text(text)) => {
+            (Self::Addresses | Self::NoneOrAddresses | Self::List, GivenValue::Text(text)) => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-                self.read(&Given::List(parts.map(str::to_owned).collect()))
+                self.read(&GivenValue::List(parts.map(str::to_owned).collect()))
             }
-            (Self::Addresses | Self::NoneOrAddresses, Given::List(parts)) => {
+            (Self::Addresses | Self::NoneOrAddresses, GivenValue::List(parts)) => {
                 let good = parts.iter().all(|part| part.parse::<SocketAddr>().is_ok());
                 let enough = !parts.is_empty() || self == Self::NoneOrAddresses;
                 (good && enough).then(|| Value::List(parts.clone()))
             }
-            (Self::List, Given::List(parts)) => Some(Value::List(parts.clone())),
+            (Self::List, GivenValue::List(parts)) => Some(Value::List(parts.clone())),
             _ => None,
         }
     }
@@ -184,7 +184,7 @@ fn size_text(mib: u64) -> String {
     units::size_exact(i64::try_from(mib).unwrap_or(i64::MAX))
 }
 
-/// As it would stand in a file.
+/// As written in a file.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -206,7 +206,7 @@ impl fmt::Display for Value {
 }
 
 /// As it was given.
-impl fmt::Display for Given {
+impl fmt::Display for GivenValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => write!(f, "{text:?}"),

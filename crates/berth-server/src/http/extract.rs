@@ -58,7 +58,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError
         let mut input = serde_json::Deserializer::from_slice(bytes);
         match serde_path_to_error::deserialize::<_, T>(&mut input) {
             Err(error) => wrong_json(&error),
-            Ok(_) => ApiError::invalid("the body goes on after its end; send one JSON value"),
+            Ok(_) => ApiError::invalid("the body has trailing data; send one JSON value"),
         }
     })
 }
@@ -85,7 +85,7 @@ fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_json {
         return Ok(());
     }
-    let title = "the body is of a kind that cannot be read";
+    let title = "unsupported media type";
     let found = kind.unwrap_or("nothing");
     let detail = format!("Content-Type is {found}; accepted is application/json");
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -166,6 +166,6 @@ impl FromRequestParts<AppState> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        parts.extensions.get::<Self>().cloned().ok_or_else(super::guard::who_are_you)
+        parts.extensions.get::<Self>().cloned().ok_or_else(super::auth::not_signed_in)
     }
 }

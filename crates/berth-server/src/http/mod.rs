@@ -1,11 +1,11 @@
 //! The HTTP API: routes, roles, errors, and the document that describes them.
 
-mod document;
+mod auth;
 mod extract;
-mod guard;
+mod instrument;
 mod list;
+mod openapi;
 mod routes;
-mod watch;
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use tower_http::decompression::RequestDecompressionLayer;
 use crate::problem::ApiError;
 use crate::state::AppState;
 
-pub use document::openapi;
-pub use guard::{CertifiedNode, OverTls};
-pub(crate) use guard::{caller, from as caller_from};
+pub use auth::{CertifiedNode, OverTls};
+pub(crate) use auth::{caller, from as caller_from};
+pub use openapi::openapi;
 
 /// Limits of the HTTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +42,10 @@ impl Default for HttpLimits {
     }
 }
 
-/// The whole API of a service.
+/// The router of the whole API.
 pub fn router(state: AppState, limits: HttpLimits) -> Router {
     let (api, _) = routes::all(limits).split_for_parts();
-    // Small answers, which nearly all are, are not worth compressing; streams must not be.
+    // Nearly all responses are small and not worth compressing; streams must not be compressed.
     let worth = SizeAbove::new(1024)
         .and(NotForContentType::GRPC)
         .and(NotForContentType::IMAGES)
@@ -53,9 +53,12 @@ pub fn router(state: AppState, limits: HttpLimits) -> Router {
     let compression =
         CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(worth);
     api.method_not_allowed_fallback(|| async { wrong_method() })
-        .route_layer(axum::middleware::from_fn_with_state(state.clone(), guard::guard))
-        .fallback(|| async { nothing_here() })
-        .layer(axum::middleware::from_fn_with_state((state.clone(), limits), watch::watch))
+        .route_layer(axum::middleware::from_fn_with_state(state.clone(), auth::authenticate))
+        .fallback(|| async { no_such_path() })
+        .layer(axum::middleware::from_fn_with_state(
+            (state.clone(), limits),
+            instrument::instrument,
+        ))
         .layer(compression)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(DefaultBodyLimit::max(limits.body_bytes))
@@ -64,25 +67,25 @@ pub fn router(state: AppState, limits: HttpLimits) -> Router {
 }
 
 /// No route has this path.
-fn nothing_here() -> ApiError {
-    let detail = "there is nothing at this path";
-    ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such thing", detail)
-        .remedy("GET /openapi.json lists what there is")
+fn no_such_path() -> ApiError {
+    let detail = "there is no resource at this path";
+    ApiError::new(StatusCode::NOT_FOUND, "not_found", "not found", detail)
+        .remedy("GET /openapi.json lists all paths")
 }
 
 /// No route has this method.
 fn wrong_method() -> ApiError {
-    let title = "this path does not know this method";
+    let title = "this path does not support this method";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", title, title)
 }
 
-/// A defect in a handler costs one request, not the server.
+/// A panic in a handler fails one request, not the server.
 #[allow(clippy::needless_pass_by_value, reason = "the layer's signature")]
 fn panicked(panic: Box<dyn std::any::Any + Send + 'static>) -> axum::response::Response {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    tracing::error!(panic = text, "a handler panicked");
-    let detail = "the server met a defect of its own; its log says more";
-    let title = "the server failed";
+    tracing::error!(panic = text, "panic in request handler");
+    let detail = "internal error; see the server log for details";
+    let title = "internal error";
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "defect", title, detail).into_response()
 }

@@ -5,15 +5,15 @@ use berth_api::{Decision, DecisionOutcome};
 use berth_engine::{NodeId, Refusal, SearchEnd};
 use jiff::Timestamp;
 
-use super::asked::Asked;
 use super::frame::Frame;
-use super::recent::headline;
+use super::recent_decisions::headline;
+use super::request_panel::RequestPanel;
 use super::{ago, count, percent, plural};
 use berth_control::caller::Caller;
 
 /// One filter's part in a refusal.
 #[derive(Debug)]
-struct Removed {
+struct FilterCount {
     filter: String,
     removed: String,
     width: i64,
@@ -24,11 +24,11 @@ struct Removed {
 /// Why an instance has no place.
 #[derive(Debug, Template)]
 #[template(path = "parts/refusal.html")]
-struct Why {
+struct RefusalPanel {
     instance: String,
     code: String,
     nodes: String,
-    removed: Vec<Removed>,
+    removed: Vec<FilterCount>,
     relaxation: Option<String>,
     search: Option<&'static str>,
     fixes: Vec<String>,
@@ -41,13 +41,13 @@ fn name(node: Option<&NodeId>) -> String {
     node.map_or_else(|| "a node".to_owned(), ToString::to_string)
 }
 
-impl Why {
+impl RefusalPanel {
     fn of(refusal: &Refusal) -> Self {
         let nodes = i64::try_from(refusal.nodes).unwrap_or(i64::MAX);
         let removed = refusal.counts.iter().map(|counted| {
             let number = i64::try_from(counted.removed).unwrap_or(i64::MAX);
             let nearest = refusal.nearest.iter().find(|miss| miss.filter == counted.filter);
-            Removed {
+            FilterCount {
                 filter: counted.filter.to_string(),
                 removed: count(number),
                 width: percent(number, nodes).max(1),
@@ -86,7 +86,7 @@ impl Why {
 
 /// Where an instance went.
 #[derive(Debug)]
-struct Won {
+struct Placement {
     instance: String,
     node: String,
     score: String,
@@ -108,9 +108,9 @@ pub(crate) struct DecisionPage {
     policy: String,
     fleet_version: String,
     may_replay: bool,
-    asked: Asked,
-    won: Vec<Won>,
-    whys: Vec<Why>,
+    request: RequestPanel,
+    placements: Vec<Placement>,
+    refusals: Vec<RefusalPanel>,
 }
 
 /// A score in points, of millionths.
@@ -125,7 +125,7 @@ impl DecisionPage {
     pub(crate) fn of(decision: &Decision, caller: &Caller, now: Timestamp) -> Self {
         let granted = decision.outcome == DecisionOutcome::Granted;
         let title = if granted { "Granted" } else { "Refused" };
-        let won = decision.placed.iter().map(|placed| Won {
+        let placements = decision.placed.iter().map(|placed| Placement {
             instance: placed.instance.to_string(),
             node: name(placed.node.as_ref()),
             score: points(placed.score),
@@ -143,9 +143,9 @@ impl DecisionPage {
             policy: decision.policy.clone(),
             fleet_version: count(decision.fleet_version),
             may_replay: !caller.is_tenant(),
-            asked: Asked::of(decision),
-            won: won.collect(),
-            whys: decision.refusals.iter().map(Why::of).collect(),
+            request: RequestPanel::of(decision),
+            placements: placements.collect(),
+            refusals: decision.refusals.iter().map(RefusalPanel::of).collect(),
         }
     }
 }

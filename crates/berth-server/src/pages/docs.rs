@@ -20,7 +20,7 @@ struct Kind {
     schema: Option<String>,
 }
 
-/// A text, part by part: plain, or (true) as it stands in code.
+/// A text in segments: plain, or (true) code.
 type Prose = Vec<(bool, String)>;
 
 /// A text whose parts in backticks are code.
@@ -40,7 +40,7 @@ struct Field {
 }
 
 #[derive(Clone, Debug)]
-struct Outcome {
+struct ResponseRow {
     status: String,
     about: Prose,
     kind: Kind,
@@ -56,7 +56,7 @@ struct Operation {
     roles: String,
     parameters: Vec<Field>,
     body: Option<Kind>,
-    answers: Vec<Outcome>,
+    answers: Vec<ResponseRow>,
     example: String,
 }
 
@@ -112,7 +112,7 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// What a schema says a value may be.
+/// The type of a value by its schema.
 fn kind(schema: &Value) -> Kind {
     if let Some(name) = referred(schema) {
         return Kind { text: name.to_owned(), schema: Some(name.to_owned()) };
@@ -182,7 +182,7 @@ fn roles(method: &str, path: &str) -> String {
         Some((_, _, Access::Roles(roles))) => {
             roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ")
         }
-        None => "nobody".to_owned(),
+        None => "no role".to_owned(),
     }
 }
 
@@ -216,7 +216,7 @@ impl Docs {
                 tags.entry(tag.to_owned()).or_default().push(operation);
             }
         }
-        // What people come for first stands first.
+        // The most used tags come first.
         let first = ["placements", "queue", "claims", "instances", "nodes", "decisions", "events"];
         let rank = |name: &str| first.iter().position(|of| *of == name).unwrap_or(first.len());
         let tags = tags.into_iter().map(|(name, operations)| Tag { name, operations });
@@ -232,7 +232,7 @@ fn operation(method: &str, path: &str, found: &Value, schemas: &Map<String, Valu
     let parameters: Vec<Field> = list(found, "parameters").iter().map(field).collect();
     let body = found.get("requestBody").and_then(content);
     let answers = found.get("responses").and_then(Value::as_object);
-    let answers = answers.into_iter().flatten().map(|(status, answer)| Outcome {
+    let answers = answers.into_iter().flatten().map(|(status, answer)| ResponseRow {
         status: if status == "default" { "else".to_owned() } else { status.clone() },
         about: prose(answer, "description"),
         kind: content(answer).map(kind).unwrap_or_default(),
@@ -362,30 +362,31 @@ fn example(schema: &Value, schemas: &Map<String, Value>, depth: u32) -> Value {
     }
 }
 
+/// Panics unless every operation of a document has roles, a summary and known schemas.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+pub(crate) fn assert_complete(document: &OpenApi) {
+    let document: Value = serde_json::from_str(&document.to_json().unwrap()).unwrap();
+    let docs = Docs::of(&document);
+    let known: Vec<&str> = docs.schemas.iter().map(|schema| schema.name.as_str()).collect();
+    let operations = docs.tags.iter().flat_map(|tag| &tag.operations);
+    let mut count = 0;
+    for operation in operations {
+        count += 1;
+        let route = format!("{} {}", operation.method, operation.path);
+        assert_ne!(operation.roles, "no role", "{route} is not in the table of permissions");
+        assert!(!operation.summary.is_empty(), "{route} has no summary");
+        let kinds = operation.body.iter().chain(operation.answers.iter().map(|one| &one.kind));
+        for schema in kinds.filter_map(|kind| kind.schema.as_deref()) {
+            assert!(known.contains(&schema), "{route} names {schema}");
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_operation_has_its_roles_and_every_link_its_schema() {
-        let document: Value =
-            serde_json::from_str(&crate::http::openapi().to_json().unwrap()).unwrap();
-        let docs = Docs::of(&document);
-        let known: Vec<&str> = docs.schemas.iter().map(|schema| schema.name.as_str()).collect();
-        let operations = docs.tags.iter().flat_map(|tag| &tag.operations);
-        let mut count = 0;
-        for operation in operations {
-            count += 1;
-            let route = format!("{} {}", operation.method, operation.path);
-            assert_ne!(operation.roles, "nobody", "{route} is not in the table of permissions");
-            assert!(!operation.summary.is_empty(), "{route} has no summary");
-            let kinds = operation.body.iter().chain(operation.answers.iter().map(|one| &one.kind));
-            for schema in kinds.filter_map(|kind| kind.schema.as_deref()) {
-                assert!(known.contains(&schema), "{route} names {schema}");
-            }
-        }
-        assert!(count > 20, "{count}");
-    }
 
     #[test]
     fn an_example_has_what_is_required() {

@@ -1,4 +1,4 @@
-//! The first page: the fleet, what waits, and what was decided of late.
+//! The first page: the fleet, the queue, and recent decisions.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use http::StatusCode;
 
 use super::frame::{Frame, html};
 use super::grid::Grid;
-use super::recent::{Grants, Refusals};
+use super::queue::QueuePanel;
+use super::recent_decisions::{Grants, Refusals};
 use super::totals::Totals;
-use super::waiting::Waiting;
 use super::workloads::Workloads;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
-/// How often the page is asked for anew.
+/// How often the page reloads itself.
 const REFRESH_S: u32 = 5;
 
-/// Decisions among which grants and refusals are looked for.
-pub(crate) const LOOKED_AT: usize = 300;
+/// How many recent decisions are searched for grants and refusals.
+pub(crate) const RECENT_DECISIONS: usize = 300;
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
@@ -28,11 +28,11 @@ struct FleetPage {
     frame: Frame,
     grid: Grid,
     totals: Totals,
-    waiting: Waiting,
+    queue: QueuePanel,
     workloads: Workloads,
     grants: Grants,
     refusals: Refusals,
-    looked_at: usize,
+    recent_decisions: usize,
 }
 
 /// The page of the fleet.
@@ -53,11 +53,11 @@ pub(crate) fn fleet_page(
         frame,
         grid,
         totals,
-        waiting: Waiting::of(&tickets, now),
+        queue: QueuePanel::of(&tickets, now),
         workloads: Workloads::of(control, now),
         grants: Grants::of(decisions, now),
         refusals: Refusals::of(decisions, now),
-        looked_at: LOOKED_AT,
+        recent_decisions: RECENT_DECISIONS,
     };
     html(StatusCode::OK, &page)
 }

@@ -15,7 +15,7 @@ pub(crate) const STYLE: &str = include_str!("../../templates/style.css");
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// What stands around every page.
+/// The layout around every page.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     /// The page's title.
@@ -49,7 +49,7 @@ impl Frame {
     }
 }
 
-/// A page that says what went wrong.
+/// A page that shows an error.
 #[derive(Template)]
 #[template(path = "error.html")]
 pub(crate) struct ErrorPage {
@@ -95,9 +95,9 @@ pub(crate) fn html(status: StatusCode, page: &impl Template) -> Response {
     match page.render() {
         Ok(text) => with_headers(status, text),
         Err(error) => {
-            tracing::error!(%error, "a page could not be rendered");
-            let detail = "a page could not be rendered; the server's log says more";
-            let title = "the server failed";
+            tracing::error!(%error, "failed to render page");
+            let detail = "failed to render the page; see the server log for details";
+            let title = "internal error";
             let status = StatusCode::INTERNAL_SERVER_ERROR;
             ApiError::new(status, "defect", title, detail).into_response()
         }

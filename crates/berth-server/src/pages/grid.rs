@@ -14,7 +14,7 @@ struct Cell {
     /// How full, and in which state: names of the stylesheet.
     class: &'static str,
     mark: &'static str,
-    /// What a pointer that rests on it is told.
+    /// Its tooltip.
     title: String,
 }
 
@@ -22,7 +22,7 @@ struct Cell {
 #[derive(Debug)]
 struct Rack {
     name: String,
-    /// The same in words, for whoever cannot see it.
+    /// The same in words, for screen readers.
     summary: String,
     cells: Vec<Cell>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Grid {
     density: &'static str,
 }
 
-/// The class of a cell that is so full: seven steps, so that each can be told from the next.
+/// The class of a cell by usage: seven steps, so that neighbours are distinguishable.
 fn fullness(share: i64) -> &'static str {
     match share {
         ..=0 => "u0",

@@ -1,25 +1,27 @@
 //! Pages for people: rendered here, without scripts.
 //!
-//! A page is a frame around parts. A part is a template with its own data, which says nothing about
-//! where it stands, so that other pages can use it too.
+//! A page is a frame around parts. A part is a template with its own data that does not depend on
+//! its position, so that other pages can use it too.
 
-mod asked;
-mod codes;
 mod decision;
 mod docs;
 mod fleet;
 mod frame;
 mod grid;
-mod recent;
+mod problem_codes;
+mod queue;
+mod recent_decisions;
+mod request_panel;
 mod totals;
-mod waiting;
 mod workloads;
 
-pub(crate) use codes::ProblemPage;
 pub(crate) use decision::DecisionPage;
+#[cfg(test)]
+pub(crate) use docs::assert_complete;
 pub(crate) use docs::docs_page;
-pub(crate) use fleet::{LOOKED_AT, fleet_page};
+pub(crate) use fleet::{RECENT_DECISIONS, fleet_page};
 pub(crate) use frame::{ErrorPage, STYLE, SignInPage, html};
+pub(crate) use problem_codes::ProblemPage;
 
 /// A share in whole percent, for text and bars; nothing of nothing is nothing.
 fn percent(part: i64, whole: i64) -> i64 {

@@ -10,7 +10,7 @@ use berth_control::catalog::CatalogState;
 
 /// One thing of which some is used.
 #[derive(Debug)]
-struct Use {
+struct ResourceUsage {
     name: &'static str,
     used: String,
     limit: String,
@@ -21,7 +21,7 @@ struct Use {
 
 /// How many are in a state.
 #[derive(Debug)]
-struct InState {
+struct StateCount {
     name: &'static str,
     count: String,
 }
@@ -32,30 +32,41 @@ struct InState {
 pub(super) struct Totals {
     nodes: String,
     node_word: &'static str,
-    node_states: Vec<InState>,
+    node_states: Vec<StateCount>,
     instances: String,
     instance_word: &'static str,
-    claim_states: Vec<InState>,
-    uses: Vec<Use>,
+    claim_states: Vec<StateCount>,
+    uses: Vec<ResourceUsage>,
     policy: Option<String>,
 }
 
-fn in_use(name: &'static str, used: i64, limit: i64, text: fn(i64) -> String) -> Use {
+fn resource_usage(
+    name: &'static str,
+    used: i64,
+    limit: i64,
+    text: fn(i64) -> String,
+) -> ResourceUsage {
     let percent = percent(used, limit);
-    Use { name, used: text(used), limit: text(limit), percent, width: percent.clamp(0, 100) }
+    ResourceUsage {
+        name,
+        used: text(used),
+        limit: text(limit),
+        percent,
+        width: percent.clamp(0, 100),
+    }
 }
 
-fn in_states<S: PartialEq + Copy>(
+fn state_counts<S: PartialEq + Copy>(
     all: &[S],
     found: &[S],
     name: fn(S) -> &'static str,
-) -> Vec<InState> {
+) -> Vec<StateCount> {
     let counted = all.iter().map(|state| {
         let number = found.iter().filter(|other| *other == state).count();
         (name(*state), i64::try_from(number).unwrap_or(i64::MAX))
     });
     let there = counted.filter(|(_, number)| *number > 0);
-    there.map(|(name, number)| InState { name, count: count(number) }).collect()
+    there.map(|(name, number)| StateCount { name, count: count(number) }).collect()
 }
 
 impl Totals {
@@ -87,14 +98,14 @@ impl Totals {
         Self {
             nodes: count(nodes),
             node_word: plural(nodes, "node", "nodes"),
-            node_states: in_states(&states, &node_states, NodeState::name),
+            node_states: state_counts(&states, &node_states, NodeState::name),
             instances: count(instances),
             instance_word: plural(instances, "instance", "instances"),
-            claim_states: in_states(&steps, &claim_states, ClaimState::name),
+            claim_states: state_counts(&steps, &claim_states, ClaimState::name),
             uses: vec![
-                in_use("CPU", cpu.0, cpu.1, units::cpu),
-                in_use("Memory", memory.0, memory.1, units::size),
-                in_use("Disk", disk.0, disk.1, units::size),
+                resource_usage("CPU", cpu.0, cpu.1, units::cpu),
+                resource_usage("Memory", memory.0, memory.1, units::size),
+                resource_usage("Disk", disk.0, disk.1, units::size),
             ],
             policy: books.policy.as_ref().map(|policy| policy.name().to_owned()),
         }

@@ -11,7 +11,7 @@ const SHOWN: usize = 8;
 
 /// One workload that cannot be as it should be.
 #[derive(Debug)]
-struct Wrong {
+struct DegradedWorkload {
     name: String,
     code: String,
     message: String,
@@ -27,7 +27,7 @@ pub(super) struct Workloads {
     members: String,
     degraded: String,
     more: Option<String>,
-    first: Vec<Wrong>,
+    first: Vec<DegradedWorkload>,
 }
 
 impl Workloads {
@@ -43,7 +43,7 @@ impl Workloads {
         found.sort_by(|a, b| (a.0.value.since, &a.1).cmp(&(b.0.value.since, &b.1)));
         let number = |it: usize| i64::try_from(it).unwrap_or(i64::MAX);
         let more = found.len().saturating_sub(SHOWN);
-        let first = found.iter().take(SHOWN).map(|(degraded, (owner, name))| Wrong {
+        let first = found.iter().take(SHOWN).map(|(degraded, (owner, name))| DegradedWorkload {
             name: format!("{owner}/{name}"),
             code: degraded.value.code.clone(),
             message: degraded.value.message.clone(),

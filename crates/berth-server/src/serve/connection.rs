@@ -19,11 +19,11 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
-use super::stall::{PatientBody, Watched};
+use super::stall::{TimedBody, TimedStream};
 use super::{ConnectionLimits, Shared, Stop};
 use crate::http::{CertifiedNode, OverTls};
 
-/// How often a client of HTTP/2 that says nothing is asked whether it is there.
+/// How often an idle HTTP/2 client is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
@@ -33,7 +33,7 @@ pub(super) async fn serve(
     shared: &Shared,
     limits: ConnectionLimits,
 ) {
-    // Answers are small and complete: waiting to fill a packet would only delay them.
+    // Responses are small and complete: waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
     let (app, draining) = (shared.app.clone(), shared.stop.draining.clone());
     let Some(tls) = &shared.tls else {
@@ -45,7 +45,7 @@ pub(super) async fn serve(
         () = shared.stop.closing.cancelled() => return,
         done = tokio::time::timeout(limits.header_timeout, handshake) => match done {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "no encryption agreed on"),
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             Err(_) => return,
         },
     };
@@ -80,7 +80,7 @@ impl Context {
         if let Some(over_tls) = self.over_tls {
             parts.extensions.insert(over_tls);
         }
-        let body = Body::new(PatientBody::new(body, self.limits.stall_timeout));
+        let body = Body::new(TimedBody::new(body, self.limits.stall_timeout));
         match self.app.clone().call(Request::from_parts(parts, body)).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -105,7 +105,7 @@ where
             Ok::<_, Infallible>(response)
         }
     });
-    let io = TokioIo::new(Watched::new(stream, limits.stall_timeout));
+    let io = TokioIo::new(TimedStream::new(stream, limits.stall_timeout));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
@@ -131,7 +131,7 @@ where
         let context = Arc::clone(&context);
         async move { Ok::<_, Infallible>(context.answer(request).await) }
     });
-    let io = TokioIo::new(Watched::new(stream, limits.stall_timeout));
+    let io = TokioIo::new(TimedStream::new(stream, limits.stall_timeout));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
@@ -158,11 +158,11 @@ content-length: 147\r\n\
 {\"code\":\"too_many_connections\",\"title\":\"too many connections\",\"status\":503,\"detail\":\"this server takes no more connections now\",\"retry_after_s\":1}\n";
 
 /// Tells a client that there are too many, in a second or not at all.
-pub(super) async fn turn_away(mut stream: TcpStream) {
+pub(super) async fn refuse(mut stream: TcpStream) {
     let tell = async {
         stream.write_all(FULL).await?;
         stream.shutdown().await?;
-        // Closing with something unread would make the system take back what was said.
+        // Closing with unread data would reset the connection and discard the response.
         let mut unread = [0; 4096];
         while stream.read(&mut unread).await? > 0 {}
         std::io::Result::Ok(())

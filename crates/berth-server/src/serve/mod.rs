@@ -1,12 +1,12 @@
 //! Serving connections: listening, encryption, limits on slow and many clients, and a stop that
 //! loses no answer.
 //!
-//! A stop has three steps, so that nobody is cut off in the middle. First answers tell clients to
-//! connect anew next time; then no connection is taken and idle ones are closed; what is left after
-//! a grace is cut.
+//! A stop has three steps, so that no request is interrupted. First, responses tell clients to
+//! reconnect; then no connection is accepted and idle ones are closed; connections left after a
+//! grace period are aborted.
 
 mod connection;
-mod own;
+mod self_signed;
 mod stall;
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use own::{Authority, OwnError};
+pub use self_signed::{Authority, CertificateError};
 pub use tls::{Tls, TlsError, TlsFiles};
 
 /// Limits of connections. Changes hold for connections that come after them.
@@ -52,11 +52,11 @@ impl Default for ConnectionLimits {
 /// The steps of a stop, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// Answers tell clients to connect anew.
+    /// Responses tell clients to reconnect.
     pub draining: CancellationToken,
-    /// No connection is taken, idle ones are closed.
+    /// No connection is accepted, idle ones are closed.
     pub closing: CancellationToken,
-    /// Every connection is cut.
+    /// Every connection is aborted.
     pub cut: CancellationToken,
 }
 
@@ -111,7 +111,7 @@ impl Server {
         self
     }
 
-    /// Serves until it is told to stop and the last connection has ended.
+    /// Serves until stopped and the last connection has ended.
     pub async fn run(self, app: Router, stop: Stop) {
         let open = AtomicUsize::new(0);
         let shared = Arc::new(Shared { app, tls: self.tls, limits: self.limits, stop, open });
@@ -128,7 +128,7 @@ impl Server {
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A server that is started anew must not wait for the last one's old connections.
+    // A restarted server must not wait for old connections of its predecessor to time out.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -141,18 +141,18 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &Task
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => take(stream, peer, shared, connections),
+            Ok((stream, peer)) => start_connection(stream, peer, shared, connections),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of file descriptors, most likely: others will end.
-                tracing::warn!(%error, "a connection could not be taken");
+                tracing::warn!(%error, "failed to accept connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }
     // Whoever is connected already, as far as they know, is served too.
     while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
-        take(stream, peer, shared, connections);
+        start_connection(stream, peer, shared, connections);
     }
 }
 
@@ -162,29 +162,34 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// One of the places for connections; free again when dropped.
-struct Place(Arc<Shared>);
+struct ConnectionSlot(Arc<Shared>);
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn take(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared>, connections: &TaskTracker) {
+fn start_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    connections: &TaskTracker,
+) {
     let limits = **shared.limits.load();
-    let place = Place(Arc::clone(shared));
+    let slot = ConnectionSlot(Arc::clone(shared));
     let before = shared.open.fetch_add(1, Ordering::Relaxed);
     if before >= limits.max_connections {
-        drop(place);
+        drop(slot);
         // An encrypted client could not read it, and is only cut off.
         if shared.tls.is_none() {
-            connections.spawn(connection::turn_away(stream));
+            connections.spawn(connection::refuse(stream));
         }
         return;
     }
     let shared = Arc::clone(shared);
     connections.spawn(async move {
         connection::serve(stream, peer, &shared, limits).await;
-        drop(place);
+        drop(slot);
     });
 }

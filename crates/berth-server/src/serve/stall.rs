@@ -12,13 +12,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 /// Counts how long nothing happens. Costs nothing while something does.
-struct Stall {
+struct StallTimer {
     after: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     waits: bool,
 }
 
-impl Stall {
+impl StallTimer {
     const fn new(after: Duration) -> Self {
         Self { after, timer: None, waits: false }
     }
@@ -38,7 +38,7 @@ impl Stall {
         }
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the other side does not move"))
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "peer stalled"))
     }
 
     fn watch<T>(
@@ -55,18 +55,18 @@ impl Stall {
 }
 
 /// A stream whose other side must take what is written.
-pub(super) struct Watched<S> {
+pub(super) struct TimedStream<S> {
     stream: S,
-    stall: Stall,
+    stall: StallTimer,
 }
 
-impl<S> Watched<S> {
+impl<S> TimedStream<S> {
     pub(super) const fn new(stream: S, after: Duration) -> Self {
-        Self { stream, stall: Stall::new(after) }
+        Self { stream, stall: StallTimer::new(after) }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -76,7 +76,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -111,18 +111,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 }
 
 /// A body whose sender must send.
-pub(super) struct PatientBody {
+pub(super) struct TimedBody {
     body: Incoming,
-    stall: Stall,
+    stall: StallTimer,
 }
 
-impl PatientBody {
+impl TimedBody {
     pub(super) const fn new(body: Incoming, after: Duration) -> Self {
-        Self { body, stall: Stall::new(after) }
+        Self { body, stall: StallTimer::new(after) }
     }
 }
 
-impl Body for PatientBody {
+impl Body for TimedBody {
     type Data = Bytes;
     type Error = axum::BoxError;
 

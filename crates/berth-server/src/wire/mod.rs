@@ -1,5 +1,5 @@
 //! The protocol that existing agents of autoscaled virtual machines speak: `POST /` on a port of its
-//! own, off unless it has an address. `docs/wire.md` says what of it is taken, and how.
+//! own, off unless it has an address. `docs/wire.md` describes which parts are supported, and how.
 //!
 //! It is another way to ask for the same permits: nothing is decided here. It must never answer with
 //! more than was asked for, nor with less than the agent may be using.
@@ -7,4 +7,4 @@
 mod pod;
 mod serve;
 
-pub use serve::{PermitsByWire, WireSettings, router};
+pub use serve::{WirePermits, WireSettings, router};

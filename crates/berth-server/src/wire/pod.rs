@@ -9,28 +9,28 @@ use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry};
 
-/// What a pod stands for.
-pub(super) enum Meant {
+/// The instance behind a pod.
+pub(super) enum PodTarget {
     /// This instance.
-    One(InstanceId),
+    Instance(InstanceId),
     /// Several that run, all of this name.
-    Several(usize),
-    /// None that this caller knows of.
-    Nobody,
+    Ambiguous(usize),
+    /// No instance that this caller may see.
+    NotFound,
 }
 
-/// Looks for an instance by its pod. An agent knows only what is on its node.
-pub(super) async fn find(control: &ControlPlane, caller: &Caller, pod: &Pod) -> Meant {
-    let meant = look(&control.catalog.books(), caller, pod);
-    if !matches!(meant, Meant::Nobody) {
-        return meant;
+/// Finds an instance by its pod. An agent sees only what is on its node.
+pub(super) async fn find(control: &ControlPlane, caller: &Caller, pod: &Pod) -> PodTarget {
+    let target = resolve(&control.catalog.books(), caller, pod);
+    if !matches!(target, PodTarget::NotFound) {
+        return target;
     }
-    // It may have been placed this moment.
+    // It may have been placed just now.
     control.settled().await;
-    look(&control.catalog.books(), caller, pod)
+    resolve(&control.catalog.books(), caller, pod)
 }
 
-fn look(books: &CatalogState, caller: &Caller, pod: &Pod) -> Meant {
+fn resolve(books: &CatalogState, caller: &Caller, pod: &Pod) -> PodTarget {
     let here = |claim: &&ClaimEntry| {
         claim.request.owner == pod.namespace && caller.node().is_none_or(|node| *node == claim.node)
     };
@@ -40,11 +40,11 @@ fn look(books: &CatalogState, caller: &Caller, pod: &Pod) -> Meant {
         |claim: &&&ClaimEntry| matches!(claim.state, ClaimState::Binding | ClaimState::Active);
     let running: Vec<&ClaimEntry> = named.iter().filter(runs).copied().collect();
     match (running.as_slice(), named.as_slice()) {
-        ([one], _) | ([], [one, ..]) => return Meant::One(one.key.instance),
+        ([one], _) | ([], [one, ..]) => return PodTarget::Instance(one.key.instance),
         ([], []) => {}
-        (several, _) => return Meant::Several(several.len()),
+        (several, _) => return PodTarget::Ambiguous(several.len()),
     }
     let id = pod.name.parse::<Uuid>().ok().map(|id| ClaimKey::primary(InstanceId(id)));
     let claim = id.and_then(|key| books.claims.get(&key)).map(AsRef::as_ref).filter(here);
-    claim.map_or(Meant::Nobody, |claim| Meant::One(claim.key.instance))
+    claim.map_or(PodTarget::NotFound, |claim| PodTarget::Instance(claim.key.instance))
 }

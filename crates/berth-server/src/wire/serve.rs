@@ -13,7 +13,7 @@ use berth_ledger::Text;
 use http::{HeaderValue, Method, StatusCode, header};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::pod::{self, Meant};
+use super::pod::{self, PodTarget};
 use crate::access::Access;
 use crate::http::{caller, caller_from};
 use crate::metrics::HttpMetrics;
@@ -49,7 +49,7 @@ impl Default for WireSettings {
 
 /// What answers need.
 #[derive(Clone)]
-pub struct PermitsByWire {
+pub struct WirePermits {
     state: AppState,
     settings: WireSettings,
 }
@@ -60,7 +60,7 @@ type Refused = (StatusCode, String);
 /// The whole protocol, for a listener of its own.
 pub fn router(state: AppState, settings: WireSettings) -> Router {
     let metrics = Arc::clone(&state.metrics);
-    let state = PermitsByWire { state, settings };
+    let state = WirePermits { state, settings };
     guarded(Router::new().fallback(answer).with_state(state), metrics)
 }
 
@@ -84,17 +84,17 @@ async fn count(
 fn panicked(panic: Box<dyn std::any::Any + Send + 'static>) -> Response {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    tracing::error!(panic = text, "a permit by wire met a defect");
-    let why = "the server met a defect of its own; its log says more".to_owned();
+    tracing::error!(panic = text, "panic in permit handler");
+    let why = "internal error; see the server log for details".to_owned();
     refusal((StatusCode::INTERNAL_SERVER_ERROR, why))
 }
 
-async fn answer(State(wire): State<PermitsByWire>, request: HttpRequest) -> Response {
+async fn answer(State(wire): State<WirePermits>, request: HttpRequest) -> Response {
     match tokio::time::timeout(PATIENCE, permit(&wire, request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(refused)) => refusal(refused),
         Err(_) => {
-            let why = "nobody knows yet what became of it; ask again".to_owned();
+            let why = "the outcome is unknown; ask again".to_owned();
             refusal((StatusCode::INTERNAL_SERVER_ERROR, why))
         }
     }
@@ -116,7 +116,7 @@ fn bad(why: impl Into<String>) -> Refused {
     (StatusCode::BAD_REQUEST, why.into())
 }
 
-async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, Refused> {
+async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Refused> {
     if request.uri().path() != "/" {
         let path = request.uri().path();
         return Err((StatusCode::NOT_FOUND, format!("there is nothing at {path}; use /")));
@@ -128,19 +128,20 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
     let body = axum::body::to_bytes(request.into_body(), BODY_BYTES).await;
     let body =
         body.map_err(|_| bad(format!("the body cannot be read, or is above {BODY_BYTES} bytes")))?;
-    let asked = Request::read(&body, wire.settings.slot_mib).map_err(bad)?;
+    let request = Request::read(&body, wire.settings.slot_mib).map_err(bad)?;
     let control = &wire.state.control;
-    let instance = match pod::find(control, &caller, &asked.pod).await {
-        Meant::One(instance) => instance,
-        Meant::Several(several) => {
-            let pod = &asked.pod;
+    let instance = match pod::find(control, &caller, &request.pod).await {
+        PodTarget::Instance(instance) => instance,
+        PodTarget::Ambiguous(several) => {
+            let pod = &request.pod;
             return Err(bad(format!("{several} instances run as {pod}; name one by its id")));
         }
-        Meant::Nobody => return Err((StatusCode::NOT_FOUND, unknown(&asked))),
+        PodTarget::NotFound => return Err((StatusCode::NOT_FOUND, unknown(&request))),
     };
-    let unit = asked.unit.unwrap_or_else(|| asked.in_slots(elastic::unit_of(control, instance)));
+    let unit =
+        request.unit.unwrap_or_else(|| request.in_slots(elastic::unit_of(control, instance)));
     let by = AskedBy {
-        owner: Some(Text::from(asked.pod.namespace.as_str())),
+        owner: Some(Text::from(request.pod.namespace.as_str())),
         node: caller.node().cloned(),
         sees_nodes: false,
         unit: Some(unit),
@@ -148,31 +149,31 @@ async fn permit(wire: &PermitsByWire, request: HttpRequest) -> Result<Response, 
         rigid_while_moving: true,
     };
     let wish = AskPermit {
-        resources: asked.wanted,
+        resources: request.wanted,
         seq: None,
         fence: None,
-        last_permit: asked.last_permit,
+        last_permit: request.last_permit,
         heard: None,
         headroom: None,
-        load: asked.load,
+        load: request.load,
     };
     let permit = elastic::ask(control, by, instance, &wish).await;
-    let permit = permit.map_err(|error| refused(&error, &asked))?;
-    Ok(axum::Json(asked.answer(permit.permit, permit.frozen)).into_response())
+    let permit = permit.map_err(|error| refused(&error, &request))?;
+    Ok(axum::Json(request.answer(permit.permit, permit.frozen)).into_response())
 }
 
-fn unknown(asked: &Request) -> String {
-    format!("there is no instance {}", asked.pod)
+fn unknown(request: &Request) -> String {
+    format!("there is no instance {}", request.pod)
 }
 
-/// Codes of this protocol for what the native one says.
-fn refused(error: &ControlError, asked: &Request) -> Refused {
+/// Codes of this protocol for errors of the native API.
+fn refused(error: &ControlError, request: &Request) -> Refused {
     match (error.kind(), error.code()) {
         // It has no node yet, or is about to leave it.
-        (ErrorKind::NotFound, _) | (_, "wrong_state") => (StatusCode::NOT_FOUND, unknown(asked)),
-        (_, "not_elastic") => bad(format!("instance {} is not elastic", asked.pod)),
+        (ErrorKind::NotFound, _) | (_, "wrong_state") => (StatusCode::NOT_FOUND, unknown(request)),
+        (_, "not_elastic") => bad(format!("instance {} is not elastic", request.pod)),
         (_, "migrating") => {
-            bad(format!("instance {} is being moved and stays as large as it is", asked.pod))
+            bad(format!("instance {} is being moved and stays as large as it is", request.pod))
         }
         _ if error.is_callers() => bad(error.detail()),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, error.detail().to_owned()),
@@ -180,7 +181,7 @@ fn refused(error: &ControlError, asked: &Request) -> Refused {
 }
 
 /// Who asks: those who may ask natively.
-fn who(wire: &PermitsByWire, request: &HttpRequest) -> Result<Caller, Refused> {
+fn who(wire: &WirePermits, request: &HttpRequest) -> Result<Caller, Refused> {
     let access = &wire.state.access;
     let known = caller(access, request);
     // That this machine is trusted elsewhere does not make it so here.

@@ -26,6 +26,19 @@ pub(crate) const TENANT: &str = "acme";
 /// The node that tokens of role agent are bound to unless told otherwise.
 pub(crate) const NODE: &str = "n1";
 
+/// How long tests wait for what happens in the background: far longer than it takes on a machine that
+/// is busy with other tests, since a wait that succeeds ends at once.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits until a condition holds. Fails after [`TIMEOUT`], naming what was waited for.
+pub(crate) async fn wait_until(what: &str, holds: impl AsyncFn() -> bool) {
+    let began = tokio::time::Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < TIMEOUT, "still waiting after {TIMEOUT:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// A running server. Dropped, it stops by itself; [`Server::stop`] waits until it has.
 pub(crate) struct Server {
     /// The control plane behind the router.
@@ -97,7 +110,24 @@ impl Server {
     /// Stops, and waits until everyone has been answered.
     pub(crate) async fn stop(mut self) {
         self.control.stopping.cancel();
-        tokio::time::timeout(Duration::from_secs(10), &mut self.serving).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, &mut self.serving).await.unwrap().unwrap();
+    }
+
+    /// Waits until a background loop has made a whole pass that started after this call. The metric
+    /// has the second in which the last pass ended, so the second increase belongs to a pass that
+    /// started after the first.
+    pub(crate) async fn wait_for_loop_pass(&self, name: &str) {
+        let token = self.token(Role::Viewer).await;
+        let line = format!("berth_loop_last_round_seconds{{loop=\"{name}\"}} ");
+        let last = async || -> u64 {
+            let metrics = self.get(&token, "/metrics").await.expect(200).text;
+            let value = metrics.lines().find_map(|text| text.strip_prefix(&line));
+            value.unwrap_or_else(|| panic!("no loop {name}")).trim().parse().unwrap()
+        };
+        for _ in 0..2 {
+            let before = last().await;
+            wait_until(&format!("a pass of {name}"), async || last().await > before).await;
+        }
     }
 
     /// The file that the ledger is in.

@@ -1,6 +1,7 @@
 use berth_api::{DrainState, MoveState, Role};
 use serde_json::json;
 
+use crate::common::wait_until;
 use crate::stage::Stage;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,7 +86,7 @@ async fn a_drain_is_called_off_and_what_has_moved_stays() {
         let path = format!("/v1/nodes/n1/{verb}");
         let node = stage.server.post(&stage.operator, &path, &json!({})).await.expect(200).json();
         assert_eq!(node["facts"]["state"], state);
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        stage.server.wait_for_loop_pass("drains").await;
         let node = stage.server.get(&stage.operator, "/v1/nodes/n1").await.expect(200).json();
         assert_eq!(node["facts"]["state"], state);
         assert!(stage.server.control.drains.nodes().is_empty());
@@ -119,9 +120,8 @@ async fn a_drain_survives_a_restart_and_its_half_written_beginnings_and_ends() {
     let state = berth_engine::NodeState::Active;
     let op = berth_ledger::Op::SetNodeState { node: node.clone(), state, expect: None };
     stage.server.control.submit(op).await.unwrap();
-    while stage.server.control.drains.get(&node).is_some() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let drains = &stage.server.control.drains;
+    wait_until("the drain of n2 is forgotten", async || drains.get(&node).is_none()).await;
     let release = format!("/v1/claims/{other}/release");
     let body = json!({"confirmed": true});
     stage.server.post(&stage.operator, &release, &body).await.expect(200);

@@ -7,7 +7,7 @@ use berth_ledger::Backend;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::common::Server;
+use crate::common::{Server, TIMEOUT};
 
 /// A server whose data outlives it, and an operator's token.
 pub(crate) struct Stage {
@@ -98,7 +98,7 @@ impl Stage {
             if wanted(&drain) {
                 return drain;
             }
-            assert!(began.elapsed() < Duration::from_secs(20), "{drain:#?}");
+            assert!(began.elapsed() < TIMEOUT, "{drain:#?}");
             tokio::time::sleep(Duration::from_millis(30)).await;
         }
     }

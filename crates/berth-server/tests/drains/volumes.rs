@@ -4,6 +4,7 @@ use berth_api::{DrainState, Role};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::common::TIMEOUT;
 use crate::stage::Stage;
 
 /// Two nodes, a volume on the first, and an instance that uses it and runs.
@@ -37,7 +38,7 @@ async fn until(stage: &Stage, state: &str) -> Value {
         if found["state"] == state {
             return found;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{state}: {found:#}");
+        assert!(began.elapsed() < TIMEOUT, "{state}: {found:#}");
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
 }
@@ -46,7 +47,7 @@ async fn until(stage: &Stage, state: &str) -> Value {
 async fn told_to_stop(stage: &Stage, id: &str) {
     let began = Instant::now();
     while stage.claim(id).await["state"] != "releasing" {
-        assert!(began.elapsed() < Duration::from_secs(10), "{id} was not told to stop");
+        assert!(began.elapsed() < TIMEOUT, "{id} was not told to stop");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -64,7 +65,7 @@ async fn runs_on(stage: &Stage, id: &str, node: &str) {
             // As agents do it: again and again, until it is heard.
             stage.report(node, &[id.to_owned()], "running").await;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{}", reply.text);
+        assert!(began.elapsed() < TIMEOUT, "{}", reply.text);
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
 }

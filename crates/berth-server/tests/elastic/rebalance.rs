@@ -8,7 +8,7 @@ use berth_engine::elastic::Size;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::common::Reply;
+use crate::common::{Reply, TIMEOUT};
 use crate::scene::{NODE, Scene, Setup, Way, resources, whole};
 
 /// Nodes with instances of one unit each; a node has ten.
@@ -90,7 +90,7 @@ impl Fleet {
         let began = Instant::now();
         let path = format!("/v1/migrations/{id}");
         while self.scene.get(&path).await["state"] != "done" {
-            assert!(began.elapsed() < Duration::from_secs(20), "{}", self.scene.get(&path).await);
+            assert!(began.elapsed() < TIMEOUT, "{}", self.scene.get(&path).await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -11,7 +11,7 @@ use berth_server::wire::{self, WireSettings};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::common::{Reply, Server, TENANT};
+use crate::common::{Reply, Server, TENANT, TIMEOUT};
 
 /// The node.
 pub(crate) const NODE: &str = "n1";
@@ -362,7 +362,7 @@ impl Scene {
         self.activate(&format!("{}{rule}", self.setup.policy())).await;
         let began = Instant::now();
         while both(&self.account().await, |account| account.system) != system {
-            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", self.account().await);
+            assert!(began.elapsed() < TIMEOUT, "{:?}", self.account().await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -215,8 +215,8 @@ async fn agents_sign_in_as_they_do_natively() {
     let ask = async |token: Option<&str>| scene.wire_as(token, "POST", "/", body.as_bytes()).await;
     let nobody = ask(None).await;
     assert_eq!(nobody.headers["www-authenticate"], "Bearer");
-    refused(nobody, 401, "sign in first");
-    refused(ask(Some("wrong")).await, 401, "sign in first");
+    refused(nobody, 401, "authentication required");
+    refused(ask(Some("wrong")).await, 401, "authentication required");
     let server = &scene.server;
     refused(ask(Some(&server.tenant(TENANT).await)).await, 403, "role tenant");
     refused(ask(Some(&server.token(Role::Viewer).await)).await, 403, "role viewer");
@@ -234,7 +234,7 @@ async fn where_nobody_signs_in_a_token_still_decides() {
     let body = scene.wire_body(7, "vm", whole(2), None);
     let ask = async |token: Option<&str>| scene.wire_as(token, "POST", "/", body.as_bytes()).await;
     ask(None).await.expect(200);
-    refused(ask(Some("wrong")).await, 401, "sign in first");
+    refused(ask(Some("wrong")).await, 401, "authentication required");
     refused(ask(Some(&scene.server.agent("n2").await)).await, 404, "there is no instance");
     refused(ask(Some(&scene.server.tenant(TENANT).await)).await, 403, "role tenant");
 }

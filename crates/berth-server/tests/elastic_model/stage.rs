@@ -10,11 +10,11 @@ use berth_pgtemp::TempPostgres;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::common::{Reply, Server};
+use crate::common::{Reply, Server, TIMEOUT};
 use crate::seen::Seen;
 
 /// How long anything may take before a test says that it does not happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = TIMEOUT;
 
 /// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,8 @@ impl Stage {
         let weak = Arc::downgrade(&old.control);
         old.stop().await;
         let began = Instant::now();
-        while weak.strong_count() > 0 && began.elapsed() < PATIENCE {
+        while weak.strong_count() > 0 {
+            assert!(began.elapsed() < PATIENCE, "the stopped server is still in use");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         self.servers.insert(self.at, start(self.backend.clone()).await);

@@ -11,10 +11,10 @@ use berth_engine::{
 use berth_ledger::{Adopt, Answer, Op, Outcome, Text};
 use serde_json::{Value, json};
 
-use crate::common::Server;
+use crate::common::{Server, TIMEOUT};
 
 /// How long anything may take: debug builds on a busy machine are slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = TIMEOUT;
 
 /// A server, an operator's token and an admin's.
 pub(crate) struct Stage {

@@ -7,7 +7,7 @@ use berth_ledger::{Backend, Ledger, Options};
 use berth_server::AppState;
 use serde_json::json;
 
-use crate::common::{Server, new_token};
+use crate::common::{Server, new_token, wait_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_made_shown_once_and_revoked() {
@@ -67,12 +67,10 @@ async fn a_token_revoked_on_one_server_ends_on_another() {
     let made = one.post(&admin, "/v1/tokens", &new).await.expect(201).json();
     let secret = made["secret"].as_str().unwrap();
     for (wanted, what) in [(200, "known"), (401, "revoked")] {
-        let mut tries = 0;
-        while two.get(secret, "/v1/whoami").await.status.as_u16() != wanted {
-            tries += 1;
-            assert!(tries < 200, "waited in vain until the token is {what} there");
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+        wait_until(&format!("the other server has the token as {what}"), async || {
+            two.get(secret, "/v1/whoami").await.status.as_u16() == wanted
+        })
+        .await;
         let id = made["id"].as_str().unwrap();
         one.delete(&admin, &format!("/v1/tokens/{id}")).await.expect(204);
     }

@@ -91,7 +91,7 @@ impl Auditor {
     }
 
     fn granted(&mut self, seq: i64, allocated: &Allocation) {
-        let Some(seat) = allocated.slot else { return };
+        let Some(slot) = allocated.slot else { return };
         let request = allocated.spec.as_ref().unwrap().request().unwrap();
         let name = request.workload.clone().unwrap();
         self.checked.0 += 1;
@@ -100,12 +100,12 @@ impl Auditor {
         if state != NodeState::Active {
             wrong.push(format!("{name} was put on a node that is {}", state.name()));
         }
-        let same_seat =
-            self.of(&name).filter(|it| (it.revision, it.slot) == (seat.revision, seat.slot));
+        let same_slot =
+            self.of(&name).filter(|it| (it.revision, it.slot) == (slot.revision, slot.slot));
         let rivals: Vec<&Sitting> =
-            same_seat.filter(|it| it.state != ClaimState::Releasing).collect();
+            same_slot.filter(|it| it.state != ClaimState::Releasing).collect();
         if rivals.len() > 1 {
-            wrong.push(format!("seat {} of {name} has {} already", seat.slot, rivals.len()));
+            wrong.push(format!("slot {} of {name} has {} already", slot.slot, rivals.len()));
         }
         if !request.volumes.is_empty() && self.of(&name).next().is_some() {
             wrong.push(format!("{name} has a volume and a member already"));
@@ -116,9 +116,9 @@ impl Auditor {
             wrong.push(format!("{name} must be apart, and is on {} already", allocated.node_id));
         }
         if let Some((now, before)) = self.workloads.get(&name) {
-            let fits = [now, before].into_iter().any(|told| class_fits(told, seat.slot, class));
+            let fits = [now, before].into_iter().any(|told| class_fits(told, slot.slot, class));
             if !fits {
-                wrong.push(format!("seat {} of {name} is on {}", seat.slot, class.name()));
+                wrong.push(format!("slot {} of {name} is on {}", slot.slot, class.name()));
             }
         }
         self.broken.extend(wrong.into_iter().map(|wrong| format!("event {seq}: {wrong}")));
@@ -126,8 +126,8 @@ impl Auditor {
             allocated.instance_id,
             Sitting {
                 workload: name,
-                revision: seat.revision,
-                slot: seat.slot,
+                revision: slot.revision,
+                slot: slot.slot,
                 node: allocated.node_id.clone(),
                 fence: allocated.fence,
                 state: allocated.state,
@@ -139,7 +139,7 @@ impl Auditor {
         let Some(member) = self.members.get_mut(&id).filter(|it| it.fence == fence) else { return };
         let was = std::mem::replace(&mut member.state, state);
         let (name, node) = (member.workload.clone(), member.node.clone());
-        let seat = (member.revision, member.slot);
+        let slot = (member.revision, member.slot);
         if (was, state) != (ClaimState::Active, ClaimState::Releasing) {
             return;
         }
@@ -152,14 +152,14 @@ impl Auditor {
         let Some((now, before)) = self.workloads.get(&name) else { return };
         // A change that was made at the same time may not have been known yet.
         let floor = floor(now).min(floor(before));
-        let seats: std::collections::BTreeSet<(i64, i64)> = self
+        let slots: std::collections::BTreeSet<(i64, i64)> = self
             .of(&name)
             .filter(|it| it.state == ClaimState::Active)
             .map(|it| (it.revision, it.slot))
             .collect();
-        let left = i64::try_from(seats.len()).unwrap();
-        // Where another runs in the same seat, nothing was lost.
-        if left < floor && !seats.contains(&seat) {
+        let left = i64::try_from(slots.len()).unwrap();
+        // Where another runs in the same slot, nothing was lost.
+        if left < floor && !slots.contains(&slot) {
             let what = format!("event {seq}: {name} has {left} left that run, not {floor}");
             self.broken.push(what);
         }
@@ -182,7 +182,7 @@ fn floor(told: &Told) -> i64 {
     told.replicas - missing
 }
 
-/// Whether a seat may be on this kind of node.
+/// Whether a slot may be on this kind of node.
 fn class_fits(told: &Told, slot: i64, class: CapacityType) -> bool {
     let rule = &told.body["capacity"];
     if !rule.is_object() || rule["enabled"] == false || rule["mode"] != "strict" {

@@ -1,4 +1,4 @@
-//! Nodes that fall silent: members without a volume are replaced in their own seats, those with one
+//! Nodes that fall silent: members without a volume are replaced in their own slots, those with one
 //! are reported.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn told(world: &World, node: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_of_a_lost_node_is_replaced_in_its_own_seat() {
+async fn a_member_of_a_lost_node_is_replaced_in_its_own_slot() {
     let world = fragile().await;
     world.fleet(2, 1).await;
     let fields = json!({ "replicas": 3, "capacity": { "max_on_demand": 2 } });
@@ -37,7 +37,7 @@ async fn a_member_of_a_lost_node_is_replaced_in_its_own_seat() {
     let other = world.holder("web", 0).await["instance"].clone();
     world.agents(|manners| manners.silent.insert(node.clone()));
     world
-        .until("seat 1 has another member that runs", |world| {
+        .until("slot 1 has another member that runs", |world| {
             let lost = &lost;
             async move {
                 let holder = world.holder("web", 1).await;
@@ -62,7 +62,7 @@ async fn a_member_of_a_lost_node_is_replaced_in_its_own_seat() {
     world.agents(|manners| manners.silent.clear());
     world.ready("web").await;
     assert!(told(&world, &node).await.iter().all(|it| it["instance"] != lost["instance"]));
-    assert_eq!(world.seats("web").await, "0O 1O 2S");
+    assert_eq!(world.slots("web").await, "0O 1O 2S");
     assert_eq!(world.holder("web", 1).await["instance"], fresh["instance"]);
 }
 
@@ -95,7 +95,7 @@ async fn a_member_with_a_volume_on_a_lost_node_is_reported_and_not_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_nothing_else_has_room_a_lost_member_waits_and_takes_its_seat_later() {
+async fn when_nothing_else_has_room_a_lost_member_waits_and_takes_its_slot_later() {
     let world = fragile().await;
     world.fleet(1, 1).await;
     let fields = json!({ "replicas": 2, "capacity": { "max_on_demand": 1 } });
@@ -116,5 +116,5 @@ async fn when_nothing_else_has_room_a_lost_member_waits_and_takes_its_seat_later
         .await;
     world.agents(|manners| manners.silent.clear());
     world.ready("web").await;
-    assert_eq!(world.seats("web").await, "0O 1S");
+    assert_eq!(world.slots("web").await, "0O 1S");
 }

@@ -1,4 +1,4 @@
-//! Workloads, through the real server: seats, roll-outs, drains, and what is said when it cannot be.
+//! Workloads, through the real server: slots, roll-outs, drains, and what is said when it cannot be.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -12,8 +12,8 @@ mod limits;
 mod lost;
 mod model;
 mod rollout;
-mod seats;
 mod simultaneous;
+mod slots;
 mod spot;
 mod status;
 mod world;

@@ -368,8 +368,8 @@ fn the_auditor_notices_each_broken_rule() {
         auditor.broken.len()
     };
     assert_eq!(broken(vec![granted(1, "o", 0), granted(2, "s", 1)]), 0);
-    assert_eq!(broken(vec![granted(1, "s", 0)]), 1, "a spot node in an on-demand seat");
+    assert_eq!(broken(vec![granted(1, "s", 0)]), 1, "a spot node in an on-demand slot");
     assert_eq!(broken(vec![granted(1, "o", 0), granted(2, "s", 1), let_go(2)]), 1, "too few run");
     let three = vec![granted(1, "o", 0), granted(2, "o", 0), granted(3, "o", 0)];
-    assert_eq!(broken(three), 1, "three in one seat");
+    assert_eq!(broken(three), 1, "three in one slot");
 }

@@ -27,7 +27,7 @@ async fn roll(world: &World, action: &str) -> Value {
     world.post(&format!("{}/rollout", path("web")), &body).await.expect(200).json()
 }
 
-/// Rolls five members with three on-demand seats over, and returns the most on-demand members seen.
+/// Rolls five members with three on-demand slots over, and returns the most on-demand members seen.
 async fn peak_on_demand(surge: u32) -> usize {
     let world = World::new().await;
     world.fleet(4, 4).await;
@@ -43,7 +43,7 @@ async fn peak_on_demand(surge: u32) -> usize {
     let mut look = |members: &[Value]| {
         let on_demand = |member: &Value| is_live(member) && member["on"] == "on-demand";
         peak = peak.max(count(members, on_demand));
-        // Each revision has seats of its own, and of the old one on-demand members go first.
+        // Each revision has slots of its own, and of the old one on-demand members go first.
         let old = |member: &Value| member["revision"] == 1 && is_live(member);
         let old_on_demand = count(members, |it| old(it) && it["on"] == "on-demand");
         let old_spot = count(members, |it| old(it) && it["on"] == "spot");
@@ -58,7 +58,7 @@ async fn peak_on_demand(surge: u32) -> usize {
     world.agents(|manners| manners.slow.clear());
     let done = |found: &Value| is_ready(found) && found["revision"] == 2;
     world.watch("web", look, done).await;
-    assert_eq!(world.seats("web").await, "0O 1O 2O 3S 4S");
+    assert_eq!(world.slots("web").await, "0O 1O 2O 3S 4S");
     peak
 }
 
@@ -311,10 +311,10 @@ async fn what_is_removed_is_gone_when_its_members_are() {
         .await;
     let claims = world.servers[0].get(&world.token, "/v1/claims?workload=web").await.expect(200);
     assert!(claims.each("instance").is_empty(), "{}", claims.text);
-    // The name may be used again, and seats start anew.
+    // The name may be used again, and slots start anew.
     world.apply("web", json!({ "replicas": 1 })).await.expect(201);
     world.ready("web").await;
-    assert_eq!(world.seats("web").await, "0O");
+    assert_eq!(world.slots("web").await, "0O");
     world.scale("web", 0).await.expect(200);
     world.ready("web").await;
     world.servers[0].delete(&world.token, &path("web")).await.expect(204);

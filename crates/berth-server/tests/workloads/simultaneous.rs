@@ -23,7 +23,7 @@ fn check(members: &[Value]) -> Result<(), String> {
     let mut slots: Vec<u64> = members.iter().filter_map(|it| it["slot"].as_u64()).collect();
     slots.sort_unstable();
     let expected: Vec<u64> = (0..10).collect();
-    if slots == expected { Ok(()) } else { Err(format!("the seats are {slots:?}")) }
+    if slots == expected { Ok(()) } else { Err(format!("the slots are {slots:?}")) }
 }
 
 /// A world with two nodes that have room for all rounds, whose agents start nothing.
@@ -130,7 +130,7 @@ async fn s13_clients_that_count_instead_of_claiming_are_caught_by_the_check() {
     panic!("ten clients that count and then place were right twenty times");
 }
 
-/// What a client does that has no seats: it counts, chooses and places, in three steps.
+/// What a client does that has no slots: it counts, chooses and places, in three steps.
 async fn count_then_place(world: &World, name: &str) -> Value {
     let server = &world.servers[0];
     let path = format!("/v1/claims?owner=acme&workload={name}");

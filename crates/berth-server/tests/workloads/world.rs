@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::common::{Reply, Server, TENANT};
+use crate::common::{Reply, Server, TENANT, TIMEOUT};
 
 /// How long anything may take to settle before a test says that it does not.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = TIMEOUT;
 
 /// Which database a world is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,8 @@ impl World {
         let weak = Arc::downgrade(&old.control);
         old.stop().await;
         let began = Instant::now();
-        while weak.strong_count() > 0 && began.elapsed() < Duration::from_secs(10) {
+        while weak.strong_count() > 0 {
+            assert!(began.elapsed() < PATIENCE, "the stopped server is still in use");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let (backend, change) = (self.backend.clone(), self.change);
@@ -209,17 +210,17 @@ impl World {
         reply.json()["items"].as_array().unwrap().clone()
     }
 
-    /// Seats and kinds of those that run and stay, such as `0O 1O 2S`.
-    pub(crate) async fn seats(&self, name: &str) -> String {
+    /// Slots and kinds of those that run and stay, such as `0O 1O 2S`.
+    pub(crate) async fn slots(&self, name: &str) -> String {
         let members = self.members(name).await;
         let stays =
             |member: &&Value| member["state"] != "releasing" && member["handed_over"] != true;
-        let seat = |member: &Value| {
+        let slot = |member: &Value| {
             let kind = if member["on"] == "spot" { 'S' } else { 'O' };
             format!("{}{kind}", member["slot"])
         };
-        let seats: Vec<String> = members.iter().filter(stays).map(seat).collect();
-        seats.join(" ")
+        let slots: Vec<String> = members.iter().filter(stays).map(slot).collect();
+        slots.join(" ")
     }
 
     /// Waits until a workload is as it should be, and nobody is on the way out.
@@ -241,16 +242,16 @@ impl World {
         self.workload(name).await
     }
 
-    /// Waits until these are the seats of those that stay.
-    pub(crate) async fn seated(&self, name: &str, seats: &str) {
+    /// Waits until these are the slots of those that stay.
+    pub(crate) async fn wait_for_slots(&self, name: &str, slots: &str) {
         let began = Instant::now();
         loop {
-            let found = self.seats(name).await;
-            if found == seats {
+            let found = self.slots(name).await;
+            if found == slots {
                 return;
             }
             let state = self.workload(name).await["status"].clone();
-            assert!(began.elapsed() < PATIENCE, "{name} has {found}, not {seats}: {state}");
+            assert!(began.elapsed() < PATIENCE, "{name} has {found}, not {slots}: {state}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -287,8 +288,8 @@ impl World {
         reply.json()["instances"][0].clone()
     }
 
-    /// The same, in short: its seat and the kind of node it is on, such as `3S`.
-    pub(crate) async fn next_seat(&self, workload: &str) -> String {
+    /// The same, in short: its slot and the kind of node it is on, such as `3S`.
+    pub(crate) async fn next_slot(&self, workload: &str) -> String {
         in_short(&self.create(workload).await["seat"])
     }
 
@@ -300,7 +301,7 @@ impl World {
         self.servers[0].control.settled().await;
     }
 
-    /// The one that has a seat of the newest revision.
+    /// The one that has a slot of the newest revision.
     pub(crate) async fn holder(&self, workload: &str, slot: u32) -> Value {
         let members = self.members(workload).await;
         let mut held = members.into_iter().rev().filter(|member| member["slot"] == slot);
@@ -351,10 +352,10 @@ pub(crate) fn creation(workload: &str, fields: &Value) -> Value {
     json!({ "owner": TENANT, "instances": [instance] })
 }
 
-/// A seat in short, such as `0O` or `3S`.
-pub(crate) fn in_short(seat: &Value) -> String {
-    let kind = if seat["on"] == "spot" { 'S' } else { 'O' };
-    format!("{}{kind}", seat["slot"])
+/// A slot in short, such as `0O` or `3S`.
+pub(crate) fn in_short(slot: &Value) -> String {
+    let kind = if slot["on"] == "spot" { 'S' } else { 'O' };
+    format!("{}{kind}", slot["slot"])
 }
 
 /// Whether a workload is as it should be, and nobody is on the way out.

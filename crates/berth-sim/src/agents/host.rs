@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::{
-    AskPermit, Assignment, ClaimState, Heard, Heartbeat, MigrationReport, Permit, RunState,
-    RunningInstance,
+    AskPermit, Assignment, ClaimState, Heartbeat, HeartbeatResponse, MigrationReport, Permit,
+    RunState, RunningInstance,
 };
 use berth_engine::{InstanceId, NodeFacts};
 use tokio::time::Instant;
@@ -161,7 +161,7 @@ impl Host {
     }
 
     /// Applies the server's answer.
-    pub(super) fn apply_response(&mut self, response: &Heard, now: Instant) {
+    pub(super) fn apply_response(&mut self, response: &HeartbeatResponse, now: Instant) {
         self.facts_changed = false;
         self.instances_changed = false;
         self.migrations.update(&response.migrations, self.pace, &mut self.rng, now);
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use berth_engine::{Amounts, NodeState};
 
-    fn response(assignments: &[(ClaimState, i64)]) -> Heard {
+    fn response(assignments: &[(ClaimState, i64)]) -> HeartbeatResponse {
         let assignments = assignments.iter().map(|(state, fence)| Assignment {
             instance: InstanceId::from_u128(1),
             state: *state,
@@ -251,7 +251,7 @@ mod tests {
             values: Vec::new(),
             elastic: None,
         });
-        Heard {
+        HeartbeatResponse {
             at: jiff::Timestamp::UNIX_EPOCH,
             state: NodeState::Active,
             generation: 1,

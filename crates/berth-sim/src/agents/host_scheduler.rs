@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use berth_api::Heard;
+use berth_api::HeartbeatResponse;
 use berth_client::{Client, ClientError};
 use berth_engine::{NodeFacts, NodeId};
 use tokio::sync::mpsc;
@@ -87,7 +87,8 @@ impl HostScheduler {
 
     /// Runs until all senders of commands are dropped.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<HostCommand>) {
-        let mut requests: JoinSet<(usize, Host, Result<Heard, ClientError>)> = JoinSet::new();
+        let mut requests: JoinSet<(usize, Host, Result<HeartbeatResponse, ClientError>)> =
+            JoinSet::new();
         loop {
             let next = self.queue.peek().map_or_else(Instant::now, |Reverse((due, _))| *due);
             let room = requests.len() < MAX_REQUESTS && !self.queue.is_empty();
@@ -120,7 +121,12 @@ impl HostScheduler {
         Some((number, entry.host.take()?))
     }
 
-    fn return_host(&mut self, number: usize, mut host: Host, answer: Result<Heard, ClientError>) {
+    fn return_host(
+        &mut self,
+        number: usize,
+        mut host: Host,
+        answer: Result<HeartbeatResponse, ClientError>,
+    ) {
         let now = Instant::now();
         let due = match answer {
             Ok(response) => {
@@ -182,7 +188,7 @@ async fn send_heartbeat(
     client: Client,
     number: usize,
     mut host: Host,
-) -> (usize, Host, Result<Heard, ClientError>) {
+) -> (usize, Host, Result<HeartbeatResponse, ClientError>) {
     for report in host.reports(Instant::now()) {
         // A migration that was cancelled or is finished is missing in the next answer.
         let _ = client.report_migration(&host.facts.id, &report).await;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use berth_api::engine::{InstanceId, NodeId};
 use berth_api::{
-    Assignment, ClaimState, Heard, Heartbeat, MigrationReport, ReleaseClaim, RunningInstance,
+    Assignment, ClaimState, Heartbeat, HeartbeatResponse, MigrationReport, ReleaseClaim,
+    RunningInstance,
 };
 use berth_client::{Client, ClientError, escape};
 use tokio::sync::{Notify, mpsc, watch};
@@ -222,7 +223,7 @@ impl ServerSync {
 /// Binds held claims. One that cannot be bound keeps its state; the next answer has the current one.
 async fn bind_held(
     client: &Client,
-    answer: Heard,
+    answer: HeartbeatResponse,
     reported: &[RunningInstance],
 ) -> Result<DesiredState, ClientError> {
     let mut desired = DesiredState { migrations: answer.migrations, ..DesiredState::default() };

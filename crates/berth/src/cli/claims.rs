@@ -1,6 +1,6 @@
 //! `berth claims`: the hold of instances on nodes, and the steps of its life.
 
-use berth_api::{Claim, ClaimRole, FenceOnly, ReleaseClaim, RenewClaim, Standing};
+use berth_api::{Claim, ClaimRole, ClaimStatus, FencedRequest, ReleaseClaim, RenewClaim};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -145,9 +145,9 @@ impl Claims {
             Self::Renew(RenewArgs { step, lease }) => {
                 step.run(session, "renew", |fence| RenewClaim { fence, lease_s: lease }).await
             }
-            Self::Bind(step) => step.run(session, "bind", |fence| FenceOnly { fence }).await,
+            Self::Bind(step) => step.run(session, "bind", |fence| FencedRequest { fence }).await,
             Self::Activate(step) => {
-                step.run(session, "activate", |fence| FenceOnly { fence }).await
+                step.run(session, "activate", |fence| FencedRequest { fence }).await
             }
             Self::Release(release) => release.run(session).await,
         }
@@ -168,13 +168,13 @@ impl StepArgs {
         };
         let path = format!("{}/{id}/{verb}", Claim::PATH);
         let raw: RawJson = session.client.post(&path, &body(fence)).await?;
-        session.out.response(&raw, |standing: Standing| session.out.line(sentence(&standing)))
+        session.out.response(&raw, |status: ClaimStatus| session.out.line(sentence(&status)))
     }
 }
 
-fn sentence(standing: &Standing) -> String {
-    let id = standing.instance;
-    match (api_name(&standing.state).as_str(), standing.lease_until) {
+fn sentence(status: &ClaimStatus) -> String {
+    let id = status.instance;
+    match (api_name(&status.state).as_str(), status.lease_until) {
         ("", _) => format!("{id} is gone"),
         ("releasing", _) => {
             format!("{id} is releasing: its room is free when its agent confirms that it is gone")

@@ -1,6 +1,6 @@
 //! `berth tokens`: credentials of people, agents and tenants.
 
-use berth_api::{NewToken, Role, Token, TokenMade};
+use berth_api::{CreatedToken, NewToken, Role, Token};
 use berth_control::Caller;
 use berth_ledger::{Backend, Ledger, Options};
 use berth_server::TokenRecord;
@@ -162,12 +162,12 @@ impl CreateArgs {
             None => global.session()?.client.post(Token::PATH, &new).await?,
         };
         let out = global.out();
-        out.response(&raw, |made: TokenMade| print_secret(&out, &made))
+        out.response(&raw, |made: CreatedToken| print_secret(&out, &made))
     }
 }
 
 /// Creates a token in the database itself.
-fn create_in_database(url: &str, new: &NewToken) -> CmdResult<TokenMade> {
+fn create_in_database(url: &str, new: &NewToken) -> CmdResult<CreatedToken> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failed, error.to_string());
     let backend = Backend::parse(url).map_err(|error| Failure::usage(error.to_string()))?;
     if let Backend::Sqlite(path) = &backend
@@ -182,10 +182,10 @@ fn create_in_database(url: &str, new: &NewToken) -> CmdResult<TokenMade> {
     let ledger = Ledger::open(backend, options).map_err(|error| failed(&error))?;
     let caller = Caller::local("berth tokens create");
     berth_server::access::store_token(&ledger, &record, &caller).map_err(|error| failed(&error))?;
-    Ok(TokenMade { token: record.token, secret })
+    Ok(CreatedToken { token: record.token, secret })
 }
 
-fn print_secret(out: &Output, made: &TokenMade) {
+fn print_secret(out: &Output, made: &CreatedToken) {
     if out.quiet {
         return out.line(&made.secret);
     }

@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use berth_client::{Client, Connect};
 use berth_control::ControlPlane;
-use berth_server::config::Loaded;
+use berth_server::config::LoadedConfig;
 use berth_server::policy_file::PolicyFile;
 use berth_server::serve::Stop;
 use berth_server::telemetry::Telemetry;
@@ -74,7 +74,7 @@ impl Up {
         outcome
     }
 
-    async fn serve(self, loaded: Loaded, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
+    async fn serve(self, loaded: LoadedConfig, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         let mut signals = stop::Signals::new()?;
         // Registered early, because an unhandled SIGHUP ends the process.
         let hangup = signal(SignalKind::hangup())?;
@@ -85,7 +85,7 @@ impl Up {
         let state = opened.start(&loaded.config).await?;
         let mut policy_file = loaded.config.policy_file.clone().map(PolicyFile::new);
         if let Some(file) = &mut policy_file {
-            file.look(&state.control, true).await;
+            file.check_file(&state.control, true).await;
         }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
         let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use berth_server::config::{BadSetting, FileText, Given, KEYS, Layers, Loaded};
+use berth_server::config::{BadSetting, FileText, GivenValue, KEYS, Layers, LoadedConfig};
 use clap::Args;
 
 /// Settings by flags.
@@ -85,7 +85,7 @@ impl Flags {
     }
 
     /// Loads the settings from all sources.
-    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(&self) -> anyhow::Result<LoadedConfig> {
         let text = match &self.config {
             None => None,
             Some(path) => Some(read(path)?),
@@ -100,15 +100,18 @@ impl Flags {
         Ok(layers.load().map_err(BadConfig)?)
     }
 
-    fn given(&self) -> anyhow::Result<Vec<(&'static str, &'static str, Given)>> {
+    fn given(&self) -> anyhow::Result<Vec<(&'static str, &'static str, GivenValue)>> {
         let text = |name, flag, value: &Option<String>| {
-            value.clone().map(|value| (name, flag, Given::Text(value)))
+            value.clone().map(|value| (name, flag, GivenValue::Text(value)))
         };
         let list = |name, flag, values: &[String]| {
-            (!values.is_empty()).then(|| (name, flag, Given::List(values.to_vec())))
+            (!values.is_empty()).then(|| (name, flag, GivenValue::List(values.to_vec())))
         };
-        let no_sign_in =
-            self.no_sign_in.then_some(("server.no_sign_in", "--no-sign-in", Given::Flag(true)));
+        let no_sign_in = self.no_sign_in.then_some((
+            "server.no_sign_in",
+            "--no-sign-in",
+            GivenValue::Flag(true),
+        ));
         let mut given: Vec<_> = [
             list("server.listen", "--listen", &self.listen),
             list("wire.listen", "--wire-listen", &self.wire_listen),
@@ -133,7 +136,7 @@ impl Flags {
                     "--set is {set:?}; accepted is SETTING=VALUE with one of the settings that berth config show lists"
                 );
             };
-            given.push((key.name, "--set", Given::Text(value.to_owned())));
+            given.push((key.name, "--set", GivenValue::Text(value.to_owned())));
         }
         Ok(given)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_control::ControlPlane;
-use berth_server::config::{Key, Loaded};
+use berth_server::config::{Key, LoadedConfig};
 use berth_server::policy_file::PolicyFile;
 use berth_server::serve::{ConnectionLimits, Tls};
 use berth_server::telemetry::Telemetry;
@@ -32,7 +32,7 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 pub(super) struct Reloader {
     pub(super) flags: Flags,
     /// The last accepted settings.
-    pub(super) current: Arc<ArcSwap<Loaded>>,
+    pub(super) current: Arc<ArcSwap<LoadedConfig>>,
     pub(super) control: Arc<ControlPlane>,
     pub(super) limits: Arc<ArcSwap<ConnectionLimits>>,
     pub(super) telemetry: Arc<Telemetry>,
@@ -101,11 +101,11 @@ impl Reloader {
 
     async fn look_at_policy(&mut self, asked: bool) {
         if let Some(file) = &mut self.policy_file {
-            file.look(&self.control, asked).await;
+            file.check_file(&self.control, asked).await;
         }
     }
 
-    async fn reload_by_signal(&mut self, started: &Loaded) {
+    async fn reload_by_signal(&mut self, started: &LoadedConfig) {
         if let Ok(at) = NotifyState::monotonic_usec_now() {
             let _ = sd_notify::notify(&[NotifyState::Reloading, at]);
         }
@@ -114,7 +114,7 @@ impl Reloader {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
     }
 
-    fn reload(&self, started: &Loaded, asked: bool) {
+    fn reload(&self, started: &LoadedConfig, asked: bool) {
         if let Some(tls) = &self.tls {
             match tls.reload() {
                 Ok(true) => tracing::info!("certificates reloaded"),
@@ -135,7 +135,7 @@ impl Reloader {
         }
     }
 
-    fn apply(&self, loaded: Loaded, started: &Loaded, asked: bool) {
+    fn apply(&self, loaded: LoadedConfig, started: &LoadedConfig, asked: bool) {
         let before = self.current.load_full();
         let (live, changed) = loaded.changed(&before);
         let (_, restart) = loaded.changed(started);

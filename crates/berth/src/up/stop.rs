@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use berth_control::ControlPlane;
-use berth_server::config::Loaded;
+use berth_server::config::LoadedConfig;
 use berth_server::serve::Stop;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -38,7 +38,7 @@ pub(super) async fn stop(
     steps: &Stop,
     control: &ControlPlane,
     mut serving: JoinHandle<()>,
-    current: &Arc<ArcSwap<Loaded>>,
+    current: &Arc<ArcSwap<LoadedConfig>>,
 ) {
     let server = current.load().config.server.clone();
     let (delay, grace) = (server.stop_delay, server.stop_grace);

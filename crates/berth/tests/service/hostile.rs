@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use berth_api::engine::{Amounts, NodeFacts};
-use berth_api::{NewToken, Page, PlaceRequest, Role, TokenMade};
+use berth_api::{CreatedToken, NewToken, Page, PlaceRequest, Role};
 use berth_client::{Client, Connect};
 
 use crate::harness::{Home, Running};
@@ -120,7 +120,7 @@ async fn a_token_of_another_tenant_sees_nothing_and_changes_nothing() {
         node: None,
         expires_in_s: None,
     };
-    let made: TokenMade = admin.post("/v1/tokens", &new).await.unwrap();
+    let made: CreatedToken = admin.post("/v1/tokens", &new).await.unwrap();
     let release = format!("/v1/claims/{instance}/release");
     let answer = post(&server, &made.secret, &release, "{}");
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");

@@ -55,7 +55,7 @@ async fn a_policy_in_a_file_is_in_force_when_it_changes_and_a_command_outlasts_i
 
     // A file that is no policy changes nothing, and the log says which key, value and range.
     replace(&file, &policy("third", 5000));
-    server.wait_for_log("policy.file is not accepted, the policy in force stays");
+    server.wait_for_log("policy.file rejected, keeping the active policy");
     server.wait_for_log("memory-pack is 5000; accepted is");
     replace(&file, "name = \n");
     server.wait_for_log("policy is not valid TOML");
@@ -68,7 +68,7 @@ async fn a_policy_in_a_file_is_in_force_when_it_changes_and_a_command_outlasts_i
     assert!(back.status.success(), "{back:?}");
     assert_eq!(in_force(&server, &token).await, "first");
     server.signal("-HUP");
-    server.wait_for_log("the policy of the file was put in force before");
+    server.wait_for_log("policy from file was activated before");
     assert_eq!(in_force(&server, &token).await, "first");
     server.stop();
 

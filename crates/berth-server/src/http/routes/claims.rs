@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use berth_api::{
-    Claim, ClaimRole, FenceOnly, HeldValue, Page, ReleaseClaim, RenewClaim, Role, Standing,
+    Claim, ClaimRole, ClaimStatus, FencedRequest, HeldValue, Page, ReleaseClaim, RenewClaim, Role,
 };
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::{Advance, ClaimKey, ClaimState, Op, Release, Step, Text};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::Routes;
 use crate::http::extract::{Json, OptionalJson, Path, Query};
-use crate::http::list::{limit, part};
+use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry};
@@ -33,33 +33,27 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(release))
 }
 
-/// Which claims.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct Wanted {
-    /// Of this tenant.
-    pub(super) owner: Option<String>,
-    /// On this node.
-    #[param(value_type = Option<String>)]
-    pub(super) node: Option<NodeId>,
-    /// Of this workload.
-    pub(super) workload: Option<String>,
-    /// In this state.
-    pub(super) state: Option<berth_api::ClaimState>,
-    /// With this tag: `key=value`, or `key` for any value.
-    pub(super) tag: Option<String>,
-    /// With this name.
-    pub(super) name: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(super) limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    pub(super) cursor: Option<String>,
+list_query! {
+    /// The query of `GET /v1/claims`.
+    pub(super) struct ListClaimsQuery {
+        /// Of this tenant.
+        owner: Option<String>,
+        /// On this node.
+        #[param(value_type = Option<String>)]
+        node: Option<NodeId>,
+        /// Of this workload.
+        workload: Option<String>,
+        /// In this state.
+        state: Option<berth_api::ClaimState>,
+        /// With this tag: `key=value`, or `key` for any value.
+        tag: Option<String>,
+        /// With this name.
+        name: Option<String>,
+    }
 }
 
-impl Wanted {
-    fn includes(&self, claim: &ClaimEntry) -> bool {
+impl ListClaimsQuery {
+    fn matches(&self, claim: &ClaimEntry) -> bool {
         let same = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| Some(wanted) == found)
         };
@@ -77,43 +71,43 @@ impl Wanted {
     }
 }
 
-/// Claims that a caller may see and asked for, in order, each with its cursor. With a role: only
-/// those, so that an instance that is being moved is there once.
-pub(super) fn wanted<T>(
+/// The page of claims that match a query and that the caller may see. With a role: only claims of
+/// that role, so that an instance that is being moved is listed once.
+pub(super) fn list_claims<T>(
     books: &CatalogState,
     caller: &Caller,
-    wanted: &Wanted,
+    query: &ListClaimsQuery,
     role: Option<berth_ledger::Role>,
     view: impl Fn(&ClaimEntry) -> T,
 ) -> Answer<Page<T>> {
-    let most = limit(wanted.limit)?;
-    let after = wanted.cursor.as_deref().map(read_cursor).transpose()?;
+    let limit = page_limit(query.limit)?;
+    let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     let passes = |claim: &&ClaimEntry| {
         caller.sees(&claim.request.owner)
             && role.is_none_or(|role| claim.key.role == role)
-            && wanted.includes(claim)
+            && query.matches(claim)
             && after.is_none_or(|after| claim.key > after)
     };
     let named = |claim: &ClaimEntry| (cursor(claim.key), view(claim));
     let claims = &books.claims;
     // The smallest set that has them all: a node's, a tenant's, or everything.
-    if let Some(node) = &wanted.node {
+    if let Some(node) = &query.node {
         let keys = books.nodes.get(node).into_iter().flat_map(|node| &node.claims);
         let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
-        return Ok(part(found.filter(passes).map(named), most));
+        return Ok(first_page(found.filter(passes).map(named), limit));
     }
-    let owner = wanted.owner.as_deref().or_else(|| match caller.namespaces() {
+    let owner = query.owner.as_deref().or_else(|| match caller.namespaces() {
         Some([only]) => Some(only.as_str()),
         _ => None,
     });
     if let Some(owner) = owner {
         let keys = books.by_owner.get(owner).into_iter().flatten();
         let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
-        return Ok(part(found.filter(passes).map(named), most));
+        return Ok(first_page(found.filter(passes).map(named), limit));
     }
     let from = after.unwrap_or(ClaimKey::primary(InstanceId::default()));
     let found = claims.range(from..).map(|(_, claim)| &**claim);
-    Ok(part(found.filter(passes).map(named), most))
+    Ok(first_page(found.filter(passes).map(named), limit))
 }
 
 fn cursor(key: ClaimKey) -> String {
@@ -127,7 +121,7 @@ fn read_cursor(text: &str) -> Answer<ClaimKey> {
         let role = berth_ledger::Role::from_number(role.parse().ok()?)?;
         Some(ClaimKey { instance, role })
     };
-    read().ok_or_else(|| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+    read().ok_or_else(|| invalid_cursor(text))
 }
 
 pub(super) const fn state_of(state: ClaimState) -> berth_api::ClaimState {
@@ -174,30 +168,30 @@ pub(super) fn view(claim: &ClaimEntry, sees_nodes: bool) -> Claim {
 }
 
 /// List claims
-#[utoipa::path(get, path = "/v1/claims", tag = "claims", params(Wanted),
+#[utoipa::path(get, path = "/v1/claims", tag = "claims", params(ListClaimsQuery),
     responses((status = 200, description = "Claims.", body = Page<Claim>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Claim>>> {
     control.settled().await;
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
     let books = control.catalog.books();
-    wanted(&books, &caller, &asked, None, |claim| view(claim, sees_nodes)).map(axum::Json)
+    list_claims(&books, &caller, &query, None, |claim| view(claim, sees_nodes)).map(axum::Json)
 }
 
 /// Which of an instance's claims.
 #[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct WhichRole {
+struct ClaimRoleQuery {
     /// Where it runs, or where it is being moved to.
     role: Option<ClaimRole>,
 }
 
-fn key_of(instance: Uuid, which: WhichRole) -> ClaimKey {
-    match which.role.unwrap_or_default() {
+fn key_of(instance: Uuid, query: ClaimRoleQuery) -> ClaimKey {
+    match query.role.unwrap_or_default() {
         ClaimRole::Primary => ClaimKey::primary(InstanceId(instance)),
         ClaimRole::MigrationTarget => ClaimKey::target(InstanceId(instance)),
         ClaimRole::MigrationSource => ClaimKey::source(InstanceId(instance)),
@@ -206,15 +200,15 @@ fn key_of(instance: Uuid, which: WhichRole) -> ClaimKey {
 
 /// Read a claim
 #[utoipa::path(get, path = "/v1/claims/{instance}", tag = "claims",
-    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
     responses((status = 200, description = "The claim.", body = Claim)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Query(which): Query<WhichRole>,
+    Query(query): Query<ClaimRoleQuery>,
 ) -> Answer<axum::Json<Claim>> {
-    let key = key_of(instance, which);
+    let key = key_of(instance, query);
     let hidden = || ApiError::not_found("claim", &instance.to_string());
     let claim = control.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
     let is_agent = caller.role == Role::Agent;
@@ -239,9 +233,13 @@ async fn get(
     }))
 }
 
-/// For whom a step is taken: a tenant must own the claim, an agent must have it on its node.
-/// Returns the tenant that the ledger is to check.
-async fn may_step(control: &ControlPlane, caller: &Caller, key: ClaimKey) -> Answer<Option<Text>> {
+/// Checks that a caller may change a claim: a tenant must own it, an agent must have it on its node.
+/// Returns the tenant that the ledger must verify.
+async fn check_may_advance(
+    control: &ControlPlane,
+    caller: &Caller,
+    key: ClaimKey,
+) -> Answer<Option<Text>> {
     if !caller.is_tenant() && caller.role != Role::Agent {
         return Ok(None);
     }
@@ -258,13 +256,13 @@ async fn may_step(control: &ControlPlane, caller: &Caller, key: ClaimKey) -> Ans
     Ok(caller.is_tenant().then_some(claim.owner))
 }
 
-fn standing(standing: &berth_ledger::ClaimStatus) -> Standing {
-    Standing {
-        instance: standing.instance,
-        role: role_of(standing.role),
-        state: standing.state.map(state_of),
-        fence: standing.fence,
-        lease_until: standing.lease_until.map(moment),
+fn status_view(status: &berth_ledger::ClaimStatus) -> ClaimStatus {
+    ClaimStatus {
+        instance: status.instance,
+        role: role_of(status.role),
+        state: status.state.map(state_of),
+        fence: status.fence,
+        lease_until: status.lease_until.map(moment),
     }
 }
 
@@ -275,96 +273,96 @@ async fn advance(
     key: ClaimKey,
     fence: i64,
     step: Step,
-) -> Answer<axum::Json<Standing>> {
-    let owner = may_step(control, caller, key).await?;
+) -> Answer<axum::Json<ClaimStatus>> {
+    let owner = check_may_advance(control, caller, key).await?;
     let op = Op::Advance(Advance { key, owner, fence, step });
     let done = control.step(caller, action, key.to_string(), op).await??;
-    Ok(axum::Json(standing(&done)))
+    Ok(axum::Json(status_view(&done)))
 }
 
 /// Renew a lease
 ///
-/// Gives a held claim more time, from now.
+/// Extends the lease of a held claim, from now.
 #[utoipa::path(post, path = "/v1/claims/{instance}/renew", tag = "claims",
-    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
     request_body = RenewClaim,
-    responses((status = 200, description = "The claim now.", body = Standing)))]
+    responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn renew(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Query(which): Query<WhichRole>,
+    Query(query): Query<ClaimRoleQuery>,
     Json(renewal): Json<RenewClaim>,
-) -> Answer<axum::Json<Standing>> {
+) -> Answer<axum::Json<ClaimStatus>> {
     let lease_s = renewal.lease_s.unwrap_or(120);
     if !(1..=86_400).contains(&lease_s) {
         return Err(ApiError::field("lease_s", Some(lease_s.to_string()), "1 to 86400 seconds"));
     }
-    let (key, step) = (key_of(instance, which), Step::Renew { lease_s });
+    let (key, step) = (key_of(instance, query), Step::Renew { lease_s });
     advance(&control, &caller, "claim.renew", key, renewal.fence, step).await
 }
 
 /// Bind a claim
 ///
-/// An agent takes a held claim up; from then on, no clock ends it.
+/// An agent accepts a held claim; from then on, it no longer expires.
 #[utoipa::path(post, path = "/v1/claims/{instance}/bind", tag = "claims",
-    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
-    request_body = FenceOnly,
-    responses((status = 200, description = "The claim now.", body = Standing)))]
+    params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
+    request_body = FencedRequest,
+    responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn bind(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Query(which): Query<WhichRole>,
-    Json(body): Json<FenceOnly>,
-) -> Answer<axum::Json<Standing>> {
-    let key = key_of(instance, which);
+    Query(query): Query<ClaimRoleQuery>,
+    Json(body): Json<FencedRequest>,
+) -> Answer<axum::Json<ClaimStatus>> {
+    let key = key_of(instance, query);
     advance(&control, &caller, "claim.bind", key, body.fence, Step::Bind).await
 }
 
 /// Activate a claim
 ///
-/// Says that the instance of a bound claim runs.
+/// Reports that the instance of a bound claim runs.
 #[utoipa::path(post, path = "/v1/claims/{instance}/activate", tag = "claims",
-    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
-    request_body = FenceOnly,
-    responses((status = 200, description = "The claim now.", body = Standing)))]
+    params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
+    request_body = FencedRequest,
+    responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn activate(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Query(which): Query<WhichRole>,
-    Json(body): Json<FenceOnly>,
-) -> Answer<axum::Json<Standing>> {
-    let key = key_of(instance, which);
+    Query(query): Query<ClaimRoleQuery>,
+    Json(body): Json<FencedRequest>,
+) -> Answer<axum::Json<ClaimStatus>> {
+    let key = key_of(instance, query);
     advance(&control, &caller, "claim.activate", key, body.fence, Step::Activate).await
 }
 
 /// Release a claim
 ///
-/// A held claim is gone at once; one that was bound goes to `releasing` until its agent, or an
-/// operator who answers for it, confirms that the instance is gone.
+/// A held claim is removed at once; a bound one becomes `releasing` until its agent or an operator
+/// confirms that the instance is gone.
 #[utoipa::path(post, path = "/v1/claims/{instance}/release", tag = "claims",
-    params(("instance" = Uuid, Path, description = "The instance."), WhichRole),
+    params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
     request_body(content = ReleaseClaim, description = "May be left out by operators."),
-    responses((status = 200, description = "The claim now; without a state, it is gone.", body = Standing)))]
+    responses((status = 200, description = "The claim's new state; absent when the claim is gone.", body = ClaimStatus)))]
 async fn release(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Query(which): Query<WhichRole>,
+    Query(query): Query<ClaimRoleQuery>,
     OptionalJson(body): OptionalJson<ReleaseClaim>,
-) -> Answer<axum::Json<Standing>> {
-    let key = key_of(instance, which);
+) -> Answer<axum::Json<ClaimStatus>> {
+    let key = key_of(instance, query);
     let may_confirm = !caller.is_tenant();
     if body.confirmed && !may_confirm {
-        let accepted = "false: only agents and operators know that an instance is gone";
+        let accepted = "false: only agents and operators may confirm that an instance is gone";
         return Err(ApiError::field("confirmed", Some("true".to_owned()), accepted));
     }
     if body.fence.is_none() && caller.role == Role::Agent {
         return Err(ApiError::field("fence", None, "the fence that the agent was given"));
     }
-    let owner = may_step(&control, &caller, key).await?;
+    let owner = check_may_advance(&control, &caller, key).await?;
     let request_id = body.request_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let op = Op::Release(Release {
         request_id: Text::from(request_id),
@@ -375,5 +373,5 @@ async fn release(
         reason: Text::from(body.reason.as_deref().unwrap_or("released")),
     });
     let done = control.step(&caller, "claim.release", key.to_string(), op).await??;
-    Ok(axum::Json(standing(&done)))
+    Ok(axum::Json(status_view(&done)))
 }

@@ -6,16 +6,14 @@ use axum::extract::State;
 use berth_api::{Decision, DecisionOutcome, Page, PlacedAt, Replay};
 use berth_engine::Refusal;
 use berth_ledger::DecisionRecord;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::{Path, Query};
-use crate::http::list::limit;
+use crate::http::list::{invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, decision_id};
@@ -28,29 +26,23 @@ pub(super) fn routes() -> Routes {
 /// Decisions read at once.
 const STEP: usize = 500;
 
-/// Most decisions looked at for one part of a list, however few of them are wanted.
-const LOOKS: usize = 20_000;
+/// Maximum number of decisions read for one page, however few of them match.
+const MAX_SCANNED: usize = 20_000;
 
-/// Which decisions.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
-    /// Of this tenant.
-    pub(crate) owner: Option<String>,
-    /// That ended so.
-    pub(crate) outcome: Option<DecisionOutcome>,
-    /// With this reason code; only refusals have one.
-    pub(crate) code: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    pub(crate) cursor: Option<String>,
+list_query! {
+    /// The query of `GET /v1/decisions`.
+    pub(crate) struct ListDecisionsQuery {
+        /// Of this tenant.
+        owner: Option<String>,
+        /// With this outcome.
+        outcome: Option<DecisionOutcome>,
+        /// With this reason code; only refusals have one.
+        code: Option<String>,
+    }
 }
 
-impl Wanted {
-    fn includes(&self, record: &DecisionRecord) -> bool {
+impl ListDecisionsQuery {
+    fn matches(&self, record: &DecisionRecord) -> bool {
         let (outcome, code) = match &record.outcome {
             berth_ledger::DecisionOutcome::Granted(_) => (DecisionOutcome::Granted, None),
             berth_ledger::DecisionOutcome::Refused { code, .. } => {
@@ -63,7 +55,7 @@ impl Wanted {
     }
 }
 
-/// Where a list goes on: the time and the id of the last decision that was looked at.
+/// Where a list continues: the time and the id of the last decision that was read.
 fn cursor(decision: &berth_ledger::Decision) -> String {
     format!("{}.{}", decision.at.0, decision_id(&decision.id))
 }
@@ -73,7 +65,7 @@ fn read_cursor(text: &str) -> Answer<(i64, String)> {
         let (at, id) = text.split_once('.')?;
         Some((at.parse().ok()?, stored_id(id)?))
     };
-    read().ok_or_else(|| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+    read().ok_or_else(|| invalid_cursor(text))
 }
 
 /// A decision's id as the ledger writes it.
@@ -120,35 +112,35 @@ fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
     }
 }
 
-/// Decisions that a caller may see and asked for, newest first.
-pub(crate) async fn wanted(
+/// The page of decisions that match a query and that the caller may see, newest first.
+pub(crate) async fn list_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
-    asked: Wanted,
+    query: ListDecisionsQuery,
 ) -> Answer<Page<Decision>> {
-    let most = limit(asked.limit)?;
-    let mut before = asked.cursor.as_deref().map(read_cursor).transpose()?;
-    let (mut items, mut looked) = (Vec::new(), 0);
+    let limit = page_limit(query.limit)?;
+    let mut before = query.cursor.as_deref().map(read_cursor).transpose()?;
+    let (mut items, mut scanned) = (Vec::new(), 0);
     loop {
         let from = before.clone();
-        // A caller who wants all of them needs no more than it asked for.
-        let step = STEP.min((most + 1 - items.len()).max(64));
+        // A query that matches every decision needs to read no more than one page.
+        let step = STEP.min((limit + 1 - items.len()).max(64));
         let page = control.read(move |ledger| ledger.decisions(from, step)).await?;
-        looked += page.len();
+        scanned += page.len();
         let Some(last) = page.last() else { return Ok(Page { items, next: None }) };
         let mut next = cursor(last);
         before = Some((last.at.0, last.id.clone()));
         let is_end = page.len() < step;
         for (place, decision) in page.iter().enumerate() {
             let record = &decision.record;
-            if !caller.sees(&record.owner) || !asked.includes(record) {
+            if !caller.sees(&record.owner) || !query.matches(record) {
                 continue;
             }
-            if items.len() == most {
+            if items.len() == limit {
                 return Ok(Page { items, next: Some(next) });
             }
             items.push(view(decision, &Audience::of(control, caller, &record.owner)));
-            if items.len() == most {
+            if items.len() == limit {
                 next = cursor(decision);
                 if is_end && place + 1 == page.len() {
                     return Ok(Page { items, next: None });
@@ -158,19 +150,19 @@ pub(crate) async fn wanted(
         if is_end {
             return Ok(Page { items, next: None });
         }
-        if items.len() == most || looked >= LOOKS {
+        if items.len() == limit || scanned >= MAX_SCANNED {
             return Ok(Page { items, next: Some(next) });
         }
     }
 }
 
 /// The newest decisions that a caller may see.
-pub(crate) async fn recent(
+pub(crate) async fn recent_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
-    most: usize,
+    limit: usize,
 ) -> Answer<Vec<Decision>> {
-    let found = control.read(move |ledger| ledger.decisions(None, most)).await?;
+    let found = control.read(move |ledger| ledger.decisions(None, limit)).await?;
     let seen = found.iter().filter(|decision| caller.sees(&decision.record.owner));
     let viewed =
         seen.map(|decision| view(decision, &Audience::of(control, caller, &decision.record.owner)));
@@ -179,16 +171,16 @@ pub(crate) async fn recent(
 
 /// List decisions
 ///
-/// Newest first. A part may be short, or empty, while there are more: go on while there is a
+/// Newest first. A page may be short or empty although there are more: continue while there is a
 /// `next`.
-#[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(Wanted),
+#[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(ListDecisionsQuery),
     responses((status = 200, description = "Decisions.", body = Page<Decision>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListDecisionsQuery>,
 ) -> Answer<axum::Json<Page<Decision>>> {
-    wanted(&control, &caller, asked).await.map(axum::Json)
+    list_decisions(&control, &caller, query).await.map(axum::Json)
 }
 
 /// A decision as stored, if the caller may see it.
@@ -203,8 +195,8 @@ async fn stored(
     found.filter(|decision| caller.sees(&decision.record.owner)).ok_or_else(hidden)
 }
 
-/// One decision with what was asked for, as a caller may see it.
-pub(crate) async fn one(
+/// One decision with its requests, as a caller may see it.
+pub(crate) async fn get_decision(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,
@@ -230,17 +222,17 @@ async fn get(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Decision>> {
-    one(&control, &caller, &id).await.map(axum::Json)
+    get_decision(&control, &caller, &id).await.map(axum::Json)
 }
 
 /// Replay a decision
 ///
-/// Derives it again: the fleet is rebuilt from the log as the deciding server knew it, and the same
-/// question is put to the same engine under the same policy. This reads the log from its first
-/// event, so it takes longer the longer the log is; one replay runs at a time.
+/// The fleet is rebuilt from the log as the deciding server knew it, and the same request is given to
+/// the same engine under the same policy. This reads the log from its first event, so it takes longer
+/// the longer the log is; one replay runs at a time.
 #[utoipa::path(get, path = "/v1/decisions/{id}/replay", tag = "decisions",
     params(("id" = String, Path, description = "The decision.")),
-    responses((status = 200, description = "Whether it came out the same.", body = Replay)))]
+    responses((status = 200, description = "Whether the result is the same.", body = Replay)))]
 async fn replay(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

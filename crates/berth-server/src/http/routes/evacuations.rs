@@ -24,12 +24,12 @@ pub(super) fn routes() -> Routes {
 /// all nodes of a rack, are emptied together; with `all`, each node by itself, without its moves.
 #[utoipa::path(post, path = "/v1/evacuations/check", tag = "nodes",
     request_body = EvacuationQuery,
-    responses((status = 200, description = "One entry for what is emptied together.", body = Page<Evacuation>)))]
+    responses((status = 200, description = "One entry for each set of nodes that is emptied together.", body = Page<Evacuation>)))]
 async fn check(
     State(control): State<Arc<ControlPlane>>,
-    Json(asked): Json<EvacuationQuery>,
+    Json(request): Json<EvacuationQuery>,
 ) -> Answer<axum::Json<Page<Evacuation>>> {
-    let items = match which(&control, asked).await? {
+    let items = match which(&control, request).await? {
         Some(nodes) => vec![evacuation::check(&control, nodes).await?],
         None => evacuation::check_all(&control).await?,
     };
@@ -37,8 +37,8 @@ async fn check(
 }
 
 /// The nodes that are meant; absent: each by itself.
-async fn which(control: &ControlPlane, asked: EvacuationQuery) -> Answer<Option<Vec<NodeId>>> {
-    let EvacuationQuery { nodes, rack, zone, all } = asked;
+async fn which(control: &ControlPlane, request: EvacuationQuery) -> Answer<Option<Vec<NodeId>>> {
+    let EvacuationQuery { nodes, rack, zone, all } = request;
     let given = [!nodes.is_empty(), rack.is_some(), all];
     let names = ["nodes", "rack", "all"];
     let given: Vec<&str> =
@@ -49,7 +49,7 @@ async fn which(control: &ControlPlane, asked: EvacuationQuery) -> Answer<Option<
         return Err(ApiError::field(given.first().unwrap_or(&"nodes"), value, accepted));
     }
     if let (Some(zone), None) = (&zone, &rack) {
-        let accepted = "nothing, unless `rack` is given: it says which zone's rack is meant";
+        let accepted = "absent unless `rack` is given; it selects the zone of the rack";
         return Err(ApiError::field("zone", Some(format!("{zone:?}")), accepted));
     }
     if all {

@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::access::AccessControl;
 use crate::http::extract::Query;
-use crate::http::list::limit;
+use crate::http::list::page_limit;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -32,7 +32,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wanted {
+struct ListEventsQuery {
     /// After this event. A list starts at the oldest kept, a stream at the newest.
     #[param(minimum = 0)]
     after: Option<i64>,
@@ -44,7 +44,7 @@ struct Wanted {
     limit: Option<usize>,
 }
 
-impl Wanted {
+impl ListEventsQuery {
     fn reader(&self, control: &ControlPlane, caller: &Caller) -> Reader {
         let kinds = self.kinds.as_deref().unwrap_or("").split(',').map(str::trim);
         let kinds = kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect();
@@ -66,15 +66,15 @@ impl Wanted {
 /// List events
 ///
 /// In order, without gaps. `next` is the number to go on after; absent at the end of the log.
-#[utoipa::path(get, path = "/v1/events", tag = "events", params(Wanted),
+#[utoipa::path(get, path = "/v1/events", tag = "events", params(ListEventsQuery),
     responses((status = 200, description = "Events.", body = Page<Event>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListEventsQuery>,
 ) -> Answer<axum::Json<Page<Event>>> {
-    let (most, reader) = (limit(asked.limit)?, asked.reader(&control, &caller));
-    let mut cursor = match asked.after()? {
+    let (limit, reader) = (page_limit(query.limit)?, query.reader(&control, &caller));
+    let mut cursor = match query.after()? {
         Some(after) => after,
         None => control.read(|ledger| ledger.oldest_event()).await? - 1,
     };
@@ -85,7 +85,7 @@ async fn list(
         cursor = last.seq;
         for event in &page {
             items.extend(event.seen_by(&caller, &reader));
-            if items.len() == most {
+            if items.len() == limit {
                 let next = Some(event.seq.to_string());
                 return Ok(axum::Json(Page { items, next }));
             }
@@ -98,17 +98,17 @@ async fn list(
 /// Server-sent events as they happen. `Last-Event-ID` resumes after the last one that was seen,
 /// without a gap; 410 when the log no longer reaches back to it.
 #[utoipa::path(get, path = "/v1/events/stream", tag = "events",
-    params(Wanted, ("Last-Event-ID" = Option<String>, Header, description = "Resume after this event.")),
-    responses((status = 200, description = "Events, one after the other.", content_type = "text/event-stream", body = String)))]
+    params(ListEventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "Resume after this event.")),
+    responses((status = 200, description = "A stream of events.", content_type = "text/event-stream", body = String)))]
 async fn stream(
     State(control): State<Arc<ControlPlane>>,
     State(access): State<Arc<AccessControl>>,
     caller: Caller,
     headers: HeaderMap,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListEventsQuery>,
 ) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
-    let reader = asked.reader(&control, &caller);
-    let cursor = match (headers.get("last-event-id"), asked.after()?) {
+    let reader = query.reader(&control, &caller);
+    let cursor = match (headers.get("last-event-id"), query.after()?) {
         (Some(id), _) => {
             let text = id.to_str().unwrap_or("");
             text.trim().parse().map_err(|_| {
@@ -120,7 +120,7 @@ async fn stream(
         (None, None) => control.feed.newest().await?,
     };
     let subscription = control.feed.subscribe();
-    // Said now rather than in the stream, where a browser would not see it.
+    // Fails now rather than in the stream, where a browser would not see the error.
     control.feed.page(cursor, 1).await?;
     let state =
         Streaming { control, access, caller, reader, subscription, cursor, ready: Vec::new() };
@@ -129,7 +129,7 @@ async fn stream(
         Some((Ok(event), state))
     })
     .fuse();
-    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("keep-alive");
     Ok(Sse::new(events).keep_alive(keep_alive))
 }
 

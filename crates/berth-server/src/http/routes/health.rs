@@ -58,7 +58,7 @@ async fn metrics(State(state): State<AppState>) -> Response {
 
 /// Who am I?
 #[utoipa::path(get, path = "/v1/whoami", tag = "access",
-    responses((status = 200, description = "Who the server takes the caller for.", body = WhoAmI)))]
+    responses((status = 200, description = "The authenticated caller.", body = WhoAmI)))]
 async fn whoami(caller: Caller) -> axum::Json<WhoAmI> {
     axum::Json(WhoAmI {
         role: caller.role,

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use super::claims::{self, Wanted};
+use super::claims::{self, ListClaimsQuery};
 use crate::http::extract::{Path, Query};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
@@ -27,18 +27,18 @@ pub(super) fn routes() -> Routes {
 ///
 /// By owner, node, workload, state, name or tag. `locality` has the same marks for instances that
 /// share a host, a rack or a zone; tenants see the marks and no names of racks.
-#[utoipa::path(get, path = "/v1/instances", tag = "instances", params(Wanted),
+#[utoipa::path(get, path = "/v1/instances", tag = "instances", params(ListClaimsQuery),
     responses((status = 200, description = "Instances.", body = Page<Instance>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Instance>>> {
     control.settled().await;
-    let show = Show::new(&control, &caller);
+    let viewer = InstanceViewer::new(&control, &caller);
     let books = control.catalog.books();
-    let view = |claim: &ClaimEntry| show.view(&books, claim);
-    claims::wanted(&books, &caller, &asked, Some(Role::Primary), view).map(axum::Json)
+    let view = |claim: &ClaimEntry| viewer.view(&books, claim);
+    claims::list_claims(&books, &caller, &query, Some(Role::Primary), view).map(axum::Json)
 }
 
 /// Read an instance
@@ -51,24 +51,24 @@ async fn get(
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Instance>> {
     control.settled().await;
-    let show = Show::new(&control, &caller);
+    let viewer = InstanceViewer::new(&control, &caller);
     let books = control.catalog.books();
     let claim = books.claims.get(&ClaimKey::primary(InstanceId(instance)));
     match claim.filter(|claim| caller.sees(&claim.request.owner)) {
-        Some(claim) => Ok(axum::Json(show.view(&books, claim))),
+        Some(claim) => Ok(axum::Json(viewer.view(&books, claim))),
         None => Err(ApiError::not_found("instance", &instance.to_string())),
     }
 }
 
 /// What a caller may see of instances.
-struct Show<'a> {
+struct InstanceViewer<'a> {
     control: &'a ControlPlane,
     is_tenant: bool,
     sees_nodes: bool,
     marks: &'a LocalityKey,
 }
 
-impl<'a> Show<'a> {
+impl<'a> InstanceViewer<'a> {
     fn new(control: &'a ControlPlane, caller: &Caller) -> Self {
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
         let marks = &control.locality;

@@ -8,15 +8,13 @@ use berth_api::{
 };
 use berth_engine::{InstanceId, NodeId};
 use berth_ledger::ClaimKey;
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
 use crate::http::extract::{Json, OptionalJson, Path, Query};
-use crate::http::list::{limit, part};
+use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::moves::migration::{self, Destination, MigrationRequest, view};
@@ -32,47 +30,41 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(pressure))
 }
 
-/// Which migrations.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// In this state.
-    state: Option<MigrationState>,
-    /// From or to this node.
-    #[param(value_type = Option<String>)]
-    node: Option<NodeId>,
-    /// Of this instance.
-    instance: Option<Uuid>,
-    /// Only those that are not over.
-    open: Option<bool>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
+list_query! {
+    /// The query of `GET /v1/migrations`.
+    struct ListMigrationsQuery {
+        /// In this state.
+        state: Option<MigrationState>,
+        /// From or to this node.
+        #[param(value_type = Option<String>)]
+        node: Option<NodeId>,
+        /// Of this instance.
+        instance: Option<Uuid>,
+        /// Only migrations that have not ended.
+        open: Option<bool>,
+    }
 }
 
 /// List migrations
 ///
 /// Those under way and those that ended within a day, oldest first.
-#[utoipa::path(get, path = "/v1/migrations", tag = "elastic", params(Wanted),
+#[utoipa::path(get, path = "/v1/migrations", tag = "elastic", params(ListMigrationsQuery),
     responses((status = 200, description = "Migrations.", body = Page<Migration>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListMigrationsQuery>,
 ) -> Answer<axum::Json<Page<Migration>>> {
-    let most = limit(asked.limit)?;
+    let limit = page_limit(query.limit)?;
     let all = control.migrations.all();
     let found = all.iter().filter(|(id, known)| {
         let record = &known.value;
-        asked.cursor.as_ref().is_none_or(|after| id > after)
-            && asked.state.is_none_or(|state| record.state == state)
-            && asked.node.as_ref().is_none_or(|it| record.source == *it || record.target == *it)
-            && asked.instance.is_none_or(|instance| record.instance == InstanceId(instance))
-            && (!asked.open.unwrap_or(false) || record.is_open())
+        query.cursor.as_ref().is_none_or(|after| id > after)
+            && query.state.is_none_or(|state| record.state == state)
+            && query.node.as_ref().is_none_or(|it| record.source == *it || record.target == *it)
+            && query.instance.is_none_or(|instance| record.instance == InstanceId(instance))
+            && (!query.open.unwrap_or(false) || record.is_open())
     });
-    Ok(axum::Json(part(found.map(|(id, known)| (id.clone(), view(id, &known.value))), most)))
+    Ok(axum::Json(first_page(found.map(|(id, known)| (id.clone(), view(id, &known.value))), limit)))
 }
 
 /// Read a migration
@@ -88,10 +80,10 @@ async fn get(
     Ok(axum::Json(view(&id, &known.value)))
 }
 
-/// Move an instance while it runs
+/// Migrate a running instance
 ///
-/// A place on the other node is held first; then its agents copy it. The source is freed only after
-/// the switch.
+/// Capacity on the target node is claimed first; then the agents copy the instance. The source is
+/// freed only after the switch.
 #[utoipa::path(post, path = "/v1/instances/{instance}/migrate", tag = "elastic",
     params(("instance" = Uuid, Path, description = "The instance.")),
     request_body = StartMigration,
@@ -100,14 +92,14 @@ async fn start(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    OptionalJson(asked): OptionalJson<StartMigration>,
+    OptionalJson(request): OptionalJson<StartMigration>,
 ) -> Answer<axum::Json<Migration>> {
     control.settled().await;
     let instance = InstanceId(instance);
-    let to = match migration::find_destination(&control, instance, asked.to).await? {
+    let to = match migration::find_destination(&control, instance, request.to).await? {
         Destination::Node(to) => to,
         Destination::NoRoom(refusal) => {
-            // Nodes that would pass their watermark are left out before anything else is asked.
+            // Nodes that would exceed their watermark are excluded first.
             let detail = format!(
                 "no other node can take it and stay below its watermark: {}",
                 refusal.headline()
@@ -120,23 +112,18 @@ async fn start(
     };
     let claim = control.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
     let cost = claim.as_ref().map_or(0, |claim| u64::from(claim.amounts.memory_mib));
-    if asked.dry_run {
+    if request.dry_run {
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
         return Ok(axum::Json(migration::preview(&control, &claim, to, cost)));
     }
-    let asked = MigrationRequest {
-        instance,
-        to,
-        reason: MigrationReason::Asked,
-        cost,
-        decided_after: None,
-    };
-    Ok(axum::Json(migration::start(&control, &caller, &asked).await?))
+    let reason = MigrationReason::Asked;
+    let request = MigrationRequest { instance, to, reason, cost, decided_after: None };
+    Ok(axum::Json(migration::start(&control, &caller, &request).await?))
 }
 
-/// Call a migration off
+/// Cancel a migration
 ///
-/// While its instance still runs on the source; it goes on there.
+/// Possible while its instance still runs on the source; it keeps running there.
 #[utoipa::path(post, path = "/v1/migrations/{id}/cancel", tag = "elastic",
     params(("id" = String, Path, description = "The migration.")),
     responses((status = 200, description = "The migration.", body = Migration)))]
@@ -150,7 +137,7 @@ async fn cancel(
 
 /// Report on a migration
 ///
-/// What an agent has done of a task that it was given with its sign of life.
+/// Progress on a task that the agent received in response to a heartbeat.
 #[utoipa::path(post, path = "/v1/nodes/{node}/migrations", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = MigrationReport,
@@ -159,18 +146,18 @@ async fn report(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
-    Json(said): Json<MigrationReport>,
+    Json(report): Json<MigrationReport>,
 ) -> Answer<axum::Json<Migration>> {
     control.node_for(&caller, &node)?;
-    Ok(axum::Json(migration::report(&control, &node, &said).await?))
+    Ok(axum::Json(migration::report(&control, &node, &report).await?))
 }
 
-/// Read what nodes lack
+/// Read capacity pressure
 ///
-/// What was denied and what is above watermarks, in all and by node: the signal for whoever adds
-/// nodes. Denials fade, so what nobody asks for again is gone after a while.
+/// Denied growth and usage above watermarks, in total and by node: the signal for adding nodes.
+/// Denials decay, so demand that is not repeated disappears after a while.
 #[utoipa::path(get, path = "/v1/pressure", tag = "elastic",
-    responses((status = 200, description = "What is lacking.", body = Pressure)))]
+    responses((status = 200, description = "Pressure in total and by node.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
     control.settled().await;
     axum::Json(berth_control::moves::relief::measure_pressure(&control))

@@ -15,11 +15,13 @@ mod placements;
 mod policies;
 mod queue;
 mod rebalance;
+mod resources;
 mod state;
-mod things;
 mod tokens;
 mod workloads;
 
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::HttpLimits;
@@ -43,11 +45,20 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(evacuations::routes())
         .merge(decisions::routes())
         .merge(events::routes())
-        .merge(things::routes())
+        .merge(resources::routes())
         .merge(workloads::routes())
         .merge(policies::routes())
         .merge(tokens::routes())
         .merge(audit::routes())
         .merge(state::routes())
         .merge(pages::routes())
+}
+
+/// Whose object, where names are unique only within a tenant.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct OwnerQuery {
+    /// The tenant. A token that is bound to one tenant may leave it out.
+    owner: Option<String>,
 }

@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 
 use super::{Routes, decisions};
 use crate::access::AccessControl;
+use crate::http::auth::{COOKIE, OverTls};
 use crate::http::extract::Path;
-use crate::http::guard::{COOKIE, OverTls};
 use crate::pages::{self, ErrorPage, SignInPage};
 use crate::problem::ApiError;
 use crate::state::AppState;
@@ -33,7 +33,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(style))
 }
 
-/// Who looks at a page that anybody may see, if they said so.
+/// The caller of a public page, if signed in.
 struct Viewer(Option<Caller>);
 
 impl axum::extract::FromRequestParts<AppState> for Viewer {
@@ -49,12 +49,12 @@ impl axum::extract::FromRequestParts<AppState> for Viewer {
 
 /// Look at the fleet
 ///
-/// A page for people: nodes, use, the queue, recent decisions. It asks for itself anew.
+/// A page for people: nodes, usage, the queue, recent decisions. It reloads itself.
 #[utoipa::path(get, path = "/", tag = "pages",
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Response {
     control.settled().await;
-    match decisions::recent(&control, &caller, pages::LOOKED_AT).await {
+    match decisions::recent_decisions(&control, &caller, pages::RECENT_DECISIONS).await {
         Ok(recent) => pages::fleet_page(&control, &caller, &recent),
         Err(error) => ErrorPage::response(&error, Some(&caller)),
     }
@@ -62,7 +62,7 @@ async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Resp
 
 /// Look at a decision
 ///
-/// A page for people: what was asked for, and what came of it and why.
+/// A page for people: the request, the outcome and the reasons.
 #[utoipa::path(get, path = "/decisions/{id}", tag = "pages",
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
@@ -71,7 +71,7 @@ async fn decision(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Response {
-    match decisions::one(&control, &caller, &id).await {
+    match decisions::get_decision(&control, &caller, &id).await {
         Ok(found) => {
             let page = pages::DecisionPage::of(&found, &caller, control.now());
             pages::html(StatusCode::OK, &page)
@@ -141,7 +141,7 @@ async fn sign_in(State(access): State<Arc<AccessControl>>, request: Request) -> 
         return wrong("This came from another site. Paste the token here yourself.");
     }
     let secure = is_secure(&parts.headers, parts.extensions.get::<OverTls>().is_some());
-    let from = crate::http::guard::from(&parts.extensions);
+    let from = crate::http::auth::from(&parts.extensions);
     let whole = Request::from_parts(parts, body);
     let bytes = Bytes::from_request(whole, &access).await;
     let form = bytes.ok().and_then(|bytes| read_form(&bytes));
@@ -174,7 +174,7 @@ fn read_form(bytes: &[u8]) -> Option<SignIn> {
     axum::extract::Query::<SignIn>::try_from_uri(&uri).ok().map(|form| form.0)
 }
 
-/// Whether a browser says that another site sent this.
+/// Whether the browser marks this request as cross-site.
 fn is_from_elsewhere(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
     site.is_some_and(|site| site == "cross-site" || site == "same-site")

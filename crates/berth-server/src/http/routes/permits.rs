@@ -29,21 +29,21 @@ pub(super) fn routes() -> Routes {
 
 /// Ask how large an instance may be
 ///
-/// An elastic instance asks before it grows, and says when it has shrunk. Less than it has always
-/// succeeds; the same says that it is content; more is granted as far as there is room, in whole
+/// An elastic instance asks before it grows, and reports when it has shrunk. Asking for less always
+/// succeeds; asking for the same confirms the size; more is granted as far as there is room, in whole
 /// compute units. The answer is durable when it is given.
 #[utoipa::path(post, path = "/v1/instances/{instance}/permit", tag = "elastic",
     params(("instance" = Uuid, Path, description = "The instance.")),
     request_body = AskPermit,
-    responses((status = 200, description = "How large it may be.", body = Permit)))]
+    responses((status = 200, description = "The permit.", body = Permit)))]
 async fn ask(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Json(asked): Json<AskPermit>,
+    Json(request): Json<AskPermit>,
 ) -> Answer<axum::Json<Permit>> {
     let by = asked_by(&control, &caller);
-    Ok(axum::Json(elastic::ask(&control, by, InstanceId(instance), &asked).await?))
+    Ok(axum::Json(elastic::ask(&control, by, InstanceId(instance), &request).await?))
 }
 
 /// An agent asks for what is on its node; others may ask for any instance.
@@ -56,7 +56,7 @@ fn asked_by(control: &ControlPlane, caller: &Caller) -> AskedBy {
 /// Read how large an instance may be
 #[utoipa::path(get, path = "/v1/instances/{instance}/permit", tag = "elastic",
     params(("instance" = Uuid, Path, description = "The instance.")),
-    responses((status = 200, description = "As it was last answered.", body = Permit)))]
+    responses((status = 200, description = "The last permit.", body = Permit)))]
 async fn read(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -87,19 +87,19 @@ async fn read(
 
 /// Change between which sizes an instance may be
 ///
-/// What it was granted stands until it shrinks, even where it is more than the new maximum.
+/// What it was granted remains valid until it shrinks, even above the new maximum.
 #[utoipa::path(put, path = "/v1/instances/{instance}/bounds", tag = "elastic",
     params(("instance" = Uuid, Path, description = "The instance.")),
     request_body = SetBounds,
-    responses((status = 200, description = "How large it may be.", body = Permit)))]
+    responses((status = 200, description = "The permit.", body = Permit)))]
 async fn bounds(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(instance): Path<Uuid>,
-    Json(asked): Json<SetBounds>,
+    Json(request): Json<SetBounds>,
 ) -> Answer<axum::Json<Permit>> {
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
-    let done = elastic::set_bounds(&control, &caller, InstanceId(instance), asked, sees_nodes);
+    let done = elastic::set_bounds(&control, &caller, InstanceId(instance), request, sees_nodes);
     Ok(axum::Json(done.await?))
 }
 

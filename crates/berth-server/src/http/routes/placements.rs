@@ -35,13 +35,13 @@ const LONGEST_HOLD_S: u64 = 300;
     tag = "placements",
     params(
         ("Idempotency-Key" = Option<String>, Header, description = "The request id, if it is not in the body."),
-        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS` holds the answer of a waiting request back."),
+        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS` delays the response while the request waits."),
     ),
     request_body = PlaceRequest,
     responses(
         (status = 200, description = "What would be granted: a dry run.", body = Placed),
         (status = 201, description = "Granted.", body = Placed),
-        (status = 202, description = "No room yet: it waits.", body = Ticket),
+        (status = 202, description = "No capacity yet: the request is queued.", body = Ticket),
     )
 )]
 async fn place(

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::{Routes, placements};
 use crate::http::extract::{Path, Query};
-use crate::http::list::{Part, limit, part};
+use crate::http::list::{PageQuery, first_page, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::{ControlPlane, clock::moment};
@@ -25,33 +25,33 @@ pub(super) fn routes() -> Routes {
 ///
 /// In the order in which they are tried, each with its position; then those that were closed in
 /// the last hour.
-#[utoipa::path(get, path = "/v1/queue", tag = "queue", params(Part),
+#[utoipa::path(get, path = "/v1/queue", tag = "queue", params(PageQuery),
     responses((status = 200, description = "Waiting requests.", body = Page<Ticket>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Ticket>>> {
-    let most = limit(asked.limit)?;
+    let limit = page_limit(query.limit)?;
     let tickets = control.queue.list(&control.settings.load(), control.now());
     let mut mine: Vec<(String, Ticket)> = tickets
         .into_iter()
         .filter(|ticket| caller.sees(&ticket.owner))
         .map(|ticket| (ticket.id.clone(), ticket))
         .collect();
-    if let Some(after) = asked.cursor {
-        // One that is gone meanwhile: begin anew rather than leave out what follows.
+    if let Some(after) = query.cursor {
+        // The ticket is gone: start over rather than skip what follows.
         let from = mine.iter().position(|(id, _)| *id == after).map_or(0, |place| place + 1);
         mine.drain(..from);
     }
-    Ok(axum::Json(part(mine.into_iter(), most)))
+    Ok(axum::Json(first_page(mine.into_iter(), limit)))
 }
 
 /// How long to wait.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Hold {
+struct WaitQuery {
     /// Answer when it is closed, or after so many seconds.
     #[param(maximum = 300)]
     wait_s: Option<u64>,
@@ -59,16 +59,16 @@ struct Hold {
 
 /// Read a waiting request
 #[utoipa::path(get, path = "/v1/queue/{id}", tag = "queue",
-    params(("id" = String, Path, description = "The ticket."), Hold),
-    responses((status = 200, description = "The request and where it stands.", body = Ticket)))]
+    params(("id" = String, Path, description = "The ticket."), WaitQuery),
+    responses((status = 200, description = "The request and its state.", body = Ticket)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(asked): Query<Hold>,
+    Query(query): Query<WaitQuery>,
 ) -> Answer<axum::Json<Ticket>> {
-    own(&control, &caller, &id)?;
-    let ticket = placements::hold(&control, &id, asked.wait_s.unwrap_or(0).min(300)).await;
+    check_owner(&control, &caller, &id)?;
+    let ticket = placements::hold(&control, &id, query.wait_s.unwrap_or(0).min(300)).await;
     ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
 }
 
@@ -81,12 +81,12 @@ async fn cancel(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    own(&control, &caller, &id)?;
+    check_owner(&control, &caller, &id)?;
     berth_control::queue::cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn own(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
+fn check_owner(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
     let ticket = control.queue.get(id, &control.settings.load(), control.now());
     match ticket.filter(|ticket| caller.sees(&ticket.owner)) {
         Some(_) => Ok(()),

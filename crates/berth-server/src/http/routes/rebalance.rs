@@ -20,29 +20,29 @@ pub(super) fn routes() -> Routes {
 
 /// Plan a rebalance
 ///
-/// Which instances would move where, what each move gains and costs, and how nodes would stand then.
+/// Which instances would move where, the gain and cost of each move, and the resulting usage.
 /// Nothing is claimed and nothing changes.
 #[utoipa::path(post, path = "/v1/rebalance/plan", tag = "elastic",
     request_body = PlanRebalance,
     responses((status = 200, description = "The plan.", body = Rebalance)))]
 async fn plan(
     State(control): State<Arc<ControlPlane>>,
-    Json(asked): Json<PlanRebalance>,
+    Json(request): Json<PlanRebalance>,
 ) -> Answer<axum::Json<Rebalance>> {
-    Ok(axum::Json(rebalance::plan(&control, &asked).await?))
+    Ok(axum::Json(rebalance::plan(&control, &request).await?))
 }
 
 /// Begin a rebalance
 ///
 /// Begins the moves of a plan that is made now, or those that are given, as migrations: as many as
-/// the policy's limits allow at once. The answer says which were not begun and why.
+/// the policy's limits allow at once. The response lists moves that were not started, and why.
 #[utoipa::path(post, path = "/v1/rebalance/apply", tag = "elastic",
     request_body = ApplyRebalance,
-    responses((status = 200, description = "What was begun.", body = RebalanceApplied)))]
+    responses((status = 200, description = "The moves that were started.", body = RebalanceApplied)))]
 async fn apply(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Json(asked): Json<ApplyRebalance>,
+    Json(request): Json<ApplyRebalance>,
 ) -> Answer<axum::Json<RebalanceApplied>> {
-    Ok(axum::Json(rebalance::apply(&control, &caller, asked).await?))
+    Ok(axum::Json(rebalance::apply(&control, &caller, request).await?))
 }

@@ -70,9 +70,9 @@ fn streamed(
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces { sender, buffer: Vec::with_capacity(PIECE) };
         if let Err(error) = write(&mut out) {
-            tracing::warn!(%error, "an export broke off");
-            // A connection that breaks says that something is missing; nobody may be there to hear.
-            let _ = out.sender.blocking_send(Err(std::io::Error::other("the export broke off")));
+            tracing::warn!(%error, "export aborted");
+            // An aborted connection tells the client that data is missing. It may be gone already.
+            let _ = out.sender.blocking_send(Err(std::io::Error::other("export aborted")));
         }
     });
     let reading = Reading { control, pieces };
@@ -124,7 +124,7 @@ impl Pieces {
             return Ok(());
         }
         let piece = std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE));
-        let gone = |_| std::io::Error::new(std::io::ErrorKind::BrokenPipe, "nobody reads on");
+        let gone = |_| std::io::Error::new(std::io::ErrorKind::BrokenPipe, "reader disconnected");
         self.sender.blocking_send(Ok(Bytes::from(piece))).map_err(gone)
     }
 }

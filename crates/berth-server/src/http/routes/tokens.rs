@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use berth_api::{FieldError, NewToken, Page, Role, Token, TokenMade};
+use berth_api::{CreatedToken, FieldError, NewToken, Page, Role, Token};
 use berth_ledger::{Expect, LedgerError, Op, Text};
 use http::{StatusCode, header};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::access::{AccessControl, TOKEN_KIND, TokenError, TokenRecord, Tokens};
 use crate::http::extract::{Json, Path, Query};
-use crate::http::list::{Part, after, limit, part};
+use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -29,19 +29,17 @@ pub(super) fn routes() -> Routes {
 
 /// List tokens
 ///
-/// Without their secrets, which nobody has; those that were revoked or have ended as well.
-#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(Part),
+/// Without their secrets, which are not stored. Revoked and expired tokens are included.
+#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(PageQuery),
     responses((status = 200, description = "Tokens, in order of id.", body = Page<Token>)))]
 async fn list(
     State(access): State<Arc<AccessControl>>,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Token>>> {
-    let most = limit(asked.limit)?;
-    let named = access.tokens.list().into_iter().map(|token| (token.id.clone(), token));
-    Ok(axum::Json(part(after(named, asked.cursor), most)))
+    page_by_name(access.tokens.list(), |token| &token.id, &query).map(axum::Json)
 }
 
-fn wrong(error: TokenError) -> ApiError {
+fn invalid_token(error: TokenError) -> ApiError {
     let detail = error.to_string();
     let TokenError { field, accepted, .. } = error;
     let (field, accepted) = (field.to_owned(), accepted.to_owned());
@@ -59,17 +57,17 @@ fn subject(token: &Token) -> String {
 
 /// Create a token
 ///
-/// Its secret is in the answer and nowhere else: it is shown this once.
+/// Its secret is only in this response; it cannot be read later.
 #[utoipa::path(post, path = "/v1/tokens", tag = "access",
     request_body = NewToken,
-    responses((status = 201, description = "The token and its secret.", body = TokenMade)))]
+    responses((status = 201, description = "The token and its secret.", body = CreatedToken)))]
 async fn create(
     State(control): State<Arc<ControlPlane>>,
     State(access): State<Arc<AccessControl>>,
     caller: Caller,
     Json(new): Json<NewToken>,
 ) -> Answer<Response> {
-    let (record, secret) = TokenRecord::make(&new, control.now()).map_err(wrong)?;
+    let (record, secret) = TokenRecord::make(&new, control.now()).map_err(invalid_token)?;
     let op = Op::PutDocument {
         kind: Text::from(TOKEN_KIND),
         id: Text::from(record.token.id.as_str()),
@@ -79,14 +77,14 @@ async fn create(
     control.administer(&caller, "token.create", subject(&record.token), op).await?;
     let token = record.token.clone();
     access.tokens.put(record, 1);
-    let made = axum::Json(TokenMade { token, secret });
+    let made = axum::Json(CreatedToken { token, secret });
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], made).into_response())
 }
 
 /// Revoke a token
 ///
-/// At once for this server, within a moment for others. It stays in the list. The last token of an
-/// admin stays valid, since nobody could make another.
+/// Takes effect at once on this server, and shortly after on others. It stays in the list. The last token of an
+/// admin cannot be revoked, since no other could be created then.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access",
     params(("id" = String, Path, description = "The token's id, which is not its secret.")),
     responses((status = 204, description = "Revoked, now or before.")))]

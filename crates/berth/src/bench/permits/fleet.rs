@@ -1,7 +1,9 @@
 //! The fleet of a run: nodes, a token for each agent, and instances that agents report.
 
 use anyhow::bail;
-use berth_api::{Found, Heartbeat, NewToken, Role, RunState, RunningInstance, TokenMade};
+use berth_api::{
+    CreatedToken, FoundInstance, Heartbeat, NewToken, Role, RunState, RunningInstance,
+};
 use berth_client::Client;
 use berth_engine::{Amounts, Elastic, InstanceId, NodeFacts, NodeId};
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -47,7 +49,7 @@ impl Fleet {
             node: Some(node.clone()),
             expires_in_s: None,
         };
-        let made: TokenMade = client.post("/v1/tokens", &new).await?;
+        let made: CreatedToken = client.post("/v1/tokens", &new).await?;
         let ids: Vec<InstanceId> =
             (0..self.instances_per_agent).map(|_| InstanceId(Uuid::now_v7())).collect();
         let running = ids.iter().map(|id| running(*id, number)).collect();
@@ -74,7 +76,7 @@ fn node(number: u32, instances: u32) -> NodeFacts {
 
 fn running(instance: InstanceId, agent: u32) -> RunningInstance {
     let elastic = Elastic::new(amounts(MIN_UNITS), amounts(MAX_UNITS));
-    let found = Found {
+    let found = FoundInstance {
         owner: format!("tenant-{}", agent % 16),
         resources: amounts(FOUND_UNITS),
         tags: std::collections::BTreeMap::new(),

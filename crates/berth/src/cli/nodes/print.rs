@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use berth_api::engine::elastic::Account;
 use berth_api::engine::{Amounts, LinkState, NodeFacts, TraitValue, Unit};
-use berth_api::{Node, NodeExplanation, NodeGuest, units};
+use berth_api::{Node, NodeExplanation, NodeInstance, units};
 
 use crate::cli::resource::Resource;
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
@@ -249,7 +249,7 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
         return;
     }
     out.line(format!("\n{}", paint(BOLD, &plural(explanation.guests.len(), "instance"))));
-    let columns = columns![guest: NodeGuest;
+    let columns = columns![guest: NodeInstance;
         "INSTANCE" => guest.claim.instance.to_string(),
         "NAME" => guest.claim.name.as_deref(),
         "OWNER" => guest.claim.owner.as_str(),

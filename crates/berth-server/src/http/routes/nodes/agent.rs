@@ -7,7 +7,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
-    Assignment, AssignmentList, Found, Heard, Heartbeat, Reported, RunState, RunningInstance,
+    Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ReportedInstance,
+    RunState, RunningInstance,
 };
 use berth_engine::{
     BootOutcome, Demand, Elastic, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
@@ -36,13 +37,13 @@ const BOOTS: usize = 8;
 #[utoipa::path(post, path = "/v1/nodes/{node}/heartbeat", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = Heartbeat,
-    responses((status = 200, description = "Heard.", body = Heard)))]
+    responses((status = 200, description = "Received.", body = HeartbeatResponse)))]
 pub(super) async fn heartbeat(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     OptionalJson(beat): OptionalJson<Heartbeat>,
-) -> Answer<axum::Json<Heard>> {
+) -> Answer<axum::Json<HeartbeatResponse>> {
     control.node_for(&caller, &node)?;
     if let Some(facts) = beat.facts {
         if facts.id != node {
@@ -61,7 +62,7 @@ pub(super) async fn heartbeat(
         control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
     }
     if let Some(notice) = &beat.reclaim {
-        super::emptying::take_notice(&control, &caller, &node, notice).await?;
+        super::drains::take_notice(&control, &caller, &node, notice).await?;
     }
     let mut reported = Vec::new();
     for running in beat.running.unwrap_or_default() {
@@ -70,7 +71,7 @@ pub(super) async fn heartbeat(
             // What is wrong with one instance must not keep the agent from the others.
             Err(error) if error.is_callers() => {
                 let refused = Some(error.problem().code.clone());
-                Reported { instance, state: None, refused }
+                ReportedInstance { instance, state: None, refused }
             }
             done => done?,
         });
@@ -78,7 +79,7 @@ pub(super) async fn heartbeat(
     control.settled().await;
     let (state, generation) = known(&control, &node)?;
     let next_s = control.settings.load().heartbeat_every.as_secs();
-    Ok(axum::Json(Heard {
+    Ok(axum::Json(HeartbeatResponse {
         at,
         state,
         generation,
@@ -137,13 +138,13 @@ fn elastic_of(claim: &ClaimEntry) -> Option<Elastic> {
     Some(Elastic { using, ..elastic })
 }
 
-/// Takes one report in, and says what became of it.
+/// Applies one report. Returns the result for the agent.
 async fn report(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     node: &NodeId,
     running: RunningInstance,
-) -> Answer<Reported> {
+) -> Answer<ReportedInstance> {
     let instance = running.instance;
     let claim = {
         let books = control.catalog.books();
@@ -153,11 +154,12 @@ async fn report(
     };
     // The catalogue may be a moment behind another server's grant; the ledger is not.
     let claim = match claim {
-        Some(claim) => Some(Standing::of(&claim)),
-        None => control.read(move |ledger| Standing::read(ledger, instance)).await?,
+        Some(claim) => Some(ObservedClaim::of(&claim)),
+        None => control.read(move |ledger| ObservedClaim::read(ledger, instance)).await?,
     };
     let claim = claim.filter(|claim| claim.node == *node);
-    let refused = |code: &str| Reported { instance, state: None, refused: Some(code.to_owned()) };
+    let refused =
+        |code: &str| ReportedInstance { instance, state: None, refused: Some(code.to_owned()) };
     let Some(claim) = claim else {
         return match (running.fence, running.found) {
             (None, Some(found)) => adopt(control, caller, node, instance, found).await,
@@ -165,13 +167,14 @@ async fn report(
             (None, None) => Ok(refused("unknown_instance")),
         };
     };
-    let known = |code: &str| Reported { state: Some(state_of(claim.state)), ..refused(code) };
+    let known =
+        |code: &str| ReportedInstance { state: Some(state_of(claim.state)), ..refused(code) };
     match running.fence {
         Some(fence) if fence < claim.fence => return Ok(known("stale_fence")),
         Some(fence) if fence > claim.fence => return Ok(known("unknown_fence")),
         // It was adopted before; its assignment has its fence.
         None if running.found.is_some() => {
-            return Ok(Reported { refused: None, ..known("") });
+            return Ok(ReportedInstance { refused: None, ..known("") });
         }
         None => return Ok(known("fence_missing")),
         Some(_) => {}
@@ -179,39 +182,39 @@ async fn report(
     let which = (claim.key.role, claim.state);
     match apply_observation(control, node, instance, which, running.state).await? {
         ObservationEffect::None => {}
-        ObservationEffect::Applied => return Ok(Reported { refused: None, ..known("") }),
+        ObservationEffect::Applied => return Ok(ReportedInstance { refused: None, ..known("") }),
         ObservationEffect::Deferred => return Ok(known("migrating")),
     }
-    let mut standing = Ok(Some(claim.state));
+    let mut status = Ok(Some(claim.state));
     for op in steps(&claim, running.state, running.reason.as_deref()) {
         let done = control.step(caller, "agent.report", claim.key.to_string(), op).await?;
-        standing = done.map(|standing| standing.state);
-        if standing.is_err() {
+        status = done.map(|status| status.state);
+        if status.is_err() {
             break;
         }
     }
-    // An instance that dies after it ran says nothing about how its node boots others.
+    // An instance that fails after it ran is no sign that its node cannot start others.
     let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
     if running.state == RunState::Failed && was_booting {
         note_boot(control, node, true).await?;
     } else if running.state == RunState::Running && claim.state != ClaimState::Active {
         note_boot(control, node, false).await?;
     }
-    Ok(match standing {
-        Ok(state) => Reported { instance, state: state.map(state_of), refused: None },
+    Ok(match status {
+        Ok(state) => ReportedInstance { instance, state: state.map(state_of), refused: None },
         Err(rejected) => refused(rejected.code()),
     })
 }
 
 /// What a report is compared with.
-struct Standing {
+struct ObservedClaim {
     key: ClaimKey,
     node: NodeId,
     state: ClaimState,
     fence: i64,
 }
 
-impl Standing {
+impl ObservedClaim {
     fn of(claim: &ClaimEntry) -> Self {
         Self { key: claim.key, node: claim.node.clone(), state: claim.state, fence: claim.fence }
     }
@@ -227,8 +230,8 @@ impl Standing {
     }
 }
 
-/// The steps that a report means for a claim; none when it says what is known.
-fn steps(claim: &Standing, state: RunState, reason: Option<&str>) -> Vec<Op> {
+/// The steps that a report implies for a claim; none when it reports what is known.
+fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
     let told = reason;
     let advance =
         |step: Step| Op::Advance(Advance { key: claim.key, owner: None, fence: claim.fence, step });
@@ -271,19 +274,19 @@ async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> Answe
     facts.boots.drain(..surplus);
     facts.heartbeat_at = Timestamp(heard_at);
     let op = Op::PutNode { facts: Box::new(facts), expect: Some(generation) };
-    // If somebody else changed the node just now, the next failure is remembered.
+    // If the node was changed concurrently, the next failure is recorded instead.
     control.submit(op).await?;
     Ok(())
 }
 
-/// Records what an agent found and nobody placed.
+/// Records an instance that an agent found and Berth did not place.
 async fn adopt(
     control: &ControlPlane,
     caller: &Caller,
     node: &NodeId,
     instance: InstanceId,
-    found: Found,
-) -> Answer<Reported> {
+    found: FoundInstance,
+) -> Answer<ReportedInstance> {
     let mut request = InstanceRequest::new(instance, &found.owner, found.resources);
     request.resources = found.resources;
     request.tags = found.tags;
@@ -296,14 +299,14 @@ async fn adopt(
     }) {
         // Reality is recorded, never refused: what is wrong with its bounds is left out.
         let why = error.detail();
-        tracing::warn!(why, %instance, %node, "a found instance is taken as it is");
+        tracing::warn!(why, %instance, %node, "adopting found instance with its reported size");
         request.elastic =
             asked.map(|asked| Elastic::new(found.resources, found.resources).widened(&asked));
         request.resources = found.resources;
     }
     request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
     let Some(policy) = policy else {
-        return Err(ApiError::unavailable("no_policy", "no policy is in force yet"));
+        return Err(ApiError::unavailable("no_policy", "no policy is active yet"));
     };
     let demand = Demand::new(&request, &policy);
     let op = Op::Adopt(Adopt {
@@ -315,9 +318,11 @@ async fn adopt(
     });
     let done = control.step(caller, "agent.adopt", format!("{instance} on {node}"), op).await?;
     Ok(match done {
-        Ok(standing) => Reported { instance, state: standing.state.map(state_of), refused: None },
+        Ok(status) => {
+            ReportedInstance { instance, state: status.state.map(state_of), refused: None }
+        }
         Err(rejected) => {
-            Reported { instance, state: None, refused: Some(rejected.code().to_owned()) }
+            ReportedInstance { instance, state: None, refused: Some(rejected.code().to_owned()) }
         }
     })
 }
@@ -325,7 +330,7 @@ async fn adopt(
 /// Read what should be on a node
 #[utoipa::path(get, path = "/v1/nodes/{node}/assignments", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
-    responses((status = 200, description = "Everything that should be there.", body = AssignmentList)))]
+    responses((status = 200, description = "All instances assigned to the node.", body = AssignmentList)))]
 pub(super) async fn assignments(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -341,7 +346,7 @@ pub(super) async fn assignments(
 /// Server-sent events: `assignments` with the whole list, at once and whenever it changes.
 #[utoipa::path(get, path = "/v1/nodes/{node}/assignments/stream", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
-    responses((status = 200, description = "Lists, one after the other.", content_type = "text/event-stream", body = String)))]
+    responses((status = 200, description = "A stream of lists.", content_type = "text/event-stream", body = String)))]
 pub(super) async fn stream(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -367,6 +372,6 @@ pub(super) async fn stream(
             Some((Ok(event), (control, node, changes, false)))
         })
         .fuse();
-    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("still here");
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15)).text("keep-alive");
     Ok(Sse::new(lists).keep_alive(keep_alive))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use berth_api::units;
-use berth_api::{NodeExplanation, NodeGuest};
+use berth_api::{NodeExplanation, NodeInstance};
 use berth_engine::{Amounts, CheckError, InstanceId, InstanceRequest, NodeId, Timestamp};
 use berth_ledger::{ClaimKey, Ledger};
 
@@ -24,7 +24,7 @@ const MOST: usize = 500;
 /// What is here and why, what is left, and what would keep even a small instance off.
 #[utoipa::path(get, path = "/v1/nodes/{node}/explain", tag = "nodes",
     params(("node" = String, Path, description = "The node.")),
-    responses((status = 200, description = "What is here and why.", body = NodeExplanation)))]
+    responses((status = 200, description = "The instances on the node, with the decisions that placed them.", body = NodeExplanation)))]
 pub(super) async fn explain(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -42,7 +42,7 @@ pub(super) async fn explain(
     };
     let keys: Vec<ClaimKey> = guests.iter().map(|claim| claim.key).collect();
     let reasons = control.read(move |ledger| Ok(reasons(ledger, &keys))).await?;
-    let guests = guests.iter().zip(reasons).map(|(claim, (decision, why))| NodeGuest {
+    let guests = guests.iter().zip(reasons).map(|(claim, (decision, why))| NodeInstance {
         claim: claims::view(claim, true),
         decision,
         why: why.unwrap_or_else(|| format!("found or placed at {}", moment(claim.created_at))),

@@ -17,7 +17,7 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
-/// Errors that are told at most.
+/// Maximum number of reported errors.
 const ERRORS: usize = 100;
 
 /// Import nodes
@@ -30,8 +30,8 @@ const ERRORS: usize = 100;
         (String = "text/csv"),
     )),
     responses(
-        (status = 200, description = "What became of it.", body = ImportReport),
-        (status = 422, description = "Lines that are wrong; nothing was taken.", body = ImportReport),
+        (status = 200, description = "What was imported.", body = ImportReport),
+        (status = 422, description = "Invalid lines; nothing was imported.", body = ImportReport),
     ))]
 pub(super) async fn import(
     State(control): State<Arc<ControlPlane>>,
@@ -53,7 +53,7 @@ pub(super) async fn import(
         other => {
             let detail =
                 format!("Content-Type is {other:?}; accepted are application/json and text/csv");
-            let title = "the body is of a kind that cannot be read";
+            let title = "unsupported media type";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(ApiError::new(status, "unsupported_media_type", title, detail));
         }
@@ -183,7 +183,7 @@ fn read_row(
         let read = set(&mut facts, &mut capacity, column, value);
         read.map_err(|error| named(format!("{column}: {error}")))?;
     }
-    // A node whose capacity nobody states is known, and takes nothing.
+    // A node without a stated capacity is registered, but accepts no instances.
     facts.capacity = (capacity != Amounts::default()).then_some(capacity);
     Ok(facts)
 }

@@ -1,7 +1,7 @@
 //! `/v1/nodes`: what is known of nodes, and what operators change of them.
 
 mod agent;
-mod emptying;
+mod drains;
 mod explain;
 mod import;
 
@@ -15,15 +15,13 @@ use berth_engine::elastic::Account;
 use berth_engine::{Amounts, NodeFacts, NodeId, NodeState, Timestamp};
 use berth_ledger::Op;
 use http::{StatusCode, header};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::HttpLimits;
 use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
-use crate::http::list::{limit, part};
+use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
@@ -40,10 +38,10 @@ pub(super) fn routes(limits: HttpLimits) -> Routes {
         .routes(routes!(get, put, patch, remove))
         .routes(routes!(cordon))
         .routes(routes!(uncordon))
-        .routes(routes!(emptying::begin, emptying::get))
-        .routes(routes!(emptying::cancel))
-        .routes(routes!(emptying::reclaim))
-        .routes(routes!(emptying::list))
+        .routes(routes!(drains::begin, drains::get))
+        .routes(routes!(drains::cancel))
+        .routes(routes!(drains::reclaim))
+        .routes(routes!(drains::list))
         .routes(routes!(agent::heartbeat))
         .routes(routes!(agent::assignments))
         .routes(routes!(agent::stream))
@@ -91,31 +89,25 @@ pub(super) fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEnt
     }
 }
 
-/// Which nodes.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// Those for which this holds: `platform < 20260101 and rack = r1`.
-    #[serde(rename = "where")]
-    #[param(rename = "where")]
-    selector: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
+list_query! {
+    /// The query of `GET /v1/nodes`.
+    struct ListNodesQuery {
+        /// Nodes that match this selector: `platform < 20260101 and rack = r1`.
+        #[serde(rename = "where")]
+        #[param(rename = "where")]
+        selector: Option<String>,
+    }
 }
 
 /// List nodes
-#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(Wanted),
+#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(ListNodesQuery),
     responses((status = 200, description = "Nodes, in order of id.", body = Page<Node>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListNodesQuery>,
 ) -> Answer<axum::Json<Page<Node>>> {
-    let most = limit(asked.limit)?;
-    let selector = match asked.selector.as_deref() {
+    let limit = page_limit(query.limit)?;
+    let selector = match query.selector.as_deref() {
         Some(text) => Some(text.parse::<Selector>().map_err(|error| {
             ApiError::field("where", Some(format!("{text:?}")), &error.to_string())
         })?),
@@ -124,7 +116,7 @@ async fn list(
     control.settled().await;
     let now = Timestamp(control.now().as_second());
     let books = control.catalog.books();
-    let after = asked.cursor.map(|cursor| NodeId::new(&cursor));
+    let after = query.cursor.map(|cursor| NodeId::new(&cursor));
     let rest = match &after {
         Some(after) => {
             books.nodes.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
@@ -138,9 +130,9 @@ async fn list(
         })
     };
     let found = rest.filter(|(_, entry)| selected(entry));
-    Ok(axum::Json(part(
+    Ok(axum::Json(first_page(
         found.map(|(id, entry)| (id.as_str().to_owned(), view(&control, &books, entry))),
-        most,
+        limit,
     )))
 }
 
@@ -173,7 +165,7 @@ async fn get(
     Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
 }
 
-/// Register a node, or state its facts anew
+/// Register a node, or update its facts
 ///
 /// The state counts only when the node is new: later it is changed by cordon, uncordon and drain.
 #[utoipa::path(put, path = "/v1/nodes/{node}", tag = "nodes",
@@ -183,7 +175,7 @@ async fn get(
     ),
     request_body = NodeFacts,
     responses(
-        (status = 200, description = "Stated anew.", body = Node),
+        (status = 200, description = "Updated.", body = Node),
         (status = 201, description = "Registered.", body = Node),
     ))]
 async fn put(
@@ -258,7 +250,7 @@ pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 async fn patch(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -271,7 +263,7 @@ async fn patch(
     };
     for fixed in ["id", "state", "heartbeat_at"] {
         if changes.contains_key(fixed) {
-            let accepted = "nothing: it is changed by cordon, uncordon, drain and heartbeats";
+            let accepted = "absent: change it by cordon, uncordon, drain or heartbeat";
             return Err(ApiError::field(fixed, Some("set".to_owned()), accepted));
         }
     }
@@ -346,7 +338,7 @@ async fn end_drain(
         Some(reason) => format!("{node}: {reason}"),
         None => node.to_string(),
     };
-    // As it is before the state changes: one that is begun anew meanwhile is another drain.
+    // Read before the state changes: one that is started again in the meantime is another drain.
     let revision = control.drains.get(node).map(|known| known.revision);
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
     control.administer(caller, action, subject, op).await?;
@@ -378,7 +370,7 @@ async fn set_state(
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body = NodeStateChange,
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 async fn cordon(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -399,7 +391,7 @@ async fn cordon(
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body = NodeStateChange,
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 async fn uncordon(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

@@ -31,7 +31,7 @@ impl FromRequest<AppState> for PolicyBody {
             }
             "application/json" => Json::<PolicyText>::from_request(request, state).await?.0.toml,
             _ => {
-                let title = "the body is of a kind that cannot be read";
+                let title = "unsupported media type";
                 let detail = format!(
                     "Content-Type is {kind}; accepted are application/toml and application/json"
                 );

@@ -1,4 +1,4 @@
-//! Which policy is meant.
+//! Which policy is resolve_policy.
 
 use berth_api::StoredPolicy;
 use berth_engine::BUILTIN_POLICIES;
@@ -12,14 +12,14 @@ use berth_control::{ControlPlane, clock::moment};
 const SHORTEST: usize = 6;
 
 /// A policy, and whether it is stored: those that come with Berth need not be.
-pub(super) struct Found {
+pub(super) struct FoundPolicy {
     pub(super) policy: berth_ledger::StoredPolicy,
     pub(super) is_stored: bool,
 }
 
-impl Found {
+impl FoundPolicy {
     /// A policy that is not stored.
-    pub(super) fn only_read(policy: &Policy) -> Self {
+    pub(super) fn not_stored(policy: &Policy) -> Self {
         let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
         let (body, at) = (policy.to_json(), Micros(0));
         let policy = berth_ledger::StoredPolicy { name, hash, body, at, active: false };
@@ -48,13 +48,15 @@ pub(super) async fn all(control: &ControlPlane) -> Answer<Vec<berth_ledger::Stor
 }
 
 /// The one in force.
-pub(super) async fn in_force(control: &ControlPlane) -> Answer<Option<berth_ledger::StoredPolicy>> {
+pub(super) async fn active_policy(
+    control: &ControlPlane,
+) -> Answer<Option<berth_ledger::StoredPolicy>> {
     Ok(all(control).await?.into_iter().find(|policy| policy.active))
 }
 
-/// The policy that is meant: `active`, a hash, a name, the beginning of a hash, or one that comes
+/// The policy that is resolve_policy: `active`, a hash, a name, the beginning of a hash, or one that comes
 /// with Berth.
-pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<Found> {
+pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<FoundPolicy> {
     let stored = all(control).await?;
     let is_hash = |policy: &&berth_ledger::StoredPolicy| match which {
         "active" => policy.active,
@@ -63,13 +65,13 @@ pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<Found> {
     let exact = stored.iter().find(is_hash);
     let newest = || stored.iter().filter(|policy| policy.name == which).max_by_key(|it| it.at.0);
     if let Some(policy) = exact.or_else(newest) {
-        return Ok(Found { policy: policy.clone(), is_stored: true });
+        return Ok(FoundPolicy { policy: policy.clone(), is_stored: true });
     }
     if which.len() >= SHORTEST {
         let alike: Vec<_> = stored.iter().filter(|it| it.hash.starts_with(which)).collect();
         match alike[..] {
             [] => {}
-            [policy] => return Ok(Found { policy: policy.clone(), is_stored: true }),
+            [policy] => return Ok(FoundPolicy { policy: policy.clone(), is_stored: true }),
             [one, other, ..] => {
                 let detail = format!(
                     "{which:?} begins the hashes of several policies, {} and {} among them",
@@ -84,7 +86,7 @@ pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<Found> {
     if BUILTIN_POLICIES.contains(&which)
         && let Ok(policy) = Policy::builtin(which)
     {
-        return Ok(Found::only_read(&policy));
+        return Ok(FoundPolicy::not_stored(&policy));
     }
     Err(ApiError::not_found("policy", which).remedy(format!(
         "GET /v1/policies lists those that are stored; {} come with Berth",

@@ -6,23 +6,26 @@ use berth_ledger::LedgerError;
 
 use super::body;
 use super::diff::changes;
-use super::find::{Found, find};
+use super::find::{FoundPolicy, find};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::policy_effects::{self, Extent};
 
-/// What is listed of each kind unless asked otherwise, and at most.
+/// How many of each kind are listed by default, and at most.
 const LISTED: usize = 100;
 const LISTED_MOST: usize = 1000;
 
-pub(super) async fn compare(control: &ControlPlane, asked: PolicyDiffQuery) -> Answer<PolicyDiff> {
-    let PolicyDiffQuery { from, to, live, limit, after } = asked;
+pub(super) async fn compare(
+    control: &ControlPlane,
+    request: PolicyDiffQuery,
+) -> Answer<PolicyDiff> {
+    let PolicyDiffQuery { from, to, live, limit, after } = request;
     let listed = limit.unwrap_or(LISTED);
     if !(1..=LISTED_MOST).contains(&listed) {
         let accepted = format!("1 to {LISTED_MOST}");
         return Err(ApiError::field("limit", Some(listed.to_string()), &accepted));
     }
-    let (from, to) = (meant(control, from).await?, meant(control, to).await?);
+    let (from, to) = (resolve_policy(control, from).await?, resolve_policy(control, to).await?);
     let live = if live {
         let (from, to) = (policy(&from)?, policy(&to)?);
         Some(policy_effects::compare(control, from, to, Extent { listed, after }).await?)
@@ -34,14 +37,14 @@ pub(super) async fn compare(control: &ControlPlane, asked: PolicyDiffQuery) -> A
     Ok(PolicyDiff { from: from.hash, to: to.hash, changes, live })
 }
 
-async fn meant(control: &ControlPlane, which: PolicyRef) -> Answer<Found> {
+async fn resolve_policy(control: &ControlPlane, which: PolicyRef) -> Answer<FoundPolicy> {
     match which {
         PolicyRef::Named(name) => find(control, &name).await,
-        PolicyRef::Text(text) => Ok(Found::only_read(&body::read(&text.toml)?)),
+        PolicyRef::Text(text) => Ok(FoundPolicy::not_stored(&body::read(&text.toml)?)),
     }
 }
 
-fn policy(found: &Found) -> Answer<Policy> {
+fn policy(found: &FoundPolicy) -> Answer<Policy> {
     let stored = &found.policy;
     let policy = Policy::from_json(&stored.body);
     Ok(policy.map_err(|error| {

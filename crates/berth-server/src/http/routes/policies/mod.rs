@@ -21,12 +21,12 @@ use uuid::Uuid;
 
 use super::Routes;
 use crate::http::extract::{IfMatch, Json, Path, Query};
-use crate::http::list::{Part, limit, part};
+use crate::http::list::{PageQuery, first_page, invalid_cursor, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
 use berth_control::{ControlPlane, unexpected};
 use body::PolicyBody;
-use find::{Found, all, find, in_force};
+use find::{FoundPolicy, active_policy, all, find};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -47,20 +47,17 @@ fn tagged(status: StatusCode, policy: &StoredPolicy) -> Response {
 /// List stored policies
 ///
 /// In order of name and hash. Those that come with Berth are listed once they were in force.
-#[utoipa::path(get, path = "/v1/policies", tag = "policies", params(Part),
+#[utoipa::path(get, path = "/v1/policies", tag = "policies", params(PageQuery),
     responses((status = 200, description = "Policies.", body = Page<StoredPolicy>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<StoredPolicy>>> {
-    let most = limit(asked.limit)?;
+    let limit = page_limit(query.limit)?;
     // A hash has no dot; a name may have.
-    let after = match asked.cursor.as_deref().map(|cursor| (cursor, cursor.split_once('.'))) {
+    let after = match query.cursor.as_deref().map(|cursor| (cursor, cursor.split_once('.'))) {
         Some((_, Some((hash, name)))) => Some((name.to_owned(), hash.to_owned())),
-        Some((cursor, None)) => {
-            let value = Some(format!("{cursor:?}"));
-            return Err(ApiError::field("cursor", value, "a `next` of before"));
-        }
+        Some((cursor, None)) => return Err(invalid_cursor(cursor)),
         None => None,
     };
     let found = all(&control).await?.into_iter().filter(|found| {
@@ -68,10 +65,10 @@ async fn list(
     });
     let named = found.map(|found| {
         let cursor = format!("{}.{}", found.hash, found.name);
-        (cursor, Found { policy: found, is_stored: true })
+        (cursor, FoundPolicy { policy: found, is_stored: true })
     });
-    let page = part(named, most);
-    let items = page.items.into_iter().map(Found::view).collect::<Answer<Vec<_>>>()?;
+    let page = first_page(named, limit);
+    let items = page.items.into_iter().map(FoundPolicy::view).collect::<Answer<Vec<_>>>()?;
     Ok(axum::Json(Page { items, next: page.next }))
 }
 
@@ -84,7 +81,7 @@ async fn list(
         (String = "application/toml"),
     )),
     responses(
-        (status = 200, description = "It was stored before.", body = StoredPolicy),
+        (status = 200, description = "Already stored.", body = StoredPolicy),
         (status = 201, description = "Stored.", body = StoredPolicy),
     ))]
 async fn store(
@@ -116,8 +113,8 @@ async fn validate(
     let hash = policy.hash().to_string();
     let known = all(&control).await?.into_iter().find(|known| known.hash == hash);
     let found = match known {
-        Some(policy) => Found { policy, is_stored: true },
-        None => Found::only_read(&policy),
+        Some(policy) => FoundPolicy { policy, is_stored: true },
+        None => FoundPolicy::not_stored(&policy),
     };
     Ok(tagged(StatusCode::OK, &found.view()?))
 }
@@ -126,7 +123,7 @@ async fn validate(
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Both {
+struct ComparePoliciesQuery {
     /// The first: a hash, the beginning of one, a name, or `active`.
     #[param(required = true)]
     from: Option<String>,
@@ -146,20 +143,20 @@ struct Both {
 /// Compare two policies
 ///
 /// Key by key. With `live`, also what would change on the fleet as it is now: every instance, up to
-/// 2,000 for each request, is taken off its node in a copy of the fleet and placed anew under both.
-#[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(Both),
+/// 2,000 for each request, is removed from its node in a copy of the fleet and placed again under both.
+#[utoipa::path(get, path = "/v1/policies/diff", tag = "policies", params(ComparePoliciesQuery),
     responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
 async fn compare(
     State(control): State<Arc<ControlPlane>>,
-    Query(both): Query<Both>,
+    Query(query): Query<ComparePoliciesQuery>,
 ) -> Answer<axum::Json<PolicyDiff>> {
     let accepted = "a hash, the beginning of one, a name, or active";
     let missing = |field| ApiError::field(field, None, accepted);
-    let Both { from, to, live, limit, after } = both;
+    let ComparePoliciesQuery { from, to, live, limit, after } = query;
     let (from, to) = (from.ok_or_else(|| missing("from"))?, to.ok_or_else(|| missing("to"))?);
     let (from, to) = (PolicyRef::Named(from), PolicyRef::Named(to));
-    let asked = PolicyDiffQuery { from, to, live, limit, after: after.map(InstanceId) };
-    live::compare(&control, asked).await.map(axum::Json)
+    let request = PolicyDiffQuery { from, to, live, limit, after: after.map(InstanceId) };
+    live::compare(&control, request).await.map(axum::Json)
 }
 
 /// Compare two policies that need not be stored
@@ -169,9 +166,9 @@ async fn compare(
     responses((status = 200, description = "How they differ.", body = PolicyDiff)))]
 async fn compare_any(
     State(control): State<Arc<ControlPlane>>,
-    Json(asked): Json<PolicyDiffQuery>,
+    Json(request): Json<PolicyDiffQuery>,
 ) -> Answer<axum::Json<PolicyDiff>> {
-    live::compare(&control, asked).await.map(axum::Json)
+    live::compare(&control, request).await.map(axum::Json)
 }
 
 /// Read a policy
@@ -194,9 +191,9 @@ async fn get(
 #[utoipa::path(post, path = "/v1/policies/{policy}/activate", tag = "policies",
     params(
         ("policy" = String, Path, description = "The policy."),
-        ("If-Match" = Option<String>, Header, description = "The hash of the policy in force, as it was read."),
+        ("If-Match" = Option<String>, Header, description = "The hash of the active policy, as it was read."),
     ),
-    responses((status = 200, description = "It is in force.", body = StoredPolicy)))]
+    responses((status = 200, description = "It is active.", body = StoredPolicy)))]
 async fn activate(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -204,14 +201,14 @@ async fn activate(
     if_match: IfMatch,
 ) -> Answer<Response> {
     let found = find(&control, &policy).await?;
-    put_in_force(&control, &caller, "policy.activate", found, if_match.0).await
+    activate_policy(&control, &caller, "policy.activate", found, if_match.0).await
 }
 
-async fn put_in_force(
+async fn activate_policy(
     control: &ControlPlane,
     caller: &Caller,
     action: &'static str,
-    found: Found,
+    found: FoundPolicy,
     expect: Option<String>,
 ) -> Answer<Response> {
     let berth_ledger::StoredPolicy { name, hash, body, .. } = found.policy;
@@ -223,7 +220,7 @@ async fn put_in_force(
             return Err(ApiError::conflict("impossible", why));
         }
         LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
-            return Err(ApiError::stale(in_force(control).await?.map(|policy| policy.hash)));
+            return Err(ApiError::stale(active_policy(control).await?.map(|policy| policy.hash)));
         }
         other => return Err(unexpected(&other).into()),
     }
@@ -235,24 +232,24 @@ async fn put_in_force(
 ///
 /// Puts the policy in force that was in force before the present one.
 #[utoipa::path(post, path = "/v1/policies/rollback", tag = "policies",
-    params(("If-Match" = Option<String>, Header, description = "The hash of the policy in force, as it was read.")),
-    responses((status = 200, description = "It is in force again.", body = StoredPolicy)))]
+    params(("If-Match" = Option<String>, Header, description = "The hash of the active policy, as it was read.")),
+    responses((status = 200, description = "It is active again.", body = StoredPolicy)))]
 async fn rollback(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     if_match: IfMatch,
 ) -> Answer<Response> {
-    let current = in_force(&control).await?.map(|policy| policy.hash);
+    let current = active_policy(&control).await?.map(|policy| policy.hash);
     let history = control.read(|ledger| ledger.policy_history(2)).await?;
     let mut before = history.into_iter().map(|(_, hash, _)| hash);
     let before = before.find(|hash| Some(hash) != current.as_ref());
     let Some(before) = before else {
-        let detail = "no other policy was in force before this one";
+        let detail = "no other policy was active before this one";
         return Err(ApiError::conflict("no_policy_before", detail)
             .remedy("activate the one that is wanted"));
     };
     let found = find(&control, &before).await?;
-    // What was read a moment ago, if the caller expects nothing: going back twice is not meant.
+    // What was read a moment ago, if the caller expects nothing: going back twice is not resolve_policy.
     let expect = if_match.0.or(current);
-    put_in_force(&control, &caller, "policy.rollback", found, expect).await
+    activate_policy(&control, &caller, "policy.rollback", found, expect).await
 }

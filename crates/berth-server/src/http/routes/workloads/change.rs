@@ -1,4 +1,4 @@
-//! Changing a workload: one guarded step, tried anew when others change the same meanwhile.
+//! Changing a workload: one guarded write, retried when others change the same workload.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use berth_control::caller::Caller;
 use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{ControlPlane, unexpected};
 
-/// How often a change is tried anew when others change the same workload meanwhile.
+/// How often a change is retried when others change the same workload.
 const TRIES: u32 = 10;
 
 pub(super) fn routes() -> Routes {
@@ -33,7 +33,7 @@ pub(super) fn routes() -> Routes {
 
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Changed {
+pub(super) enum ChangeOutcome {
     /// It is new.
     Stored,
     /// It is another than before.
@@ -49,7 +49,7 @@ pub(super) async fn change(
     key: &WorkloadKey,
     if_match: &IfMatch,
     next: impl Fn(Option<&Definition>) -> Answer<Definition>,
-) -> Answer<Changed> {
+) -> Answer<ChangeOutcome> {
     let wanted = if_match.number()?;
     for _ in 0..TRIES {
         control.settled().await;
@@ -62,7 +62,7 @@ pub(super) async fn change(
         let is_same =
             |known: &Arc<Definition>| known.replicas == next.replicas && known.body == next.body;
         if known.as_ref().is_some_and(is_same) {
-            return Ok(Changed::Unchanged);
+            return Ok(ChangeOutcome::Unchanged);
         }
         // What was just read, so that two changes at once are two versions.
         let expect = current.map_or(Expect::Absent, Expect::Revision);
@@ -71,13 +71,13 @@ pub(super) async fn change(
         match control.call(caller, "workload.put", subject, None, op).await? {
             LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 let is_new = current.is_none();
-                return Ok(if is_new { Changed::Stored } else { Changed::Edited });
+                return Ok(if is_new { ChangeOutcome::Stored } else { ChangeOutcome::Edited });
             }
             LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
                 return Err(ApiError::conflict("impossible", why));
             }
             LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
-                // Another server changed it, and we have not heard of it yet.
+                // Another server changed it, and this one has not applied the change yet.
                 tokio::time::sleep(std::time::Duration::from_millis(60)).await;
             }
             other => return Err(unexpected(&other).into()),
@@ -96,20 +96,20 @@ pub(super) async fn change(
         ("If-Match" = Option<String>, Header, description = "The version that was read."),
     ),
     request_body = ScaleWorkload,
-    responses((status = 200, description = "Changed, or as it was.", body = Workload)))]
+    responses((status = 200, description = "Changed, or unchanged.", body = Workload)))]
 async fn scale(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
     if_match: IfMatch,
-    Json(asked): Json<ScaleWorkload>,
+    Json(request): Json<ScaleWorkload>,
 ) -> Answer<Response> {
     find(&control, &caller, &owner, &name).await?;
-    check::replicas(asked.replicas)?;
+    check::replicas(request.replicas)?;
     change(&control, &caller, &key_of(&owner, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
-        check::single_writer(&name, Some(asked.replicas), now.is_single_writer())?;
-        Ok(now.changed(|next| next.replicas = Some(asked.replicas)))
+        check::single_writer(&name, Some(request.replicas), now.is_single_writer())?;
+        Ok(now.changed(|next| next.replicas = Some(request.replicas)))
     })
     .await?;
     Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
@@ -125,35 +125,35 @@ async fn scale(
         ("If-Match" = Option<String>, Header, description = "The version that was read."),
     ),
     request_body = ChangeRollout,
-    responses((status = 200, description = "Changed, or as it was.", body = Workload)))]
+    responses((status = 200, description = "Changed, or unchanged.", body = Workload)))]
 async fn rollout(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path((owner, name)): Path<(String, String)>,
     if_match: IfMatch,
-    Json(asked): Json<ChangeRollout>,
+    Json(request): Json<ChangeRollout>,
 ) -> Answer<Response> {
     find(&control, &caller, &owner, &name).await?;
-    if let Some(revision) = asked.to_revision.filter(|_| asked.action != RolloutAction::Undo) {
-        let accepted = "nothing, unless action is undo";
+    if let Some(revision) = request.to_revision.filter(|_| request.action != RolloutAction::Undo) {
+        let accepted = "absent unless action is undo";
         return Err(ApiError::field("to_revision", Some(revision.to_string()), accepted));
     }
     let tried = std::sync::Mutex::new(false);
     change(&control, &caller, &key_of(&owner, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         let mut kept = true;
-        let next = now.changed(|next| match asked.action {
-            RolloutAction::Undo => kept = next.body.undo(asked.to_revision),
+        let next = now.changed(|next| match request.action {
+            RolloutAction::Undo => kept = next.body.undo(request.to_revision),
             RolloutAction::Pause => next.body.paused = true,
             RolloutAction::Resume => next.body.paused = false,
             RolloutAction::Restart => next.body.restart(),
         });
         if !kept {
-            return Err(no_revision(now, asked.to_revision));
+            return Err(no_revision(now, request.to_revision));
         }
         check::single_writer(&name, next.replicas, next.is_single_writer())?;
-        // Done twice these would not be as done once: whoever was not told looks first.
-        let once = matches!(asked.action, RolloutAction::Undo | RolloutAction::Restart);
+        // These are not idempotent: a caller that got no response must read the state first.
+        let once = matches!(request.action, RolloutAction::Undo | RolloutAction::Restart);
         let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let tried = std::mem::replace(&mut *tried, true);
         if once && tried { Err(ApiError::stale(Some(now.version.to_string()))) } else { Ok(next) }
@@ -203,7 +203,7 @@ async fn revisions(
         ("name" = String, Path, description = "The workload."),
     ),
     request_body = NewWorkload,
-    responses((status = 204, description = "It could be stored.")))]
+    responses((status = 204, description = "Valid: it could be stored.")))]
 async fn check_new(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,

@@ -71,7 +71,7 @@ pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool
     Err(ApiError::conflict("volume_single_writer", why).remedy(remedy))
 }
 
-/// Refuses volumes that live on different nodes: no instance could be beside all of them.
+/// Refuses volumes on different nodes: no instance could run on the node of all of them.
 fn one_home(control: &ControlPlane, owner: &str, volumes: &[String]) -> Answer<()> {
     let books = control.catalog.books();
     // Others' volumes are as if they were not there.
@@ -81,7 +81,7 @@ fn one_home(control: &ControlPlane, owner: &str, volumes: &[String]) -> Answer<(
     match known.find(|volume| volume.home != first.home) {
         Some(other) => {
             let why = format!(
-                "volumes {} and {} live on different nodes, and an instance must be beside both",
+                "volumes {} and {} are on different nodes, and an instance must run on the node of both",
                 first.id, other.id
             );
             let remedy = "move one of them with `berth volumes move VOLUME --to NODE`";
@@ -97,7 +97,7 @@ fn template(name: &str, new: &NewWorkload) -> Answer<()> {
         Err(ApiError::field(&format!("template.{field}"), Some(value), accepted))
     };
     if let Some(id) = template.id {
-        return wrong("id", id.to_string(), "nothing: every member has an id of its own");
+        return wrong("id", id.to_string(), "no id: every member gets its own");
     }
     if let Some(count) = template.count {
         return wrong("count", count.to_string(), "nothing: replicas says how many");

@@ -1,19 +1,17 @@
-//! `/v1/environments`: how the workloads of each environment stand.
+//! `/v1/environments`: the state of the workloads of each environment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use berth_api::{Env, Page};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::view;
 use crate::http::extract::{Path, Query};
-use crate::http::list::{limit, part};
-use crate::http::routes::Routes;
+use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
+use crate::http::routes::{OwnerQuery, Routes};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -25,27 +23,12 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
 }
 
-/// Which environments.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// Of this tenant.
-    owner: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
-}
-
-/// Whose environment.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Whose {
-    /// The tenant. May be left out by a token that is bound to one.
-    owner: Option<String>,
+list_query! {
+    /// The query of `GET /v1/environments`.
+    struct ListEnvironmentsQuery {
+        /// Of this tenant.
+        owner: Option<String>,
+    }
 }
 
 /// Workloads by tenant and environment.
@@ -78,45 +61,44 @@ fn env(
 /// List environments
 ///
 /// Those that workloads name, in order of tenant and name; a tenant sees its own.
-#[utoipa::path(get, path = "/v1/environments", tag = "workloads", params(Wanted),
+#[utoipa::path(get, path = "/v1/environments", tag = "workloads", params(ListEnvironmentsQuery),
     responses((status = 200, description = "Environments.", body = Page<Env>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListEnvironmentsQuery>,
 ) -> Answer<axum::Json<Page<Env>>> {
-    let most = limit(asked.limit)?;
-    let owner = asked.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
-    let after = asked.cursor.as_deref().map(read_cursor).transpose()?;
+    let limit = page_limit(query.limit)?;
+    let owner = query.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
+    let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     control.settled().await;
     let envs = grouped(&control, |found| {
         caller.sees(found.owner()) && owner.as_ref().is_none_or(|owner| *owner == found.owner())
     });
     let rest = envs.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| key > after));
     let named = rest.map(|(key, of)| (serde_json::to_string(&key).unwrap_or_default(), (key, of)));
-    let page = part(named, most);
+    let page = first_page(named, limit);
     let items = page.items.iter().map(|(key, of)| env(&control, &caller, key, of)).collect();
     Ok(axum::Json(Page { items, next: page.next }))
 }
 
 fn read_cursor(text: &str) -> Answer<(String, String)> {
-    serde_json::from_str(text)
-        .map_err(|_| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+    serde_json::from_str(text).map_err(|_| invalid_cursor(text))
 }
 
 /// Read an environment
 ///
-/// How its workloads stand, and why if one of them is degraded.
+/// The state of its workloads, and the reason if one of them is degraded.
 #[utoipa::path(get, path = "/v1/environments/{env}", tag = "workloads",
-    params(("env" = String, Path, description = "The environment."), Whose),
+    params(("env" = String, Path, description = "The environment."), OwnerQuery),
     responses((status = 200, description = "The environment.", body = Env)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(name): Path<String>,
-    Query(whose): Query<Whose>,
+    Query(query): Query<OwnerQuery>,
 ) -> Answer<axum::Json<Env>> {
-    let owner = owner_for(&caller, whose.owner.as_deref())?;
+    let owner = owner_for(&caller, query.owner.as_deref())?;
     control.settled().await;
     let is_wanted =
         |found: &Definition| found.owner() == owner && found.env() == Some(name.as_str());

@@ -26,7 +26,7 @@ pub(super) fn routes() -> Routes {
 
 /// List the members of a workload
 ///
-/// In order of revision and seat.
+/// In order of revision and slot.
 #[utoipa::path(get, path = "/v1/workloads/{owner}/{name}/members", tag = "workloads",
     params(
         ("owner" = String, Path, description = "The tenant."),
@@ -44,7 +44,7 @@ async fn members(
     let mut members: Vec<(i64, Member)> = claims(&books, &found)
         .filter_map(|claim| Some((claim.fence, member(&books, &found, claim, sees_nodes)?)))
         .collect();
-    // Of two in one seat, the one that came later has it.
+    // Of two members in one slot, the later one holds it.
     members.sort_by_key(|(fence, member)| (member.revision, member.slot, -fence));
     for at in 1..members.len() {
         let (before, here) = (&members[at - 1].1, &members[at].1);
@@ -61,20 +61,20 @@ fn member(
     claim: &ClaimEntry,
     sees_nodes: bool,
 ) -> Option<Member> {
-    let seat = claim.seat?;
-    let slot = u32::try_from(seat.slot).unwrap_or(u32::MAX);
+    let assigned = claim.seat?;
+    let slot = u32::try_from(assigned.slot).unwrap_or(u32::MAX);
     let node = books.nodes.get(&claim.node);
     let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);
     // A template that asks for a kind itself is not overruled.
     let rule = found.body.capacity.filter(|_| found.body.template.capacity_type.is_none());
     let wants = rule.and_then(|rule| slot_class(&rule, found.replicas, slot));
-    let is_current = seat.revision == found.body.revision;
+    let is_current = assigned.revision == found.body.revision;
     let stays_misplaced = is_current
         && rule.is_some_and(|rule| rule.on_change == OnChange::Lazy)
         && wants.is_some_and(|wants| wants != on);
     Some(Member {
         instance: claim.key.instance,
-        revision: seat.revision,
+        revision: assigned.revision,
         slot,
         wants,
         on,

@@ -13,14 +13,12 @@ use axum::response::{IntoResponse, Response};
 use berth_api::{NewWorkload, Page, Workload};
 use berth_ledger::Text;
 use http::{StatusCode, header};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::{IfMatch, Json, Path, Query};
-use crate::http::list::{limit, part};
+use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -76,48 +74,42 @@ fn tagged(status: StatusCode, workload: &Workload) -> Response {
     (status, [(header::ETAG, etag)], axum::Json(workload)).into_response()
 }
 
-/// Which workloads.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// Of this tenant.
-    owner: Option<String>,
-    /// Of this environment.
-    env: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
+list_query! {
+    /// The query of `GET /v1/workloads`.
+    struct ListWorkloadsQuery {
+        /// Of this tenant.
+        owner: Option<String>,
+        /// Of this environment.
+        env: Option<String>,
+    }
 }
 
 /// List workloads
 ///
 /// In order of tenant and name; a tenant sees its own.
-#[utoipa::path(get, path = "/v1/workloads", tag = "workloads", params(Wanted),
+#[utoipa::path(get, path = "/v1/workloads", tag = "workloads", params(ListWorkloadsQuery),
     responses((status = 200, description = "Workloads.", body = Page<Workload>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListWorkloadsQuery>,
 ) -> Answer<axum::Json<Page<Workload>>> {
-    let most = limit(asked.limit)?;
-    let owner = asked.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
-    let after = asked.cursor.as_deref().map(read_cursor).transpose()?;
+    let limit = page_limit(query.limit)?;
+    let owner = query.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
+    let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     control.settled().await;
     let is_wanted = |found: &Definition| {
         caller.sees(found.owner())
             && owner.as_ref().is_none_or(|owner| *owner == found.owner())
-            && asked.env.as_ref().is_none_or(|env| found.env() == Some(env.as_str()))
+            && query.env.as_ref().is_none_or(|env| found.env() == Some(env.as_str()))
             && after.as_ref().is_none_or(|after| found.key > *after)
     };
     let found: Vec<Arc<Definition>> = {
         let books = control.catalog.books();
         let all = books.workloads.values().filter(|found| is_wanted(found));
-        all.take(most + 1).cloned().collect()
+        all.take(limit + 1).cloned().collect()
     };
-    let page = part(found.into_iter().map(|found| (cursor(&found), found)), most);
+    let page = first_page(found.into_iter().map(|found| (cursor(&found), found)), limit);
     let items = page.items.iter().map(|found| {
         let audience = Audience::of(&control, &caller, found.owner());
         view::of(&control, found, &audience)
@@ -133,7 +125,7 @@ fn cursor(found: &Definition) -> String {
 fn read_cursor(text: &str) -> Answer<WorkloadKey> {
     serde_json::from_str(text)
         .map(|(owner, name): (String, String)| key_of(&owner, &name))
-        .map_err(|_| ApiError::field("cursor", Some(format!("{text:?}")), "a `next` of before"))
+        .map_err(|_| invalid_cursor(text))
 }
 
 /// Read a workload
@@ -153,8 +145,9 @@ async fn get(
 
 /// Store a workload
 ///
-/// Members come and go until it is as asked for. A change of template, pools or release is a new
-/// revision, which takes over as `rolling` says. With `If-Match`, only if it is still as it was read.
+/// Members are created and released until the workload matches. A change of template, pools or
+/// release is a new revision, which is rolled out as `rolling` says. With `If-Match`, only if it is
+/// unchanged since it was read.
 #[utoipa::path(put, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
     params(
         ("owner" = String, Path, description = "The tenant."),
@@ -163,7 +156,7 @@ async fn get(
     ),
     request_body = NewWorkload,
     responses(
-        (status = 200, description = "Changed, or as it was.", body = Workload),
+        (status = 200, description = "Changed, or unchanged.", body = Workload),
         (status = 201, description = "Stored.", body = Workload),
     ))]
 async fn put(
@@ -186,15 +179,15 @@ async fn put(
         Ok(Definition::ask(key.clone(), new.clone(), now))
     });
     let status = match changed.await? {
-        change::Changed::Stored => StatusCode::CREATED,
-        change::Changed::Edited | change::Changed::Unchanged => StatusCode::OK,
+        change::ChangeOutcome::Stored => StatusCode::CREATED,
+        change::ChangeOutcome::Edited | change::ChangeOutcome::Unchanged => StatusCode::OK,
     };
     Ok(tagged(status, &read(&control, &caller, &owner, &name).await?))
 }
 
 /// Remove a workload
 ///
-/// Its members are let go first. Answers 204 when it is gone, 202 while members are left.
+/// Its members are released first. Returns 204 when it is gone, 202 while members are left.
 #[utoipa::path(delete, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
     params(
         ("owner" = String, Path, description = "The tenant."),
@@ -202,7 +195,7 @@ async fn put(
     ),
     responses(
         (status = 204, description = "Removed."),
-        (status = 202, description = "Its members are being let go.", body = Workload),
+        (status = 202, description = "Its members are being released.", body = Workload),
     ))]
 async fn remove(
     State(control): State<Arc<ControlPlane>>,
@@ -222,7 +215,7 @@ async fn remove(
     }
     match read(&control, &caller, &owner, &name).await {
         Ok(left) => Ok(tagged(StatusCode::ACCEPTED, &left)),
-        // Gone meanwhile.
+        // It was removed in the meantime.
         Err(_) => Ok(StatusCode::NO_CONTENT.into_response()),
     }
 }

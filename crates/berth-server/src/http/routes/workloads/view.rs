@@ -7,7 +7,7 @@ use berth_control::placement::Audience;
 use berth_control::workload::Definition;
 use berth_control::workloads::{HostContext, Hosts, status};
 
-/// How far a workload is, for whoever asks.
+/// A workload with its status.
 pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
     let deaths = {

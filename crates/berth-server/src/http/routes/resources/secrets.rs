@@ -19,7 +19,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(put))
 }
 
-/// State an environment's secrets
+/// Set the version of an environment's secrets
 ///
 /// Only their version: instances that need secrets are placed once their environment has some.
 #[utoipa::path(put, path = "/v1/environments/{env}/secrets", tag = "secrets",

@@ -1,4 +1,4 @@
-//! Decisions of late: who won, and who was turned away and why.
+//! Recent decisions: grants, and refusals with their reasons.
 
 use askama::Template;
 use berth_api::{Decision, DecisionOutcome};
@@ -14,7 +14,7 @@ const REFUSALS: usize = 8;
 
 /// One grant.
 #[derive(Debug)]
-struct Grant {
+struct GrantRow {
     id: String,
     at: String,
     ago: String,
@@ -30,12 +30,12 @@ struct Grant {
 #[derive(Debug, Template)]
 #[template(path = "parts/grants.html")]
 pub(super) struct Grants {
-    grants: Vec<Grant>,
+    grants: Vec<GrantRow>,
 }
 
 /// One refusal.
 #[derive(Debug)]
-struct Refused {
+struct RefusalRow {
     id: String,
     at: String,
     ago: String,
@@ -49,7 +49,7 @@ struct Refused {
 #[derive(Debug, Template)]
 #[template(path = "parts/refusals.html")]
 pub(super) struct Refusals {
-    refusals: Vec<Refused>,
+    refusals: Vec<RefusalRow>,
 }
 
 impl Grants {
@@ -58,7 +58,7 @@ impl Grants {
         let granted = decisions.iter().filter(|one| one.outcome == DecisionOutcome::Granted);
         let grants = granted.filter_map(|decision| {
             let first = decision.placed.first()?;
-            Some(Grant {
+            Some(GrantRow {
                 id: decision.id.clone(),
                 at: decision.at.to_string(),
                 ago: ago(decision.at, now),
@@ -72,7 +72,7 @@ impl Grants {
     }
 }
 
-/// A refusal's headline without the code, which stands beside it.
+/// A refusal's headline without the code, which is shown next to it.
 pub(super) fn headline(decision: &Decision) -> String {
     let Some(first) = decision.refusals.first() else { return String::new() };
     let line = first.headline();
@@ -84,7 +84,7 @@ impl Refusals {
     /// The newest refusals.
     pub(super) fn of(decisions: &[Decision], now: Timestamp) -> Self {
         let refused = decisions.iter().filter(|one| one.outcome == DecisionOutcome::Refused);
-        let refusals = refused.map(|decision| Refused {
+        let refusals = refused.map(|decision| RefusalRow {
             id: decision.id.clone(),
             at: decision.at.to_string(),
             ago: ago(decision.at, now),

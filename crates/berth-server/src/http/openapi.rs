@@ -30,9 +30,9 @@ pub fn openapi() -> OpenApi {
         components.add_security_scheme("token", bearer);
     }
     let problem = Content::new(Some(Ref::from_schema_name("Problem")));
-    let mut refused = Response::new("Why not: a problem document with a stable code.");
+    let mut refused = Response::new("A problem document with a stable code.");
     refused.content.insert("application/problem+json".to_owned(), RefOr::T(problem));
-    // A page says what is wrong as a page; only who may not see it at all gets a document.
+    // A page reports errors as a page; only callers who may not see it get a problem document.
     let mut on_a_page = refused.clone();
     let page = RefOr::T(Content::new(Some(Object::with_type(Type::String))));
     on_a_page.content.insert("text/html".to_owned(), page.clone());
@@ -61,4 +61,12 @@ pub fn openapi() -> OpenApi {
         }
     }
     document
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_operation_has_its_roles_and_every_link_its_schema() {
+        crate::pages::assert_complete(&super::openapi());
+    }
 }

@@ -1,6 +1,4 @@
-//! What each code of a problem means, and what to do about it.
-//!
-//! A problem's `type` is a path; this is what is there.
+//! The meaning and the remedy of each problem code: the pages that a problem's `type` links to.
 
 use askama::Template;
 use berth_engine::filter::FILTERS;
@@ -25,64 +23,64 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "called_off",
-        "The migration was called off or took too long: the instance belongs on its source.",
-        "Stop what runs on the target; the source goes on.",
+        "The migration was cancelled or timed out: the instance stays on its source.",
+        "Stop the instance on the target; it keeps running on the source.",
     ),
     (
         "contended",
-        "Others claimed the same room first, every time it was tried.",
+        "Too many concurrent placements: others claimed the same room in every attempt.",
         "Send the request again with the same request id.",
     ),
     (
         "contention",
-        "The database was busy with others for too long.",
+        "The database was busy with other transactions for too long.",
         "Send the request again with the same request id.",
     ),
     (
         "crash_loop",
-        "Members of the workload end again and again, so the next try waits.",
-        "Look at why they end: berth events --kind instance.released.",
+        "Members of the workload keep exiting, so the next attempt is delayed.",
+        "See why they exit: berth events --kind instance.released.",
     ),
     (
         "cursor_too_old",
-        "The log no longer holds the event that was asked for.",
-        "Read the present state, and go on from its cursor.",
+        "The log no longer contains the requested event.",
+        "Read the current state, and continue from its cursor.",
     ),
     (
         "defect",
-        "The server met a defect of its own. Nothing is known to have been done.",
-        "Look in the server's log, and report what it says.",
+        "Internal error. It is not known whether the request was carried out.",
+        "See the server log, and report the error.",
     ),
     (
         "deleting",
-        "The workload is being removed; its members are let go first.",
-        "Wait until it is gone, then store it anew.",
+        "The workload is being removed; its members are released first.",
+        "Wait until it is gone, then store it again.",
     ),
     (
         "impossible",
-        "The present state forbids the change; the detail says why.",
-        "Do what the detail names first.",
+        "The current state does not allow the change; see the detail.",
+        "Resolve what the detail names, then try again.",
     ),
     (
         "invalid_request",
-        "The request cannot be understood; the fields say which part and what is accepted.",
+        "The request is invalid; the fields name what is wrong and what is accepted.",
         "Correct the fields that are named.",
     ),
     (
         "invalid_size",
-        "The instance cannot have that size; the fields say which part and what is accepted.",
+        "The instance cannot have that size; the fields name what is wrong and what is accepted.",
         "Ask for a size within its bounds, in whole compute units.",
     ),
     ("last_admin", "It is the last token of an administrator.", "Make another admin token first."),
     (
         "lease_expired",
-        "The claim's lease had ended before anybody took it up.",
+        "The claim's lease expired before it was bound.",
         "Place the instance again, with a longer lease_s or earlier renewals.",
     ),
     (
         "ledger_failed",
-        "The ledger cannot be read or written: a defect, or a damaged database.",
-        "Look in the server's log; restore the database if it is damaged.",
+        "The ledger cannot be read or written: internal error or damaged database.",
+        "See the server log; restore the database if it is damaged.",
     ),
     (
         "ledger_unreachable",
@@ -96,22 +94,26 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "method_not_allowed",
-        "The path exists, and does not know the method.",
+        "The path exists, but does not support the method.",
         "See the API's page for the methods of this path.",
     ),
     (
         "migrating",
-        "The instance is being moved while it runs, and stays as it is meanwhile.",
-        "Wait for it, or call it off: berth migrations cancel ID.",
+        "The instance is being migrated, and cannot change until that ends.",
+        "Wait for it, or cancel it: berth migrations cancel ID.",
     ),
     ("name_taken", "Something else has that name.", "Choose another name."),
-    ("no_claim", "There is no such claim, or it is gone.", "Nothing: what it held is free."),
+    (
+        "no_claim",
+        "There is no such claim, or it is gone.",
+        "Nothing to do: its resources are free.",
+    ),
     (
         "no_earlier_revision",
         "The workload has no earlier revision to go back to.",
         "Store the template that should run.",
     ),
-    ("no_policy", "No policy is in force.", "Store and activate one."),
+    ("no_policy", "No policy is active.", "Store and activate one."),
     (
         "no_policy_before",
         "There is no earlier policy to go back to.",
@@ -119,13 +121,13 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "no_room",
-        "There is no room yet; the reasons were given before.",
+        "There is no capacity yet; the reasons were reported before.",
         "Wait, release instances, or add a node.",
     ),
     (
         "node_changed",
         "The node's facts or state changed since the plan was made.",
-        "Send the request again: it is planned anew.",
+        "Send the request again: it is planned again.",
     ),
     (
         "node_lost",
@@ -134,27 +136,27 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "node_not_active",
-        "The node takes nothing: it is cordoned, drained, lost or still joining.",
+        "The node accepts no instances: it is cordoned, draining, lost or still joining.",
         "Choose an active node, or uncordon this one.",
     ),
     ("not_allowed", "The role of this token may not do this.", "Use a token of another role."),
-    ("not_draining", "The node is not being drained.", "Begin with berth nodes drain NODE."),
+    (
+        "not_draining",
+        "The node is not being drained.",
+        "Start a drain with berth nodes drain NODE.",
+    ),
     (
         "not_elastic",
-        "The instance is not elastic: it stays as large as it is.",
-        "Place it with elastic: its min and its max.",
+        "The instance is not elastic: its size is fixed.",
+        "Place it with elastic bounds: min and max.",
     ),
     (
         "not_found",
-        "There is no such thing, or none that this caller may see.",
-        "Check the name, and whose it is.",
+        "The resource does not exist, or this caller may not see it.",
+        "Check the name and the owner.",
     ),
-    (
-        "not_moving",
-        "The volume is not being moved.",
-        "Read its last move to see what became of it.",
-    ),
-    ("not_owner", "It belongs to another tenant.", "Ask as its owner."),
+    ("not_moving", "The volume is not being moved.", "Read its last move to see the outcome."),
+    ("not_owner", "It belongs to another tenant.", "Use a token of its owner."),
     (
         "not_signed_in",
         "The request has no valid token.",
@@ -162,28 +164,28 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "not_syncing",
-        "An agent says that a volume is synced while somebody may still write to it.",
-        "Sync when the answer to a sign of life says so.",
+        "An agent reported a volume as synced while it may still be written to.",
+        "Sync when the response to a heartbeat says so.",
     ),
     (
         "not_waiting",
-        "The request no longer waits: it was granted, refused, cancelled, or its time was up.",
-        "Read the ticket to see what became of it.",
+        "The request no longer waits: it was granted, refused, cancelled, or it expired.",
+        "Read the ticket to see the outcome.",
     ),
     (
         "place_left",
-        "An earlier move left a place on another node that was not given back yet.",
-        "Its agent says when it is gone, or its long silence does; an operator may say so: \
-         berth claims release ID --role migration_target --confirmed.",
+        "An earlier migration still holds a claim on another node.",
+        "It is released when the agent confirms it, or when the node is lost; an operator may \
+         release it: berth claims release ID --role migration_target --confirmed.",
     ),
     (
         "pool_exhausted",
         "A pool of numbers has no free value.",
-        "Release instances that hold its values, wait for values at rest, or widen its range.",
+        "Release instances that hold its values, wait for quarantined values, or widen its range.",
     ),
     (
         "queue_full",
-        "Too many requests of this tenant wait already.",
+        "Too many requests of this tenant are already queued.",
         "Cancel some, or wait until some are granted.",
     ),
     (
@@ -194,14 +196,14 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "request_id_reused",
         "The request id was used for something else.",
-        "Send the first body again to get the first answer, or use a new id.",
+        "Send the first body again to get the first response, or use a new id.",
     ),
     (
         "rules_changed",
-        "An instance with a hard rule came to the node since the plan was made.",
-        "Send the request again: it is planned anew.",
+        "An instance with a hard rule was placed on the node since the plan was made.",
+        "Send the request again: it is planned again.",
     ),
-    ("slot_taken", "Another instance sits in that slot of the workload.", "Choose another slot."),
+    ("slot_taken", "Another instance holds that slot of the workload.", "Choose another slot."),
     (
         "stale",
         "It changed since it was read.",
@@ -220,17 +222,17 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "storage_full",
         "The database has no space left. Nothing was written.",
-        "Free space; the server goes on by itself.",
+        "Free space; the server then continues without a restart.",
     ),
     (
         "timeout",
-        "The request took longer than the server allows. It may yet be done.",
+        "The request took longer than the server allows. It may still complete.",
         "Send it again with the same request id.",
     ),
     (
         "too_late",
         "It is on the other node already: a volume whose home is being switched, or an instance.",
-        "Wait for it, and move it back if need be.",
+        "Wait for it, and move it back if necessary.",
     ),
     ("unknown_attachment", "There is no such attachment.", "Define it first, or leave it out."),
     ("unknown_group", "There is no such group.", "Define it first, or leave it out."),
@@ -239,22 +241,22 @@ const CODES: &[(&str, &str, &str)] = &[
     ("unknown_volume", "There is no such volume.", "Define it first, or leave it out."),
     (
         "unsupported_media_type",
-        "The body is of a kind that the server does not read.",
+        "The media type of the body is not supported.",
         "Send application/json.",
     ),
     (
         "volume_homes_differ",
-        "The volumes of a workload live on different nodes, and a member must be beside all of them.",
+        "The volumes of a workload are on different nodes, and a member must run on the node of all of them.",
         "Move one of them with berth volumes move.",
     ),
     (
         "volume_moving",
-        "The volume is on its way to another node.",
-        "Wait for it, or call the move off: berth volumes move VOLUME --cancel.",
+        "The volume is being moved to another node.",
+        "Wait for it, or cancel the move: berth volumes move VOLUME --cancel.",
     ),
     (
         "volume_needs_move",
-        "The instance uses a volume that lives on the node that is drained.",
+        "The instance uses a volume on the node that is being drained.",
         "Move the volume: berth volumes move VOLUME --to NODE.",
     ),
     (
@@ -264,14 +266,14 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "wrong_state",
-        "The claim is in another state than the step needs.",
-        "Read the claim, and take the step that its state allows.",
+        "The claim is not in the state that the step requires.",
+        "Read the claim, and take a step that its state allows.",
     ),
 ];
 
 /// What a code means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Meaning {
+struct CodeMeaning {
     meaning: String,
     remedy: String,
     /// The filter that gives it, if one does.
@@ -285,7 +287,7 @@ fn capital(text: &str) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-fn meaning(code: &str) -> Option<Meaning> {
+fn meaning(code: &str) -> Option<CodeMeaning> {
     if let Some(filter) = FILTERS.iter().find(|filter| filter.code == code) {
         let meaning = format!(
             "No node can take the instance: the last nodes that were left were removed by the \
@@ -294,7 +296,7 @@ fn meaning(code: &str) -> Option<Meaning> {
             filter.name
         );
         let remedy = format!("{}.", capital(filter.remedy));
-        return Some(Meaning {
+        return Some(CodeMeaning {
             meaning,
             remedy,
             filter: Some(filter.name),
@@ -303,7 +305,7 @@ fn meaning(code: &str) -> Option<Meaning> {
     }
     let (_, meaning, remedy) = CODES.iter().find(|(known, _, _)| *known == code)?;
     let (meaning, remedy) = ((*meaning).to_owned(), (*remedy).to_owned());
-    Some(Meaning { meaning, remedy, filter: None, waiting: None })
+    Some(CodeMeaning { meaning, remedy, filter: None, waiting: None })
 }
 
 /// The page of one code.
@@ -312,7 +314,7 @@ fn meaning(code: &str) -> Option<Meaning> {
 pub(crate) struct ProblemPage {
     frame: Frame,
     code: String,
-    told: Meaning,
+    told: CodeMeaning,
     others: Vec<&'static str>,
 }
 

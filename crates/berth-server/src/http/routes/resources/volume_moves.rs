@@ -21,25 +21,25 @@ pub(super) fn routes() -> Routes {
 
 /// Move a volume
 ///
-/// Agents copy it while it is in use; then the instance that uses it is stopped, agents copy the
-/// rest, and it is started again beside the volume. Refused if the instance could not run there.
+/// Agents copy it while it is in use; then the instance that uses it is stopped, the agents copy the
+/// rest, and it is started again on the new node. Refused if the instance could not run there.
 #[utoipa::path(post, path = "/v1/volumes/{id}/move", tag = "volumes",
     params(("id" = String, Path, description = "The volume.")),
     request_body = MoveVolume,
-    responses((status = 200, description = "How far it is.", body = VolumeMove)))]
+    responses((status = 200, description = "The state of the move.", body = VolumeMove)))]
 async fn begin(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Json(asked): Json<MoveVolume>,
+    Json(request): Json<MoveVolume>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    Ok(axum::Json(volume::start(&control, &caller, &id, &asked).await?))
+    Ok(axum::Json(volume::start(&control, &caller, &id, &request).await?))
 }
 
-/// Read how far the move of a volume is
+/// Read the move of a volume
 #[utoipa::path(get, path = "/v1/volumes/{id}/move", tag = "volumes",
     params(("id" = String, Path, description = "The volume.")),
-    responses((status = 200, description = "The last move, also when it has ended.", body = VolumeMove)))]
+    responses((status = 200, description = "The last move, including one that has ended.", body = VolumeMove)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
@@ -49,12 +49,12 @@ async fn get(
     Ok(axum::Json(volume::view(&id, &known.value)))
 }
 
-/// Call the move of a volume off
+/// Cancel the move of a volume
 ///
-/// It lives where it was; if the instance that uses it was stopped, it is started again there.
+/// The volume stays on its node; if the instance that uses it was stopped, it is started again there.
 #[utoipa::path(post, path = "/v1/volumes/{id}/move/cancel", tag = "volumes",
     params(("id" = String, Path, description = "The volume.")),
-    responses((status = 200, description = "Called off.", body = VolumeMove)))]
+    responses((status = 200, description = "Cancelled.", body = VolumeMove)))]
 async fn cancel(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -69,13 +69,13 @@ async fn cancel(
 #[utoipa::path(post, path = "/v1/nodes/{node}/volume-moves", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = VolumeMoveReport,
-    responses((status = 200, description = "How far it is.", body = VolumeMove)))]
+    responses((status = 200, description = "The state of the move.", body = VolumeMove)))]
 async fn report(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
-    Json(said): Json<VolumeMoveReport>,
+    Json(report): Json<VolumeMoveReport>,
 ) -> Answer<axum::Json<VolumeMove>> {
     control.node_for(&caller, &node)?;
-    Ok(axum::Json(volume::report(&control, &node, &said).await?))
+    Ok(axum::Json(volume::report(&control, &node, &report).await?))
 }

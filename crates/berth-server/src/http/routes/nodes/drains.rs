@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{end_drain, read, tagged};
 use crate::http::extract::{IfMatch, OptionalJson, Path, Query};
-use crate::http::list::{Part, after, limit, part};
+use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -27,22 +27,22 @@ fn not_draining(node: &NodeId) -> ApiError {
         .remedy(format!("berth nodes drain {node} begins to"))
 }
 
-/// How a drain stands after what this server did.
-async fn standing(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
+/// A drain after this server changed it.
+async fn current_drain(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
     read(control, node).await?;
     drain::status(control, node).ok_or_else(|| not_draining(node))
 }
 
-fn ends(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
+fn deadline_after(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
     control.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
 }
 
-fn check(asked: &DrainNode) -> Answer<()> {
-    if let Some(reason) = asked.reason.as_deref().filter(|it| it.chars().count() > REASON) {
+fn check(request: &DrainNode) -> Answer<()> {
+    if let Some(reason) = request.reason.as_deref().filter(|it| it.chars().count() > REASON) {
         let value = Some(format!("{} characters", reason.chars().count()));
         return Err(ApiError::field("reason", value, "at most 200 characters"));
     }
-    match asked.deadline_s {
+    match request.deadline_s {
         Some(seconds) if !(1..=LONGEST_S).contains(&seconds) => {
             let accepted = "1 to 604800 seconds, which is a week";
             Err(ApiError::field("deadline_s", Some(seconds.to_string()), accepted))
@@ -62,27 +62,27 @@ fn check(asked: &DrainNode) -> Answer<()> {
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
     request_body = DrainNode,
-    responses((status = 200, description = "How it stands.", body = Drain)))]
+    responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn begin(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
-    OptionalJson(asked): OptionalJson<DrainNode>,
+    OptionalJson(request): OptionalJson<DrainNode>,
 ) -> Answer<axum::Json<Drain>> {
-    check(&asked)?;
+    check(&request)?;
     read(&control, &node).await?;
-    if asked.dry_run {
-        return rehearse(&control, node, asked.reason).await.map(axum::Json);
+    if request.dry_run {
+        return plan_drain(&control, node, request.reason).await.map(axum::Json);
     }
-    let deadline = asked.deadline_s.and_then(|seconds| ends(&control, seconds));
-    let request = DrainRequest { reason: asked.reason, deadline, reclaimed: false };
+    let deadline = request.deadline_s.and_then(|seconds| deadline_after(&control, seconds));
+    let request = DrainRequest { reason: request.reason, deadline, reclaimed: false };
     drain::start(&control, &caller, &node, &request, if_match.number()?).await?;
-    standing(&control, &node).await.map(axum::Json)
+    current_drain(&control, &node).await.map(axum::Json)
 }
 
 /// Every move that a drain would make, with its destination or its refusal.
-async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
+async fn plan_drain(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
     let found = berth_control::moves::evacuation::check(control, vec![node.clone()]).await?;
     let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
     let (total, left) = (found.instances, found.instances);
@@ -93,15 +93,15 @@ async fn rehearse(control: &ControlPlane, node: NodeId, reason: Option<String>) 
 
 /// Read how far a drain is
 ///
-/// What is left, where it goes, what stands in the way and what would unblock it.
+/// The instances left, where they go, what blocks them and what would unblock them.
 #[utoipa::path(get, path = "/v1/nodes/{node}/drain", tag = "nodes",
     params(("node" = String, Path, description = "The node.")),
-    responses((status = 200, description = "How it stands.", body = Drain)))]
+    responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<Drain>> {
-    standing(&control, &node).await.map(axum::Json)
+    current_drain(&control, &node).await.map(axum::Json)
 }
 
 /// Call a drain off
@@ -112,14 +112,14 @@ pub(super) async fn get(
         ("node" = String, Path, description = "The node."),
         ("If-Match" = Option<String>, Header, description = "The generation that was read."),
     ),
-    responses((status = 200, description = "The node now.", body = Node)))]
+    responses((status = 200, description = "The changed node.", body = Node)))]
 pub(super) async fn cancel(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<Response> {
-    standing(&control, &node).await?;
+    current_drain(&control, &node).await?;
     let state = berth_engine::NodeState::Active;
     end_drain(&control, &caller, "node.drain_cancel", &node, state, (if_match, None)).await?;
     Ok(tagged(http::StatusCode::OK, &read(&control, &node).await?))
@@ -127,12 +127,12 @@ pub(super) async fn cancel(
 
 /// Say that a node will be taken away
 ///
-/// For spot nodes, by their agent or whoever learns of it: a drain whose members are replaced at
+/// For spot nodes, by their agent or another component that is notified: a drain whose members are replaced at
 /// once. Said again, it changes nothing.
 #[utoipa::path(post, path = "/v1/nodes/{node}/reclaim", tag = "agents",
     params(("node" = String, Path, description = "The node.")),
     request_body = ReclaimNotice,
-    responses((status = 200, description = "How the drain stands.", body = Drain)))]
+    responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn reclaim(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
@@ -142,10 +142,10 @@ pub(super) async fn reclaim(
     control.node_for(&caller, &node)?;
     read(&control, &node).await?;
     take_notice(&control, &caller, &node, &notice).await?;
-    standing(&control, &node).await.map(axum::Json)
+    current_drain(&control, &node).await.map(axum::Json)
 }
 
-/// Begins to empty a node that will be taken away, unless that was said before.
+/// Starts to drain a node that will be reclaimed, unless that was reported before.
 pub(super) async fn take_notice(
     control: &Arc<ControlPlane>,
     caller: &Caller,
@@ -156,21 +156,19 @@ pub(super) async fn take_notice(
     if is_known {
         return Ok(());
     }
-    let deadline = notice.in_s.and_then(|seconds| ends(control, seconds.min(LONGEST_S)));
+    let deadline = notice.in_s.and_then(|seconds| deadline_after(control, seconds.min(LONGEST_S)));
     let request =
         DrainRequest { reason: Some("spot_reclaim".to_owned()), deadline, reclaimed: true };
     Ok(drain::start(control, caller, node, &request, None).await?)
 }
 
 /// List drains
-#[utoipa::path(get, path = "/v1/drains", tag = "nodes", params(Part),
+#[utoipa::path(get, path = "/v1/drains", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "Drains, in order of node.", body = Page<Drain>)))]
 pub(super) async fn list(
     State(control): State<Arc<ControlPlane>>,
-    Query(asked): Query<Part>,
+    Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Drain>>> {
-    let most = limit(asked.limit)?;
     control.settled().await;
-    let drains = drain::all(&control).into_iter().map(|drain| (drain.node.to_string(), drain));
-    Ok(axum::Json(part(after(drains, asked.cursor), most)))
+    page_by_name(drain::all(&control), |drain| drain.node.as_str(), &query).map(axum::Json)
 }

@@ -8,15 +8,13 @@ use berth_api::{Attachment, NewAttachment, Page};
 use berth_control::attachments::{self, AttachmentRecord};
 use berth_ledger::{Expect, Op, Text};
 use http::StatusCode;
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check_name, stored};
 use crate::http::extract::{Json, Path, Query};
-use crate::http::list::{limit, part};
-use crate::http::routes::Routes;
+use crate::http::list::{first_page, list_query, page_limit};
+use crate::http::routes::{OwnerQuery, Routes};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -37,46 +35,31 @@ fn check_set_name(name: &str) -> Answer<()> {
     check_name("id", name)
 }
 
-/// Whose attachments.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Whose {
-    /// The tenant. May be left out by a token that is bound to one.
-    owner: Option<String>,
-}
-
-/// Which attachments.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// Of this tenant.
-    owner: Option<String>,
-    /// How many at most.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// Where the last part ended: its `next`.
-    cursor: Option<String>,
+list_query! {
+    /// The query of `GET /v1/attachments`.
+    struct ListAttachmentsQuery {
+        /// Of this tenant.
+        owner: Option<String>,
+    }
 }
 
 /// List attachments
 ///
 /// In order of tenant and name.
-#[utoipa::path(get, path = "/v1/attachments", tag = "volumes", params(Wanted),
+#[utoipa::path(get, path = "/v1/attachments", tag = "volumes", params(ListAttachmentsQuery),
     responses((status = 200, description = "Attachments.", body = Page<Attachment>)))]
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Query(asked): Query<Wanted>,
+    Query(query): Query<ListAttachmentsQuery>,
 ) -> Answer<axum::Json<Page<Attachment>>> {
-    let most = limit(asked.limit)?;
-    let owners: Vec<Option<String>> = match (asked.owner, caller.namespaces()) {
+    let limit = page_limit(query.limit)?;
+    let owners: Vec<Option<String>> = match (query.owner, caller.namespaces()) {
         (Some(owner), _) => vec![Some(owner_for(&caller, Some(&owner))?)],
         (None, Some(mine)) => mine.iter().cloned().map(Some).collect(),
         (None, None) => vec![None],
     };
-    let after = asked.cursor;
+    let after = query.cursor;
     let mut found = control
         .read(move |ledger| {
             let mut found = Vec::new();
@@ -85,7 +68,7 @@ async fn list(
                     ledger,
                     owner.as_deref(),
                     after.as_deref(),
-                    most + 1,
+                    limit + 1,
                 )?);
             }
             Ok(found)
@@ -102,7 +85,7 @@ async fn list(
         let set = view(&control, owner, name, attachments::decode(document)?.volumes, sees_nodes);
         views.push((document.id.to_string(), set));
     }
-    Ok(axum::Json(part(views.into_iter(), most)))
+    Ok(axum::Json(first_page(views.into_iter(), limit)))
 }
 
 fn view(
@@ -119,15 +102,15 @@ fn view(
 
 /// Read an attachment
 #[utoipa::path(get, path = "/v1/attachments/{id}", tag = "volumes",
-    params(("id" = String, Path, description = "The attachment."), Whose),
+    params(("id" = String, Path, description = "The attachment."), OwnerQuery),
     responses((status = 200, description = "The attachment; without a home, its volumes are apart or gone.", body = Attachment)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(whose): Query<Whose>,
+    Query(query): Query<OwnerQuery>,
 ) -> Answer<axum::Json<Attachment>> {
-    let owner = owner_for(&caller, whose.owner.as_deref())?;
+    let owner = owner_for(&caller, query.owner.as_deref())?;
     let found = attachments::find(&control, &owner, &id).await?;
     let found = found.ok_or_else(|| ApiError::not_found("attachment", &id))?;
     control.settled().await;
@@ -140,21 +123,21 @@ async fn get(
 /// Refused when the volumes live on two nodes (`attachment_split`) or one is not there
 /// (`unknown_volume`).
 #[utoipa::path(put, path = "/v1/attachments/{id}", tag = "volumes",
-    params(("id" = String, Path, description = "The attachment."), Whose),
+    params(("id" = String, Path, description = "The attachment."), OwnerQuery),
     request_body = NewAttachment,
     responses(
-        (status = 200, description = "Changed, or as it was.", body = Attachment),
+        (status = 200, description = "Changed, or unchanged.", body = Attachment),
         (status = 201, description = "Defined.", body = Attachment),
     ))]
 async fn put(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(whose): Query<Whose>,
+    Query(query): Query<OwnerQuery>,
     Json(new): Json<NewAttachment>,
 ) -> Answer<Response> {
     check_set_name(&id)?;
-    let owner = match (&new.owner, &whose.owner) {
+    let owner = match (&new.owner, &query.owner) {
         (Some(body), Some(query)) if body != query => {
             let value = Some(format!("{body:?}"));
             return Err(ApiError::field("owner", value, "the tenant that the query names"));
@@ -197,15 +180,15 @@ fn check_volumes(volumes: &[String]) -> Answer<()> {
 ///
 /// Its volumes stay, and so do instances that use them.
 #[utoipa::path(delete, path = "/v1/attachments/{id}", tag = "volumes",
-    params(("id" = String, Path, description = "The attachment."), Whose),
+    params(("id" = String, Path, description = "The attachment."), OwnerQuery),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(whose): Query<Whose>,
+    Query(query): Query<OwnerQuery>,
 ) -> Answer<StatusCode> {
-    let owner = owner_for(&caller, whose.owner.as_deref())?;
+    let owner = owner_for(&caller, query.owner.as_deref())?;
     if attachments::find(&control, &owner, &id).await?.is_none() {
         return Err(ApiError::not_found("attachment", &id));
     }

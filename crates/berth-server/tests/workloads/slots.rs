@@ -1,4 +1,4 @@
-//! Seats: S14, S15 and S18 to S22 of the research, on the real server.
+//! Slots: S14, S15 and S18 to S22 of the research, on the real server.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn nobody_starts(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s14_a_seat_reserved_and_never_used_is_given_again_when_its_lease_ends() {
+async fn s14_a_slot_reserved_and_never_used_is_given_again_when_its_lease_ends() {
     for store in [Store::Sqlite, Store::Postgres] {
         let world = World::with(store, 1, reaping).await;
         world.fleet(2, 2).await;
@@ -39,18 +39,18 @@ async fn s14_a_seat_reserved_and_never_used_is_given_again_when_its_lease_ends()
         merge(&mut short, json!({ "lease_s": 1 }));
         let held = world.post("/v1/placements", &short).await.expect(201).json();
         assert_eq!(in_short(&held["instances"][0]["seat"]), "0O");
-        assert_eq!(world.next_seat("web").await, "1S");
-        world.seated("web", "1S").await;
-        assert_eq!(world.next_seat("web").await, "0O", "on {store:?}");
-        assert_eq!(world.next_seat("web").await, "2S", "on {store:?}");
+        assert_eq!(world.next_slot("web").await, "1S");
+        world.wait_for_slots("web", "1S").await;
+        assert_eq!(world.next_slot("web").await, "0O", "on {store:?}");
+        assert_eq!(world.next_slot("web").await, "2S", "on {store:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s15_a_dry_run_tells_the_seat_and_reserves_nothing() {
+async fn s15_a_dry_run_tells_the_slot_and_reserves_nothing() {
     let world = created_by_callers(3).await;
     for expected in ["0O", "1O"] {
-        assert_eq!(world.next_seat("web").await, expected);
+        assert_eq!(world.next_slot("web").await, expected);
     }
     let mut dry = creation("web", &json!({}));
     merge(&mut dry, json!({ "dry_run": true }));
@@ -58,34 +58,34 @@ async fn s15_a_dry_run_tells_the_seat_and_reserves_nothing() {
         let told = world.post("/v1/placements", &dry).await.expect(200).json();
         assert_eq!(in_short(&told["instances"][0]["seat"]), "2O");
     }
-    assert_eq!(world.seats("web").await, "0O 1O");
-    assert_eq!(world.next_seat("web").await, "2O");
-    assert_eq!(world.next_seat("web").await, "3S");
+    assert_eq!(world.slots("web").await, "0O 1O");
+    assert_eq!(world.next_slot("web").await, "2O");
+    assert_eq!(world.next_slot("web").await, "3S");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_of_several_tells_as_many_seats() {
+async fn a_dry_run_of_several_tells_as_many_slots() {
     let world = created_by_callers(1).await;
     let mut dry = creation("web", &json!({ "count": 3 }));
     merge(&mut dry, json!({ "dry_run": true }));
     let told = world.post("/v1/placements", &dry).await.expect(200).json();
-    let told: Vec<String> = told["instances"].as_array().unwrap().iter().map(seat).collect();
+    let told: Vec<String> = told["instances"].as_array().unwrap().iter().map(slot).collect();
     assert_eq!(told, ["0O", "1S", "2S"]);
     let real = creation("web", &json!({ "count": 3 }));
     let made = world.post("/v1/placements", &real).await.expect(201).json();
-    let made: Vec<String> = made["instances"].as_array().unwrap().iter().map(seat).collect();
+    let made: Vec<String> = made["instances"].as_array().unwrap().iter().map(slot).collect();
     assert_eq!(made, told);
 }
 
-fn seat(instance: &Value) -> String {
+fn slot(instance: &Value) -> String {
     in_short(&instance["seat"])
 }
 
 /// A StatefulSet's ordinal decides the kind of its pod there; here nothing has an ordinal, the
-/// seat's number decides. So whatever the order in which seats were emptied and filled, a number
-/// below the limit is on-demand, and what is let go is chosen by seat, not by age.
+/// slot's number decides. So whatever the order in which slots were emptied and filled, a number
+/// below the limit is on-demand, and what is let go is chosen by slot, not by age.
 #[tokio::test(flavor = "multi_thread")]
-async fn s18_the_number_of_the_seat_decides_whatever_the_order_of_creation() {
+async fn s18_the_number_of_the_slot_decides_whatever_the_order_of_creation() {
     let world = created_by_callers(2).await;
     let mut made = Vec::new();
     for _ in 0..5 {
@@ -97,17 +97,17 @@ async fn s18_the_number_of_the_seat_decides_whatever_the_order_of_creation() {
         }
         for _ in order {
             let fresh = world.create("web").await;
-            let seat = &fresh["seat"];
-            let is_low = seat["slot"].as_i64().unwrap() < 2;
+            let slot = &fresh["seat"];
+            let is_low = slot["slot"].as_i64().unwrap() < 2;
             let (kind, cost) = if is_low { ("on-demand", 100) } else { ("spot", 1) };
-            assert_eq!((&seat["on"], &seat["deletion_cost"]), (&json!(kind), &json!(cost)));
+            assert_eq!((&slot["on"], &slot["deletion_cost"]), (&json!(kind), &json!(cost)));
         }
-        assert_eq!(world.seats("web").await, "0O 1O 2S 3S 4S");
+        assert_eq!(world.slots("web").await, "0O 1O 2S 3S 4S");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s18_what_is_let_go_is_chosen_by_seat_and_not_by_age() {
+async fn s18_what_is_let_go_is_chosen_by_slot_and_not_by_age() {
     let world = World::new().await;
     world.fleet(2, 2).await;
     world
@@ -115,7 +115,7 @@ async fn s18_what_is_let_go_is_chosen_by_seat_and_not_by_age() {
         .await
         .expect(201);
     world.ready("web").await;
-    // Now those of seats 0 and 2 are the youngest.
+    // Now those of slots 0 and 2 are the youngest.
     for slot in [0, 2] {
         world.lose(&world.holder("web", slot).await["instance"]).await;
         world.ready("web").await;
@@ -123,12 +123,12 @@ async fn s18_what_is_let_go_is_chosen_by_seat_and_not_by_age() {
     let kept = world.holder("web", 2).await["instance"].clone();
     world.scale("web", 3).await.expect(200);
     world.ready("web").await;
-    assert_eq!(world.seats("web").await, "0O 1O 2S");
+    assert_eq!(world.slots("web").await, "0O 1O 2S");
     assert_eq!(world.holder("web", 2).await["instance"], kept);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s19_a_create_without_id_and_name_gets_its_seat_and_a_retry_gets_the_same() {
+async fn s19_a_create_without_id_and_name_gets_its_slot_and_a_retry_gets_the_same() {
     let world = created_by_callers(1).await;
     let mut request = creation("web", &json!({}));
     merge(&mut request, json!({ "request_id": "create-1" }));
@@ -138,13 +138,13 @@ async fn s19_a_create_without_id_and_name_gets_its_seat_and_a_retry_gets_the_sam
     assert!(first["instance"].is_string() && first.get("name").is_none(), "{first}");
     assert_eq!((&first["instance"], &first["seat"]), (&again["instance"], &again["seat"]));
     assert_eq!(in_short(&first["seat"]), "0O");
-    // The retry took no second seat.
-    assert_eq!(world.seats("web").await, "0O");
-    assert_eq!(world.next_seat("web").await, "1S");
+    // The retry took no second slot.
+    assert_eq!(world.slots("web").await, "0O");
+    assert_eq!(world.next_slot("web").await, "1S");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s20_an_instance_of_no_stored_workload_gets_no_seat_and_no_kind() {
+async fn s20_an_instance_of_no_stored_workload_gets_no_slot_and_no_kind() {
     let world = World::new().await;
     // Only spot: whoever were forced to on-demand would not be placed.
     world.fleet(0, 1).await;
@@ -156,13 +156,13 @@ async fn s20_an_instance_of_no_stored_workload_gets_no_seat_and_no_kind() {
         assert!(made.get("seat").is_none(), "{made}");
         assert_eq!(made["node"], "s1");
     }
-    assert_eq!(world.seats("web").await, "");
+    assert_eq!(world.slots("web").await, "");
     let refused = world.post("/v1/placements", &creation("web", &json!({}))).await;
     assert_eq!(refused.status, 409, "{}", refused.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s21_after_a_restart_the_seats_are_what_they_were() {
+async fn s21_after_a_restart_the_slots_are_what_they_were() {
     for store in [Store::Sqlite, Store::Postgres] {
         let mut world = World::with(store, 1, |_| {}).await;
         world.fleet(2, 2).await;
@@ -172,11 +172,11 @@ async fn s21_after_a_restart_the_seats_are_what_they_were() {
             made.push(world.create("web").await["instance"].clone());
         }
         world.lose(&made[1]).await;
-        assert_eq!(world.seats("web").await, "0O 2O 3S");
+        assert_eq!(world.slots("web").await, "0O 2O 3S");
         world.restart().await;
-        assert_eq!(world.seats("web").await, "0O 2O 3S", "on {store:?}");
-        assert_eq!(world.next_seat("web").await, "1O", "on {store:?}");
-        assert_eq!(world.next_seat("web").await, "4S", "on {store:?}");
+        assert_eq!(world.slots("web").await, "0O 2O 3S", "on {store:?}");
+        assert_eq!(world.next_slot("web").await, "1O", "on {store:?}");
+        assert_eq!(world.next_slot("web").await, "4S", "on {store:?}");
     }
 }
 
@@ -192,7 +192,7 @@ async fn s21_a_restart_disturbs_no_member_that_berth_keeps() {
     world.ready("web").await;
     world.scale("web", 6).await.expect(200);
     world.ready("web").await;
-    assert_eq!(world.seats("web").await, "0O 1O 2O 3S 4S 5S");
+    assert_eq!(world.slots("web").await, "0O 1O 2O 3S 4S 5S");
     assert_eq!(ids(&world).await[..5], before[..]);
 }
 
@@ -206,14 +206,14 @@ async fn s22_without_the_rule_new_members_go_anywhere_and_the_others_stay() {
     world.fleet(2, 0).await;
     let rule = |enabled: bool| json!({ "capacity": { "max_on_demand": 2, "enabled": enabled } });
     world.apply("web", rule(true)).await.expect(201);
-    assert_eq!(world.next_seat("web").await, "0O");
-    assert_eq!(world.next_seat("web").await, "1O");
+    assert_eq!(world.next_slot("web").await, "0O");
+    assert_eq!(world.next_slot("web").await, "1O");
     // The third would be spot, and there is none.
     let refused = world.post("/v1/placements", &creation("web", &json!({}))).await;
     assert_eq!(refused.status, 409, "{}", refused.text);
     world.apply("web", rule(false)).await.expect(200);
-    assert_eq!(world.next_seat("web").await, "2O");
-    assert_eq!(world.seats("web").await, "0O 1O 2O");
+    assert_eq!(world.next_slot("web").await, "2O");
+    assert_eq!(world.slots("web").await, "0O 1O 2O");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,31 +243,31 @@ async fn a_caller_that_asks_for_a_kind_itself_gets_it_and_is_counted_there() {
     let ask = |kind: &str| creation("web", &json!({ "capacity_type": kind }));
     let made = world.post("/v1/placements", &ask("spot")).await.expect(201).json();
     assert_eq!(in_short(&made["instances"][0]["seat"]), "2S");
-    assert_eq!(world.next_seat("web").await, "0O");
-    assert_eq!(world.next_seat("web").await, "1O");
-    assert_eq!(world.next_seat("web").await, "3S");
+    assert_eq!(world.next_slot("web").await, "0O");
+    assert_eq!(world.next_slot("web").await, "1O");
+    assert_eq!(world.next_slot("web").await, "3S");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_that_callers_made_keep_their_seats_when_berth_takes_over() {
+async fn members_that_callers_made_keep_their_slots_when_berth_takes_over() {
     let world = created_by_callers(2).await;
     for expected in ["0O", "1O", "2S"] {
-        assert_eq!(world.next_seat("web").await, expected);
+        assert_eq!(world.next_slot("web").await, expected);
     }
     world.lose(&world.holder("web", 1).await["instance"]).await;
     let before = ids(&world).await;
     world.scale("web", 4).await.expect(200);
     world.ready("web").await;
-    assert_eq!(world.seats("web").await, "0O 1O 2S 3S");
+    assert_eq!(world.slots("web").await, "0O 1O 2S 3S");
     let after = ids(&world).await;
     assert_eq!((&after[0], &after[2]), (&before[0], &before[1]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_revision_of_a_workload_that_callers_fill_has_seats_of_its_own() {
+async fn each_revision_of_a_workload_that_callers_fill_has_slots_of_its_own() {
     let world = created_by_callers(1).await;
-    assert_eq!(world.next_seat("web").await, "0O");
-    assert_eq!(world.next_seat("web").await, "1S");
+    assert_eq!(world.next_slot("web").await, "0O");
+    assert_eq!(world.next_slot("web").await, "1S");
     let next = json!({ "capacity": { "max_on_demand": 1 }, "template": { "image": "web:2" } });
     world.apply("web", next).await.expect(200);
     for expected in ["0O", "1S"] {
@@ -278,20 +278,20 @@ async fn each_revision_of_a_workload_that_callers_fill_has_seats_of_its_own() {
         );
     }
     // The callers let the old ones go, too; nobody else does.
-    assert_eq!(world.seats("web").await, "0O 1S 0O 1S");
+    assert_eq!(world.slots("web").await, "0O 1S 0O 1S");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_that_waits_for_room_gets_its_seat_when_there_is_some() {
+async fn a_create_that_waits_for_room_gets_its_slot_when_there_is_some() {
     let world = World::new().await;
     world.fleet(1, 0).await;
     world.apply("web", json!({ "capacity": { "max_on_demand": 1 } })).await.expect(201);
-    assert_eq!(world.next_seat("web").await, "0O");
+    assert_eq!(world.next_slot("web").await, "0O");
     let mut request = creation("web", &json!({}));
     merge(&mut request, json!({ "mode": "wait", "wait_s": 300 }));
     let ticket = world.post("/v1/placements", &request).await.expect(202).json();
     let path = format!("/v1/queue/{}", ticket["id"].as_str().unwrap());
-    assert_eq!(world.seats("web").await, "0O");
+    assert_eq!(world.slots("web").await, "0O");
     world.node("s1", berth_engine::CapacityType::Spot).await;
     world
         .until("it is granted", |world| {
@@ -304,7 +304,7 @@ async fn a_create_that_waits_for_room_gets_its_seat_when_there_is_some() {
         .await;
     let ticket = world.servers[0].get(&world.token, &path).await.expect(200).json();
     assert_eq!(in_short(&ticket["placed"]["instances"][0]["seat"]), "1S", "{ticket}");
-    assert_eq!(world.seats("web").await, "0O 1S");
+    assert_eq!(world.slots("web").await, "0O 1S");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,7 +315,7 @@ async fn a_template_that_asks_for_a_kind_itself_is_not_overruled() {
     let fields = json!({ "replicas": 3, "capacity": { "max_on_demand": 2 }, "template": template });
     world.apply("web", fields).await.expect(201);
     world.ready("web").await;
-    assert_eq!(world.seats("web").await, "0S 1S 2S");
+    assert_eq!(world.slots("web").await, "0S 1S 2S");
     let members = world.members("web").await;
     assert!(members.iter().all(|member| member.get("wants").is_none()), "{members:?}");
 }

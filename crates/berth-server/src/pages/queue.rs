@@ -11,7 +11,7 @@ const SHOWN: usize = 8;
 
 /// One request.
 #[derive(Debug)]
-struct Waits {
+struct QueuedRequest {
     position: u64,
     owner: String,
     asks_for: String,
@@ -22,19 +22,19 @@ struct Waits {
 
 /// The queue.
 #[derive(Debug, Template)]
-#[template(path = "parts/waiting.html")]
-pub(super) struct Waiting {
+#[template(path = "parts/queue.html")]
+pub(super) struct QueuePanel {
     total: String,
     more: Option<String>,
-    first: Vec<Waits>,
+    first: Vec<QueuedRequest>,
 }
 
-fn waits(ticket: &Ticket, now: Timestamp) -> Waits {
+fn queued_request(ticket: &Ticket, now: Timestamp) -> QueuedRequest {
     let instances: u64 =
         ticket.request.instances.iter().map(|spec| u64::from(spec.count.unwrap_or(1))).sum();
     let instances = i64::try_from(instances).unwrap_or(i64::MAX);
     let word = plural(instances, "instance", "instances");
-    Waits {
+    QueuedRequest {
         position: ticket.position.unwrap_or(0),
         owner: ticket.owner.clone(),
         asks_for: format!("{} {word}", count(instances)),
@@ -44,7 +44,7 @@ fn waits(ticket: &Ticket, now: Timestamp) -> Waits {
     }
 }
 
-impl Waiting {
+impl QueuePanel {
     /// The queue, of tickets in their order.
     pub(super) fn of(tickets: &[Ticket], now: Timestamp) -> Self {
         let open: Vec<&Ticket> =
@@ -53,7 +53,7 @@ impl Waiting {
         Self {
             total: count(i64::try_from(open.len()).unwrap_or(i64::MAX)),
             more: (more > 0).then(|| count(more)),
-            first: open.iter().take(SHOWN).map(|ticket| waits(ticket, now)).collect(),
+            first: open.iter().take(SHOWN).map(|ticket| queued_request(ticket, now)).collect(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a decision was about: the instances asked for, those that are alike together.
+//! The request of a decision: its instances, grouped by identical requests.
 
 use askama::Template;
 use berth_api::{Decision, units};
@@ -6,55 +6,55 @@ use serde_json::{Map, Value};
 
 use super::count;
 
-/// Instances that asked for the same.
+/// Instances with identical requests.
 #[derive(Debug)]
-struct Alike {
+struct RequestClass {
     count: String,
     cpu: String,
     memory: String,
     disk: String,
     bandwidth: String,
-    /// Everything else that was asked for: field and value.
+    /// All other requested fields, with their values.
     others: Vec<(String, String)>,
 }
 
-/// What was asked for.
+/// The requested instances.
 #[derive(Debug, Template)]
-#[template(path = "parts/asked.html")]
-pub(super) struct Asked {
-    classes: Vec<Alike>,
+#[template(path = "parts/request.html")]
+pub(super) struct RequestPanel {
+    classes: Vec<RequestClass>,
 }
 
 /// A value in one line, as people write it.
-fn line(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(line).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join(", "),
         Value::Object(fields) => {
-            let pairs = fields.iter().map(|(key, value)| format!("{key}={}", line(value)));
+            let pairs = fields.iter().map(|(key, value)| format!("{key}={}", format_value(value)));
             pairs.collect::<Vec<_>>().join(", ")
         }
         other => other.to_string(),
     }
 }
 
-fn alike(request: &Map<String, Value>, number: i64) -> Alike {
+fn request_class(request: &Map<String, Value>, number: i64) -> RequestClass {
     let amounts = request.get("resources");
     let amount = |name: &str| amounts.and_then(|of| of.get(name)?.as_i64()).unwrap_or(0);
     let shown = ["id", "owner", "name", "resources"];
     let others = request.iter().filter(|(key, _)| !shown.contains(&key.as_str()));
-    Alike {
+    RequestClass {
         count: count(number),
         cpu: units::cpu(amount("cpu_milli")),
         memory: units::size(amount("memory_mib")),
         disk: units::size(amount("disk_mib")),
         bandwidth: units::bandwidth(amount("bandwidth_mbps")),
-        others: others.map(|(key, value)| (key.replace('_', " "), line(value))).collect(),
+        others: others.map(|(key, value)| (key.replace('_', " "), format_value(value))).collect(),
     }
 }
 
-impl Asked {
-    /// What a decision's instances asked for.
+impl RequestPanel {
+    /// The requests of a decision.
     pub(super) fn of(decision: &Decision) -> Self {
         let mut classes: Vec<(Map<String, Value>, i64)> = Vec::new();
         for request in &decision.requests {
@@ -66,6 +66,11 @@ impl Asked {
                 None => classes.push((request, 1)),
             }
         }
-        Self { classes: classes.iter().map(|(request, number)| alike(request, *number)).collect() }
+        Self {
+            classes: classes
+                .iter()
+                .map(|(request, number)| request_class(request, *number))
+                .collect(),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The guard before every route: who calls, and may they?
+//! Authentication and authorization of every request.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,35 +21,35 @@ use berth_control::clock::now;
 /// The cookie that a signed-in browser has.
 pub(crate) const COOKIE: &str = "berth_token";
 
-/// The node that a verified client certificate names, put beside a connection by the TLS layer.
+/// The node named by a verified client certificate; the TLS layer attaches it to requests.
 #[derive(Clone, Debug)]
 pub struct CertifiedNode(pub NodeId);
 
-/// Put beside a request that came over TLS, by the TLS layer: cookies are then for TLS only.
+/// Attached to requests that came over TLS: their cookies are then marked as secure.
 #[derive(Clone, Copy, Debug)]
 pub struct OverTls;
 
-/// Nobody said who calls.
-pub(crate) fn who_are_you() -> ApiError {
+/// The request has no valid token.
+pub(crate) fn not_signed_in() -> ApiError {
     let detail = "the request has no valid token";
-    let title = "sign in first";
+    let title = "authentication required";
     ApiError::new(StatusCode::UNAUTHORIZED, "not_signed_in", title, detail)
-        .remedy("send Authorization: Bearer TOKEN; berth token create makes one")
+        .remedy("send Authorization: Bearer TOKEN; create one with berth token create")
 }
 
 fn not_allowed(role: Role) -> ApiError {
     let detail = format!("a token of role {} may not do this", role.name());
     let title = "this role may not do this";
     ApiError::new(StatusCode::FORBIDDEN, "not_allowed", title, detail)
-        .remedy("use a token of another role; berth whoami says which this one has")
+        .remedy("use a token of another role; berth whoami shows the role of this one")
 }
 
 /// A method that the table does not have for a path, or a path that it does not have at all.
 fn not_served(access: &AccessControl, path: &str) -> Response {
     let methods = access.permissions.methods(path);
     if methods.is_empty() {
-        tracing::error!(path, "a route is not in the table of permissions");
-        return super::nothing_here().into_response();
+        tracing::error!(path, "route is missing from the permission table");
+        return super::no_such_path().into_response();
     }
     let mut response = super::wrong_method().into_response();
     if let Ok(methods) = methods.parse() {
@@ -58,15 +58,15 @@ fn not_served(access: &AccessControl, path: &str) -> Response {
     response
 }
 
-/// Lets a request through to its handler, or answers in its stead.
-pub(crate) async fn guard(
+/// Passes a request on to its handler, or rejects it.
+pub(crate) async fn authenticate(
     State(state): State<AppState>,
     path: Option<MatchedPath>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let path = path.as_ref().map_or("", |path| path.as_str());
-    // What is not in the table answers nobody, also when the router knows it.
+    // A route that is not in the table is never served, even if the router has it.
     let Some(access) = state.access.permissions.of(request.method(), path) else {
         return not_served(&state.access, path);
     };
@@ -84,21 +84,21 @@ pub(crate) async fn guard(
         }
         (_, Some(caller)) => return not_allowed(caller.role).into_response(),
         (_, None) if is_page(path) => return Redirect::to("/sign-in").into_response(),
-        (_, None) => return who_are_you().into_response(),
+        (_, None) => return not_signed_in().into_response(),
     }
     next.run(request).await
 }
 
-/// Whether people look at this path with a browser.
+/// Whether this path is a page for browsers.
 fn is_page(path: &str) -> bool {
     path == "/" || path.starts_with("/decisions/")
 }
 
-/// Who calls; absent when nothing valid says so.
+/// The caller; absent without valid credentials.
 pub(crate) fn caller(access: &AccessControl, request: &Request) -> Option<Caller> {
     let from = from(request.extensions());
     if let Some(text) = presented(request) {
-        // A token that is presented decides, also when it is not valid.
+        // A presented token decides, even when it is not valid.
         return access.tokens.caller(text, from, now());
     }
     if let Some(CertifiedNode(node)) = request.extensions().get() {
@@ -117,8 +117,8 @@ pub(crate) fn from(extensions: &http::Extensions) -> Option<IpAddr> {
     info.map(|ConnectInfo(address)| address.ip())
 }
 
-/// What the caller presents. A cookie is sent by a browser without being asked, so it serves only
-/// for what changes nothing.
+/// The credentials that the caller presents. A browser also sends a cookie with requests that
+/// another site caused, so a cookie is accepted only for requests that change nothing.
 fn presented(request: &Request) -> Option<&str> {
     let headers = request.headers();
     if let Some(value) = headers.get(header::AUTHORIZATION) {

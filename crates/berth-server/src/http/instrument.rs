@@ -1,4 +1,4 @@
-//! Around every request: how long it takes, how it ends, and that it ends in time.
+//! Around every request: tracing, metrics and the timeout.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -11,7 +11,7 @@ use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::REQUESTS;
 
-/// Paths whose answers go on for as long as somebody listens, or wait because they were asked to.
+/// Paths whose responses stream, or wait at the caller's request.
 fn may_take_long(path: &str) -> bool {
     path.ends_with("/stream")
         || path == "/v1/state"
@@ -23,8 +23,8 @@ fn may_take_long(path: &str) -> bool {
         || path == "/v1/placements"
 }
 
-/// Times a request, counts it, and ends it when it takes too long.
-pub(crate) async fn watch(
+/// Times a request, counts it, and aborts it when it takes too long.
+pub(crate) async fn instrument(
     State((state, limits)): State<(AppState, HttpLimits)>,
     request: Request,
     next: Next,
@@ -32,7 +32,7 @@ pub(crate) async fn watch(
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let began = tokio::time::Instant::now();
-    // Where no traces are collected, nobody is interested and nothing is made.
+    // Without a trace collector, the span is disabled and costs nothing.
     let span = tracing::info_span!(
         target: REQUESTS,
         "request",
@@ -45,7 +45,7 @@ pub(crate) async fn watch(
     let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
         answer.await
     } else {
-        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(|_| late())
+        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(|_| timed_out())
     };
     span.record("http.response.status_code", response.status().as_u16());
     let path = path.as_ref().map_or("", |path| path.as_str());
@@ -53,9 +53,9 @@ pub(crate) async fn watch(
     response
 }
 
-fn late() -> Response {
-    let detail = "the request took longer than this server allows; it may yet be done";
-    let title = "it took too long";
+fn timed_out() -> Response {
+    let detail = "the request took longer than this server allows; it may still complete";
+    let title = "request timed out";
     let status = StatusCode::GATEWAY_TIMEOUT;
     ApiError::new(status, "timeout", title, detail)
         .remedy("send it again with the same request id")

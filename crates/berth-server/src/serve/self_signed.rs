@@ -1,4 +1,4 @@
-//! Certificates of one's own making: an authority in the data folder, the server's certificate, and
+//! Self-signed certificates: an authority in the data folder, the server's certificate, and
 //! those of agents.
 
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ const RENEW_DAYS: i64 = 30;
 
 /// Certificates that cannot be made.
 #[derive(Debug, Error)]
-pub enum OwnError {
+pub enum CertificateError {
     /// A file cannot be read or written.
     #[error("{path} cannot be read or written")]
     File {
@@ -58,9 +58,9 @@ pub struct Authority {
     folder: PathBuf,
 }
 
-/// What the server's certificate was made for, to know when it has to be made anew.
+/// What the server's certificate was issued for, to know when it must be issued again.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct MadeFor {
+struct IssuedFor {
     hosts: Vec<String>,
     renew_at: Timestamp,
 }
@@ -70,7 +70,7 @@ impl Authority {
     ///
     /// # Errors
     /// When it cannot be made or written.
-    pub fn in_data_dir(data_dir: &Path, now: Timestamp) -> Result<Self, OwnError> {
+    pub fn in_data_dir(data_dir: &Path, now: Timestamp) -> Result<Self, CertificateError> {
         let authority = Self { folder: data_dir.join("tls") };
         let folder = &authority.folder;
         std::fs::create_dir_all(folder).map_err(|source| file(folder, source))?;
@@ -87,10 +87,10 @@ impl Authority {
     ///
     /// # Errors
     /// When there is none.
-    pub fn existing(data_dir: &Path) -> Result<Self, OwnError> {
+    pub fn existing(data_dir: &Path) -> Result<Self, CertificateError> {
         let authority = Self { folder: data_dir.join("tls") };
         let there = authority.ca_key().exists() && authority.ca_cert().exists();
-        let missing = || OwnError::NoAuthority(data_dir.display().to_string());
+        let missing = || CertificateError::NoAuthority(data_dir.display().to_string());
         there.then_some(authority).ok_or_else(missing)
     }
 
@@ -115,11 +115,11 @@ impl Authority {
     ///
     /// # Errors
     /// When it cannot be made or written.
-    pub fn renew_server(&self, hosts: &[String], now: Timestamp) -> Result<bool, OwnError> {
+    pub fn renew_server(&self, hosts: &[String], now: Timestamp) -> Result<bool, CertificateError> {
         let note = self.folder.join("server.json");
-        let made: Option<MadeFor> =
+        let made: Option<IssuedFor> =
             std::fs::read(&note).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let good = |made: &MadeFor| made.hosts == hosts && made.renew_at > now;
+        let good = |made: &IssuedFor| made.hosts == hosts && made.renew_at > now;
         if self.server().exists() && made.as_ref().is_some_and(good) {
             return Ok(false);
         }
@@ -128,7 +128,7 @@ impl Authority {
         let pem = self.issue(params, "Berth server", SERVER_DAYS, now)?;
         write_private(&self.server(), &pem)?;
         let renew_at = after(now, SERVER_DAYS - RENEW_DAYS);
-        let made = MadeFor { hosts: hosts.to_vec(), renew_at };
+        let made = IssuedFor { hosts: hosts.to_vec(), renew_at };
         let text = serde_json::to_string(&made).unwrap_or_default();
         write_public(&note, &text)?;
         Ok(true)
@@ -138,12 +138,12 @@ impl Authority {
     ///
     /// # Errors
     /// When the node's id cannot be a DNS name, or it cannot be made.
-    pub fn agent(&self, node: &str, days: i64, now: Timestamp) -> Result<String, OwnError> {
+    pub fn agent(&self, node: &str, days: i64, now: Timestamp) -> Result<String, CertificateError> {
         if DnsName::try_from(node).is_err() {
-            return Err(OwnError::NoDnsName(node.to_owned()));
+            return Err(CertificateError::NoDnsName(node.to_owned()));
         }
         if !(1..=AUTHORITY_DAYS).contains(&days) {
-            return Err(OwnError::Days(days));
+            return Err(CertificateError::Days(days));
         }
         let mut params = CertificateParams::new([node.to_owned()])?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -156,7 +156,7 @@ impl Authority {
         name: &str,
         days: i64,
         now: Timestamp,
-    ) -> Result<String, OwnError> {
+    ) -> Result<String, CertificateError> {
         let path = self.ca_key();
         let pem = std::fs::read_to_string(&path).map_err(|source| file(&path, source))?;
         let issuer = Issuer::new(authority_params(now), KeyPair::from_pem(&pem)?);
@@ -204,15 +204,15 @@ fn after(now: Timestamp, days: i64) -> Timestamp {
     now.saturating_add(SignedDuration::from_hours(24 * days)).unwrap_or(Timestamp::MAX)
 }
 
-fn file(path: &Path, source: io::Error) -> OwnError {
-    OwnError::File { path: path.display().to_string(), source }
+fn file(path: &Path, source: io::Error) -> CertificateError {
+    CertificateError::File { path: path.display().to_string(), source }
 }
 
-fn write_private(path: &Path, text: &str) -> Result<(), OwnError> {
+fn write_private(path: &Path, text: &str) -> Result<(), CertificateError> {
     write(path, text, 0o600).map_err(|source| file(path, source))
 }
 
-fn write_public(path: &Path, text: &str) -> Result<(), OwnError> {
+fn write_public(path: &Path, text: &str) -> Result<(), CertificateError> {
     write(path, text, 0o644).map_err(|source| file(path, source))
 }
 

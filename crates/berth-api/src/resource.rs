@@ -5,12 +5,12 @@ use berth_engine::{GroupKind, InstanceId, NodeId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Part of a list.
+/// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Give this as `cursor` for the next part; absent: that was all.
+    /// The `cursor` of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -24,7 +24,7 @@ pub struct NewGroup {
     pub owner: Option<String>,
     /// Together or apart.
     pub kind: GroupKind,
-    /// Rule or wish.
+    /// Hard or soft.
     pub strength: Strength,
     /// Per node, rack or zone.
     pub topology: Topology,
@@ -41,11 +41,11 @@ pub struct NewVolume {
     /// The only tenant that may use it; absent: anyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The node that holds it.
+    /// The node that stores it.
     pub home: NodeId,
 }
 
-/// A local volume and where it lives.
+/// A local volume and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// Its name.
@@ -53,7 +53,7 @@ pub struct Volume {
     /// The only tenant that may use it; absent: anyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The node that holds it; hidden from tenants if the policy says so.
+    /// The node that stores it; hidden from tenants if the policy says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<NodeId>,
     /// The one instance that uses it.
@@ -66,10 +66,10 @@ pub struct Volume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAttachment {
-    /// The tenant. May be left out by a token that is bound to one.
+    /// The tenant. A token that is bound to one tenant may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The volumes; all must live on one node.
+    /// The volumes; all must be on one node.
     #[schema(min_items = 1, max_items = 64)]
     pub volumes: Vec<String>,
 }
@@ -83,7 +83,7 @@ pub struct Attachment {
     pub owner: String,
     /// The volumes.
     pub volumes: Vec<String>,
-    /// The node they live on; absent when they are apart or gone, and hidden from tenants if the
+    /// Their node; absent when they are on different nodes or gone, and hidden from tenants if the
     /// policy says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<NodeId>,
@@ -95,7 +95,7 @@ pub struct Attachment {
 pub struct NewPool {
     /// A network (`fd00:7::/64`, `10.0.0.0/24`) or numbers (`1000-4999`).
     pub range: String,
-    /// Seconds that a released value rests before it is given out again; 600 when absent.
+    /// Seconds before a released value is given out again; 600 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_s: Option<u32>,
 }
@@ -111,11 +111,11 @@ pub struct Pool {
     pub first: String,
     /// The last value.
     pub last: String,
-    /// Seconds that a released value rests.
+    /// Seconds before a released value is given out again.
     pub quarantine_s: u32,
     /// How many values it has; as text, since a /64 has more than a number holds.
     pub size: String,
-    /// How many are in use; those at rest are not.
+    /// How many are in use, without quarantined ones.
     pub used: i64,
 }
 
@@ -141,7 +141,7 @@ pub struct Quota {
     pub instances: Option<i64>,
 }
 
-/// A tenant's limits and what it uses of them.
+/// A tenant's limits and usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaUse {
     /// The tenant.
@@ -152,7 +152,7 @@ pub struct QuotaUse {
     pub used: Quota,
 }
 
-/// States an environment's secrets.
+/// The version of an environment's secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Secrets {

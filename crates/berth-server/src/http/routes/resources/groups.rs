@@ -1,0 +1,117 @@
+//! `/v1/groups`: which instances belong together, or apart.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{NewGroup, Page};
+use berth_engine::Group;
+use berth_ledger::{Op, Text};
+use http::StatusCode;
+
+use super::{Put, Resource, check_name, get_resource, resource_routes};
+use crate::http::extract::{Json, Path, Query};
+use crate::http::list::{PageQuery, page_of_map};
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+use berth_control::placement::owner_for;
+
+resource_routes! {
+    Group from NewGroup, tag = "groups", path = "/v1/groups", item = "/v1/groups/{id}",
+    key = ("id", "The group."),
+    /// List groups
+    ///
+    /// In order of name. A tenant sees its own and those open to all tenants.
+    list => "Groups.",
+    /// Read a group
+    get => "The group.",
+    /// Define a group, or change its rules
+    ///
+    /// A tenant's groups are its own. Kind and topology can change while it has no members; its owner
+    /// cannot.
+    put => ("Changed, or unchanged.", "Defined."),
+    /// Remove a group
+    ///
+    /// Refused while it has members.
+    remove => "Removed.",
+}
+
+/// A tenant sees its own groups and those that are open to all tenants.
+fn is_visible(caller: &Caller, group: &Group) -> bool {
+    group.owner.as_deref().is_none_or(|owner| caller.sees(owner))
+}
+
+/// A tenant changes only its own.
+fn may_change(caller: &Caller, group: &Group) -> bool {
+    !caller.is_tenant() || group.owner.as_deref().is_some_and(|owner| caller.sees(owner))
+}
+
+impl Resource for Group {
+    const NOUN: &'static str = "group";
+    const PUT_ACTION: &'static str = "group.put";
+    const REMOVE_ACTION: &'static str = "group.remove";
+    type Spec = NewGroup;
+
+    async fn list(
+        control: &ControlPlane,
+        caller: &Caller,
+        query: &PageQuery,
+    ) -> Answer<Page<Self>> {
+        control.settled().await;
+        let books = control.catalog.books();
+        let view = |group: &Self| is_visible(caller, group).then(|| group.clone());
+        page_of_map(&books.groups, query, view)
+    }
+
+    async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Option<Self>> {
+        control.settled().await;
+        let group = control.catalog.books().groups.get(id).cloned();
+        Ok(group.filter(|group| is_visible(caller, group)))
+    }
+
+    async fn check_put(
+        control: &ControlPlane,
+        caller: &Caller,
+        id: &str,
+        new: NewGroup,
+    ) -> Answer<Put> {
+        check_name("id", id)?;
+        if new.max_per_domain == Some(0) {
+            return Err(ApiError::field("max_per_domain", Some("0".to_owned()), "1 or more"));
+        }
+        control.settled().await;
+        let known = control.catalog.books().groups.get(id).cloned();
+        let owner = match &new.owner {
+            None if !caller.is_tenant() => None,
+            stated => {
+                let mine = known.as_ref().and_then(|group| group.owner.as_deref());
+                // A tenant of several namespaces need not repeat the owner of its group.
+                let mine = mine.filter(|owner| caller.is_tenant() && caller.sees(owner));
+                Some(owner_for(caller, stated.as_deref().or(mine))?)
+            }
+        };
+        if known.as_ref().is_some_and(|known| !may_change(caller, known)) {
+            return Err(name_taken(id));
+        }
+        let NewGroup { kind, strength, topology, max_per_domain, .. } = new;
+        let group = Self { id: id.to_owned(), owner, kind, strength, topology, max_per_domain };
+        Ok(Put { op: Op::PutGroup(group), is_new: known.is_none() })
+    }
+
+    async fn check_remove(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Op> {
+        let group: Self = get_resource(control, caller, id).await?;
+        if !may_change(caller, &group) {
+            let detail = format!("group {id:?} is open to all tenants; only operators remove it");
+            let title = "this token may not do this";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "not_allowed", title, detail));
+        }
+        Ok(Op::RemoveGroup(Text::from(id)))
+    }
+}
+
+/// All tenants share the names of groups. The error does not tell who owns the group.
+fn name_taken(id: &str) -> ApiError {
+    let detail = format!("the name {id:?} is not available to this token");
+    ApiError::conflict("name_taken", detail)
+        .remedy("choose another name, for example one that starts with the tenant's name")
+}

@@ -1,0 +1,82 @@
+//! `/v1/pools`: ranges of addresses and numbers that claims take values from.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use berth_api::{NewPool, Page, Pool};
+use berth_ledger::{Op, Text};
+
+use super::{Put, Resource, check_name, resource_routes};
+use crate::http::extract::{Json, Path, Query};
+use crate::http::list::{PageQuery, page_by_name};
+use crate::problem::{Answer, ApiError};
+use berth_control::ControlPlane;
+use berth_control::caller::Caller;
+
+resource_routes! {
+    Pool from NewPool, tag = "pools", path = "/v1/pools", item = "/v1/pools/{id}",
+    key = ("id", "The pool."),
+    /// List pools
+    list => "Pools, in order of name.",
+    /// Read a pool
+    get => "The pool.",
+    /// Define a pool, or change its range
+    ///
+    /// Values that are held stay held, whatever the new range.
+    put => ("Changed, or unchanged.", "Defined."),
+    /// Remove a pool
+    ///
+    /// Refused while one of its values is held.
+    remove => "Removed.",
+}
+
+fn view((pool, used): (berth_ledger::Pool, i64)) -> Pool {
+    Pool {
+        id: pool.id.to_string(),
+        kind: pool.kind.name().to_owned(),
+        first: pool.kind.write(pool.first),
+        last: pool.kind.write(pool.last),
+        quarantine_s: pool.quarantine_s,
+        size: pool.size().to_string(),
+        used,
+    }
+}
+
+async fn all(control: &ControlPlane) -> Answer<Vec<Pool>> {
+    let pools = control.read(berth_ledger::Ledger::pools).await?;
+    Ok(pools.into_iter().map(view).collect())
+}
+
+impl Resource for Pool {
+    const NOUN: &'static str = "pool";
+    const PUT_ACTION: &'static str = "pool.put";
+    const REMOVE_ACTION: &'static str = "pool.remove";
+    type Spec = NewPool;
+
+    async fn list(control: &ControlPlane, _: &Caller, query: &PageQuery) -> Answer<Page<Self>> {
+        page_by_name(all(control).await?, |pool| &pool.id, query)
+    }
+
+    async fn find(control: &ControlPlane, _: &Caller, id: &str) -> Answer<Option<Self>> {
+        Ok(all(control).await?.into_iter().find(|pool| pool.id == id))
+    }
+
+    async fn check_put(
+        control: &ControlPlane,
+        caller: &Caller,
+        id: &str,
+        new: NewPool,
+    ) -> Answer<Put> {
+        check_name("id", id)?;
+        let mut pool = berth_ledger::Pool::parse(id, &new.range).map_err(|invalid| {
+            ApiError::field("range", Some(format!("{:?}", invalid.range)), invalid.accepted)
+        })?;
+        pool.quarantine_s = new.quarantine_s.unwrap_or(berth_ledger::Pool::DEFAULT_QUARANTINE_S);
+        let is_new = Self::find(control, caller, id).await?.is_none();
+        Ok(Put { op: Op::PutPool(pool), is_new })
+    }
+
+    async fn check_remove(_: &ControlPlane, _: &Caller, id: &str) -> Answer<Op> {
+        Ok(Op::RemovePool(Text::from(id)))
+    }
+}
