@@ -196,7 +196,8 @@ fn who(wire: &WirePermits, request: &HttpRequest) -> Result<Caller, Refused> {
         trusted.then(|| Caller { from, ..Caller::local("anyone on this machine") })
     });
     let caller = known.ok_or_else(|| {
-        let why = "sign in first: send Authorization: Bearer TOKEN of an agent or an operator";
+        let why =
+            "authentication required: send Authorization: Bearer TOKEN of an agent or an operator";
         (StatusCode::UNAUTHORIZED, why.to_owned())
     })?;
     match access.permissions.of(&Method::POST, SAME_AS) {

@@ -292,7 +292,7 @@ async fn a_ledger_that_does_not_answer_is_500_and_the_next_request_is_as_good() 
     let body = scene.wire_body(7, "vm", whole(3), None);
     let other = rusqlite::Connection::open(scene.database()).unwrap();
     other.execute_batch("PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE").unwrap();
-    refused(scene.wire(&body).await, 500, "nobody knows yet");
+    refused(scene.wire(&body).await, 500, "the outcome is unknown");
     other.execute_batch("ROLLBACK").unwrap();
     // What became of the first is known by now, and asking twice does no harm.
     scene.wire(&body).await.expect(200);
