@@ -65,9 +65,10 @@ impl Rendezvous {
     }
 
     fn wait(&self) {
-        self.arrive.send(()).expect("the other thread has stopped");
+        let is_there = self.arrive.send(()).is_ok();
+        assert!(is_there, "the other thread has stopped");
         let arrived = self.other.recv_timeout(Duration::from_secs(60));
-        arrived.expect("the other thread has stopped, or did not arrive within 60 s");
+        assert!(arrived.is_ok(), "the other thread has stopped, or did not arrive within 60 s");
     }
 }
 
