@@ -11,6 +11,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+/// The page that shows the way through the crates. Each crate's README shows its modules.
+const MAP: &str = "docs/architecture.md";
+
 /// One breach of a rule; the path is known to the caller.
 #[derive(Debug, PartialEq, Eq)]
 struct Violation {
@@ -69,7 +72,7 @@ fn check_repository() -> io::Result<(usize, usize)> {
         files += 1;
         let bytes = std::fs::read(&on_disk)?;
         report(path, check_file(path, &bytes));
-        if path.starts_with("crates/")
+        if (path.starts_with("crates/") || path == MAP)
             && let Ok(text) = String::from_utf8(bytes)
         {
             texts.insert(path.to_owned(), text);
@@ -94,6 +97,8 @@ fn check_layers(texts: &BTreeMap<String, String>) -> Vec<(String, Vec<Violation>
     let (between_crates, mut wrong) = layers::Layers::parse(text);
     wrong.extend(between_crates.check_names(&crates));
     found.push((of_crates, wrong));
+    let map = texts.get(MAP).map_or("", String::as_str);
+    found.push((MAP.to_owned(), missing_from_page(map, &crates)));
     for name in &crates {
         let manifest = format!("crates/{name}/Cargo.toml");
         let text = &texts[&manifest];
@@ -116,12 +121,14 @@ fn check_modules(texts: &BTreeMap<String, String>, name: &str) -> Vec<(String, V
         .map(str::to_owned)
         .collect();
     let listing = format!("crates/{name}/{}", layers::FILE);
-    let Some(listed) = texts.get(&listing) else { return Vec::new() };
+    let listed = texts.get(&listing).map_or("", String::as_str);
     let (parsed, mut wrong) = layers::Layers::parse(listed);
     wrong.extend(parsed.check_names(&modules));
     let root = texts.get(&format!("{source}lib.rs")).map_or("", String::as_str);
     let exports = layers::root_exports(root);
-    let mut found = vec![(listing, wrong)];
+    let page = format!("crates/{name}/README.md");
+    let text = texts.get(&page).map_or("", String::as_str);
+    let mut found = vec![(listing, wrong), (page, missing_from_page(text, &modules))];
     for (path, below, text) in files {
         let violations = layers::check_source(&parsed, &exports, below, text);
         found.push((path.to_owned(), violations));
@@ -149,6 +156,13 @@ fn check_file(path: &str, bytes: &[u8]) -> Vec<Violation> {
     violations
 }
 
+/// Names that a page does not mention in code style.
+fn missing_from_page(page: &str, names: &BTreeSet<String>) -> Vec<Violation> {
+    let is_missing = |name: &&String| !page.contains(&format!("`{name}`"));
+    let missing = names.iter().filter(is_missing);
+    missing.map(|name| Violation::new(1, format!("`{name}` is missing from this map"))).collect()
+}
+
 /// Whether a path is of the form `crates/<name>/src/...`.
 fn is_crate_source(path: &str) -> bool {
     let mut parts = path.split('/');
@@ -174,6 +188,14 @@ mod tests {
         assert!(needs("crates/berth-engine/src/plan/mod.rs"));
         assert!(!needs("crates/berth-engine/benches/instructions.rs"));
         assert!(!needs("crates/berth-engine/tests/digest.rs"));
+    }
+
+    #[test]
+    fn a_crate_or_module_that_is_missing_from_the_map_is_a_violation() {
+        let names: BTreeSet<String> = ["feed", "queue"].map(str::to_owned).into();
+        assert_eq!(missing_from_page("`queue` and `feed`", &names), []);
+        let expected = [Violation::new(1, "`queue` is missing from this map")];
+        assert_eq!(missing_from_page("a queue, and `feed`", &names), expected);
     }
 
     #[test]
