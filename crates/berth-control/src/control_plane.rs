@@ -191,16 +191,16 @@ impl ControlPlane {
     }
 
     /// Begins to listen to agents anew: whoever was not heard so far is not lost yet.
-    pub(crate) fn listen_anew(&self) {
+    pub(crate) fn restart_listening(&self) {
         self.listening_since.store(self.now().as_second(), Ordering::Relaxed);
     }
 
     /// Notes whether most nodes are silent.
-    pub(crate) fn note_silence(&self, mostly: bool) {
+    pub(crate) fn record_silence(&self, mostly: bool) {
         if self.mostly_silent.swap(mostly, Ordering::Relaxed) != mostly {
             if !mostly {
                 // Agents are heard again one by one: each gets its time to speak first.
-                self.listen_anew();
+                self.restart_listening();
             }
             tracing::warn!(mostly, "most nodes fell silent, or were heard again");
         }
@@ -233,7 +233,7 @@ impl ControlPlane {
             DocumentChange::Changed(..) => {}
             DocumentChange::Reloaded => {
                 let workloads: Vec<WorkloadKey> =
-                    self.catalog.books().workloads.keys().cloned().collect();
+                    self.catalog.read().workloads.keys().cloned().collect();
                 self.catalog.touch(workloads);
             }
         }
@@ -242,9 +242,9 @@ impl ControlPlane {
     /// Has workloads with members on a node looked at: it is being emptied, or no longer is.
     fn touch_workloads_on(&self, node: &NodeId) {
         let touched: Vec<WorkloadKey> = {
-            let books = self.catalog.books();
-            let claims = books.nodes.get(node).into_iter().flat_map(|node| &node.claims);
-            let claims = claims.filter_map(|key| books.claims.get(key));
+            let catalog = self.catalog.read();
+            let claims = catalog.nodes.get(node).into_iter().flat_map(|node| &node.claims);
+            let claims = claims.filter_map(|key| catalog.claims.get(key));
             claims.filter_map(|claim| claim.workload()).collect()
         };
         self.catalog.touch(touched);
@@ -264,8 +264,8 @@ impl ControlPlane {
     }
 
     /// Waits until what this server has committed is in the catalogue.
-    pub async fn settled(&self) {
-        self.placer.settled().await;
+    pub async fn wait_for_read_your_writes(&self) {
+        self.placer.wait_for_read_your_writes().await;
     }
 
     /// The node that a caller may speak for: any for operators, its own for an agent. Others' nodes

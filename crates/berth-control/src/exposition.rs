@@ -80,8 +80,8 @@ fn pressure(control: &ControlPlane, lines: &mut Lines) {
 
 fn workloads(control: &ControlPlane, lines: &mut Lines) {
     let (workloads, members) = {
-        let books = control.catalog.books();
-        (books.workloads.len(), books.members.values().map(Vec::len).sum::<usize>())
+        let catalog = control.catalog.read();
+        (catalog.workloads.len(), catalog.members.values().map(Vec::len).sum::<usize>())
     };
     lines.gauge("workloads", "Workloads that are stored", workloads);
     lines.gauge("workload_members", "Members of workloads that hold a place", members);
@@ -116,10 +116,10 @@ fn drains(control: &ControlPlane, lines: &mut Lines) {
 }
 
 fn fleet(control: &ControlPlane, lines: &mut Lines) {
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     let mut nodes = [0_u64; STATES.len()];
     let mut amounts = [(0_i64, 0_i64); 4];
-    for node in books.nodes.values() {
+    for node in catalog.nodes.values() {
         let place = STATES.iter().position(|state| *state == node.facts.state).unwrap_or(0);
         nodes[place] += 1;
         let (limits, used) = (&node.room.limits, &node.room.used);
@@ -148,7 +148,7 @@ fn fleet(control: &ControlPlane, lines: &mut Lines) {
         lines.value("resource_limit", &format!("resource=\"{name}\""), limit);
     }
     let mut claims = [0_u64; CLAIM_STATES.len()];
-    for claim in books.claims.values() {
+    for claim in catalog.claims.values() {
         let place = CLAIM_STATES.iter().position(|state| *state == claim.state).unwrap_or(0);
         claims[place] += 1;
     }

@@ -13,7 +13,7 @@ use berth_ledger::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::slots::Seats;
+use crate::slots::Slots;
 
 /// What is known of a node's row in the ledger.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +44,8 @@ pub struct FleetReplica {
     planned: FxHashSet<InstanceId>,
     /// Requests as parsed before, by their stored text: a million claims share a few.
     specs: FxHashMap<Spec, InstanceRequest>,
-    /// Seats of workloads that are taken.
-    pub seats: Seats,
+    /// Slots of workloads that are taken.
+    pub slots: Slots,
     /// The current version of each environment's secrets.
     secrets: FxHashMap<Text, Text>,
     /// The last event that was taken in.
@@ -81,7 +81,7 @@ impl FleetReplica {
             sealed: Vec::new(),
             planned: FxHashSet::default(),
             specs: FxHashMap::default(),
-            seats: Seats::default(),
+            slots: Slots::default(),
             secrets: FxHashMap::default(),
             cursor: 0,
         }
@@ -138,7 +138,7 @@ impl FleetReplica {
             }
             SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
             SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
-            SnapshotItem::Workload(workload) => self.seats.define(&workload),
+            SnapshotItem::Workload(workload) => self.slots.define(&workload),
             SnapshotItem::Pool(_) | SnapshotItem::Quota(..) => {}
         }
         Ok(())
@@ -149,7 +149,7 @@ impl FleetReplica {
         self.fences.insert(id, claim.fence);
         if let Some(slot) = claim.holdings.as_deref().and_then(|ties| ties.slot.as_ref()) {
             let key = (slot.owner.clone(), slot.workload.clone());
-            self.seats.take(id, key, slot.in_workload());
+            self.slots.take(id, key, slot.in_workload());
         }
         let name = claim.name.as_deref();
         self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))
@@ -248,8 +248,8 @@ impl FleetReplica {
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
             EventBody::WorkloadChanged { owner, name, workload, .. } => match workload {
-                Some(workload) => self.seats.define(workload),
-                None => self.seats.undefine(owner, name),
+                Some(workload) => self.slots.define(workload),
+                None => self.slots.undefine(owner, name),
             },
             EventBody::State { .. }
             | EventBody::LeaseExpired { .. }
@@ -280,7 +280,7 @@ impl FleetReplica {
                 mark.expect(-i64::from(was_planned));
             }
         }
-        self.sit(id, allocated);
+        self.assign_slot(id, allocated);
         if let Some(at) = self.engine.fleet().node_of(id) {
             if *at == allocated.node_id {
                 return Ok(());
@@ -302,19 +302,19 @@ impl FleetReplica {
         // The fence stays until the log has passed: an older allocation may yet be read.
         self.fences.insert(id, fence);
         self.released.push((id, fence));
-        self.seats.free(id);
+        self.slots.free(id);
         self.engine.fleet_mut().release(id);
     }
 
     /// The seat of a claim that was granted is taken.
-    fn sit(&mut self, id: InstanceId, allocated: &Allocation) {
+    fn assign_slot(&mut self, id: InstanceId, allocated: &Allocation) {
         let Some(seat) = allocated.slot else { return };
         let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
         let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
         let Some(request) = request.cloned().or_else(parsed) else { return };
         if let Some(workload) = &request.workload {
             let key = (Text::from(request.owner.as_str()), Text::from(workload.as_str()));
-            self.seats.take(id, key, seat);
+            self.slots.take(id, key, seat);
         }
     }
 
@@ -334,7 +334,7 @@ impl FleetReplica {
 
     /// Sets apart the claims that are gone by now, unless others are set apart already. Returns
     /// whether there are any.
-    pub fn seal(&mut self) -> bool {
+    pub fn seal_tombstones(&mut self) -> bool {
         if self.sealed.is_empty() {
             self.sealed = std::mem::take(&mut self.released);
         }
@@ -343,7 +343,7 @@ impl FleetReplica {
 
     /// Forgets the claims that were set apart. Nobody may tell of their allocation after this: they
     /// would be taken for new.
-    pub fn forget_sealed(&mut self) {
+    pub fn purge_tombstones(&mut self) {
         for (id, fence) in std::mem::take(&mut self.sealed) {
             // One that came back since has a higher fence, and is here.
             if self.fences.get(&id) == Some(&fence) {
@@ -409,7 +409,7 @@ impl FleetReplica {
     ///
     /// # Errors
     /// When what is stored cannot be read.
-    pub fn relearn(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+    pub fn restore_claim(&mut self, claim: &Claim) -> Result<(), LedgerError> {
         let is_newer = |known: &i64| *known > claim.fence;
         if self.fences.get(&engine_id(claim.key)).is_some_and(is_newer) {
             return Ok(());
@@ -430,7 +430,7 @@ impl FleetReplica {
     /// Takes back a plan that the ledger did not grant. What the log has told of meanwhile stays.
     pub fn take_back(&mut self, id: InstanceId) {
         if self.planned.remove(&id) {
-            self.seats.free(id);
+            self.slots.free(id);
             self.engine.fleet_mut().release(id);
         }
     }
@@ -440,7 +440,10 @@ impl FleetReplica {
     ///
     /// # Errors
     /// When what is stored cannot be read.
-    pub fn foresee(&mut self, plan: &Allocation) -> Result<Option<InstanceId>, LedgerError> {
+    pub fn apply_provisional(
+        &mut self,
+        plan: &Allocation,
+    ) -> Result<Option<InstanceId>, LedgerError> {
         let id = engine_id(ClaimKey { instance: plan.instance_id, role: plan.role });
         let is_new = self.engine.fleet().node_of(id).is_none();
         let Some(spec) = plan.spec.as_ref().filter(|_| is_new) else { return Ok(None) };
@@ -453,7 +456,7 @@ impl FleetReplica {
     }
 
     /// Notes that every node was heard.
-    pub fn hear_all(&mut self, at: berth_engine::Timestamp) {
+    pub fn refresh_all_heartbeats(&mut self, at: berth_engine::Timestamp) {
         for node in self.nodes.keys() {
             self.engine.fleet_mut().heartbeat(node, at);
         }
@@ -463,7 +466,7 @@ impl FleetReplica {
     ///
     /// # Errors
     /// When what is stored cannot be read.
-    pub fn learn(&mut self, claim: &Claim) -> Result<(), LedgerError> {
+    pub fn apply_claim(&mut self, claim: &Claim) -> Result<(), LedgerError> {
         let id = engine_id(claim.key);
         if self.fences.get(&id).is_some_and(|known| *known >= claim.fence) {
             return Ok(());
@@ -530,19 +533,19 @@ mod tests {
     #[test]
     fn a_claim_that_is_gone_is_remembered_until_it_was_sealed_and_forgotten() {
         let mut replica = replica();
-        assert!(!replica.seal());
+        assert!(!replica.seal_tombstones());
         for event in [allocated(5), released(5), allocated(5)] {
             replica.apply(&event).unwrap();
         }
         assert_eq!(replica.engine.fleet().node_of(id()), None, "an old allocation came back");
-        replica.forget_sealed();
+        replica.purge_tombstones();
         assert_eq!(replica.remembered(), 1, "what was not sealed is not forgotten");
-        assert!(replica.seal());
+        assert!(replica.seal_tombstones());
         replica.apply(&allocated(5)).unwrap();
         assert_eq!(replica.engine.fleet().node_of(id()), None);
-        replica.forget_sealed();
+        replica.purge_tombstones();
         assert_eq!(replica.remembered(), 0);
-        assert!(!replica.seal());
+        assert!(!replica.seal_tombstones());
     }
 
     #[test]
@@ -551,9 +554,9 @@ mod tests {
         for event in [allocated(5), released(5)] {
             replica.apply(&event).unwrap();
         }
-        assert!(replica.seal());
+        assert!(replica.seal_tombstones());
         replica.apply(&allocated(6)).unwrap();
-        replica.forget_sealed();
+        replica.purge_tombstones();
         assert_eq!(replica.remembered(), 1);
         replica.apply(&released(5)).unwrap();
         assert!(replica.engine.fleet().node_of(id()).is_some(), "an old release took it away");

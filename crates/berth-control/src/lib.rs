@@ -44,7 +44,7 @@ pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
 pub use placement::attachments;
 pub use placer::{
     Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
-    PlacerOptions, WantedSeat,
+    PlacerOptions, RequestedSlot,
 };
 pub use replay::replay;
 pub use settings::Settings;

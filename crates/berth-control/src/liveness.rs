@@ -56,7 +56,7 @@ pub(crate) async fn keep_watching(control: Arc<ControlPlane>) {
         // A server that stood still heard nobody either.
         if slept.elapsed() > EVERY * 5 {
             since = at;
-            control.listen_anew();
+            control.restart_listening();
         }
         let lost_after = control.settings.load().lost_after.as_secs();
         let lost_after = i64::try_from(lost_after).unwrap_or(i64::MAX);
@@ -64,7 +64,7 @@ pub(crate) async fn keep_watching(control: Arc<ControlPlane>) {
         if at < since {
             since = at;
         }
-        control.note_silence(mostly_silent(&control, at, lost_after, since));
+        control.record_silence(mostly_silent(&control, at, lost_after, since));
         for (node, generation, state) in turned(&control, at, lost_after, since) {
             let op = Op::SetNodeState { node: node.clone(), state, expect: Some(generation) };
             match control.submit(op).await {
@@ -82,10 +82,10 @@ pub(crate) async fn keep_watching(control: Arc<ControlPlane>) {
 /// Whether most nodes are silent: then the fault is likelier on this side, and what runs on them is
 /// left alone.
 fn mostly_silent(control: &ControlPlane, at: i64, lost_after: i64, since: i64) -> bool {
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     let is_silent = |node: &&crate::catalog::NodeEntry| at - node.heard_at.max(since) > lost_after;
-    let silent = books.nodes.values().filter(is_silent).count();
-    books.nodes.len() >= 3 && silent * 2 > books.nodes.len()
+    let silent = catalog.nodes.values().filter(is_silent).count();
+    catalog.nodes.len() >= 3 && silent * 2 > catalog.nodes.len()
 }
 
 /// Nodes whose state no longer agrees with their silence.
@@ -95,7 +95,7 @@ fn turned(
     lost_after: i64,
     since: i64,
 ) -> Vec<(NodeId, i64, NodeState)> {
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     let had_time = at - since > lost_after;
     let turn = |(id, node): (&NodeId, &crate::catalog::NodeEntry)| {
         let heard_lately = at - node.heard_at <= lost_after;
@@ -106,5 +106,5 @@ fn turned(
         };
         Some((id.clone(), node.generation, state))
     };
-    books.nodes.iter().filter_map(turn).collect()
+    catalog.nodes.iter().filter_map(turn).collect()
 }

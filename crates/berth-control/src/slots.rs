@@ -1,4 +1,4 @@
-//! Which seats of which workloads are taken: by claims, and by our own plans in flight.
+//! Which slots of which workloads are taken: by claims, and by our own plans in flight.
 //!
 //! It proposes the lowest free seat. Whether a seat is free is decided by the ledger, in the same
 //! commit as the claim.
@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::workload::{Definition, WorkloadKey};
 
-/// What a workload says of its seats.
+/// What a workload says of its slots.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     revision: i64,
@@ -21,19 +21,19 @@ struct Rule {
     capacity: Option<CapacityRule>,
 }
 
-/// Seats of all workloads.
+/// Slots of all workloads.
 #[derive(Default)]
-pub struct Seats {
+pub struct Slots {
     rules: FxHashMap<WorkloadKey, Rule>,
     /// How many sit in each seat: more than one while it is handed over.
     taken: FxHashMap<WorkloadKey, BTreeMap<Slot, u32>>,
     of: FxHashMap<InstanceId, (WorkloadKey, Slot)>,
 }
 
-impl Seats {
+impl Slots {
     /// Takes in a workload as it is now.
     pub fn define(&mut self, row: &Workload) {
-        // One that cannot be read is reported by the catalogue, and gives no seats.
+        // One that cannot be read is reported by the catalogue, and gives no slots.
         let Ok(found) = Definition::read(row) else { return };
         let (replicas, capacity) = (found.replicas, found.body.capacity);
         let rule = Rule { revision: found.body.revision, replicas, capacity };
@@ -55,14 +55,14 @@ impl Seats {
     /// An instance sits nowhere any more.
     pub fn free(&mut self, id: InstanceId) {
         let Some((key, seat)) = self.of.remove(&id) else { return };
-        let Some(seats) = self.taken.get_mut(&key) else { return };
-        if let Some(count) = seats.get_mut(&seat) {
+        let Some(slots) = self.taken.get_mut(&key) else { return };
+        if let Some(count) = slots.get_mut(&seat) {
             *count -= 1;
             if *count == 0 {
-                seats.remove(&seat);
+                slots.remove(&seat);
             }
         }
-        if seats.is_empty() {
+        if slots.is_empty() {
             self.taken.remove(&key);
         }
     }
@@ -107,8 +107,8 @@ impl Seats {
 mod tests {
     use super::*;
 
-    fn web(max_on_demand: u32) -> Seats {
-        let mut seats = Seats::default();
+    fn web(max_on_demand: u32) -> Slots {
+        let mut slots = Slots::default();
         let body = serde_json::json!({
             "revision": 3,
             "template": { "resources": { "cpu_milli": 1000, "memory_mib": 1024 } },
@@ -116,8 +116,8 @@ mod tests {
         });
         let (owner, name) = ("acme".to_owned(), "web".to_owned());
         let body = body.to_string();
-        seats.define(&Workload { owner, name, revision: 1, replicas: -1, body });
-        seats
+        slots.define(&Workload { owner, name, revision: 1, replicas: -1, body });
+        slots
     }
 
     fn key() -> WorkloadKey {
@@ -130,36 +130,36 @@ mod tests {
 
     #[test]
     fn the_lowest_free_seat_is_given_and_its_kind_is_by_its_number() {
-        let mut seats = web(2);
+        let mut slots = web(2);
         for (slot, id) in [(0, 1), (1, 2)] {
             let on_demand = Some(CapacityType::OnDemand);
-            assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(slot), on_demand)));
-            seats.take(InstanceId::from_u128(id), key(), seat(slot));
+            assert_eq!(slots.lowest(&key(), None, &[]), Some((seat(slot), on_demand)));
+            slots.take(InstanceId::from_u128(id), key(), seat(slot));
         }
-        assert_eq!(seats.lowest(&key(), None, &[]), Some((seat(2), Some(CapacityType::Spot))));
-        seats.free(InstanceId::from_u128(1));
+        assert_eq!(slots.lowest(&key(), None, &[]), Some((seat(2), Some(CapacityType::Spot))));
+        slots.free(InstanceId::from_u128(1));
         let again = Some((seat(0), Some(CapacityType::OnDemand)));
-        assert_eq!(seats.lowest(&key(), None, &[]), again);
-        assert_eq!(seats.lowest(&key(), None, &[seat(0)]).map(|it| it.0), Some(seat(2)));
+        assert_eq!(slots.lowest(&key(), None, &[]), again);
+        assert_eq!(slots.lowest(&key(), None, &[seat(0)]).map(|it| it.0), Some(seat(2)));
     }
 
     #[test]
     fn a_seat_that_is_handed_over_is_free_only_when_both_have_gone() {
-        let mut seats = web(1);
-        seats.take(InstanceId::from_u128(1), key(), seat(0));
-        seats.take(InstanceId::from_u128(2), key(), seat(0));
-        seats.free(InstanceId::from_u128(2));
-        assert_eq!(seats.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(1)));
-        seats.free(InstanceId::from_u128(1));
-        assert_eq!(seats.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(0)));
+        let mut slots = web(1);
+        slots.take(InstanceId::from_u128(1), key(), seat(0));
+        slots.take(InstanceId::from_u128(2), key(), seat(0));
+        slots.free(InstanceId::from_u128(2));
+        assert_eq!(slots.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(1)));
+        slots.free(InstanceId::from_u128(1));
+        assert_eq!(slots.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(0)));
     }
 
     #[test]
     fn an_instance_that_asks_for_spot_itself_sits_among_the_spot_ones() {
-        let seats = web(2);
-        let found = seats.lowest(&key(), Some(CapacityType::Spot), &[]);
+        let slots = web(2);
+        let found = slots.lowest(&key(), Some(CapacityType::Spot), &[]);
         assert_eq!(found.map(|it| it.0), Some(seat(2)));
         let other = (Text::from("acme"), Text::from("api"));
-        assert_eq!(seats.lowest(&other, None, &[]), None);
+        assert_eq!(slots.lowest(&other, None, &[]), None);
     }
 }

@@ -178,7 +178,7 @@ impl PolicyFile {
         let answer = control.call(&caller, "policy.activate", subject, None, op).await;
         match answer.map_err(|error: LedgerError| unknown(&error))? {
             Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
-                control.settled().await;
+                control.wait_for_read_your_writes().await;
                 Ok(Some(ApplyOutcome::Activated { name, hash }))
             }
             Answer::Outcome(Outcome::Stale { .. }) => Ok(None),

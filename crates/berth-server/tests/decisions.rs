@@ -83,7 +83,7 @@ async fn a_tenant_sees_its_own_and_no_more_than_the_policy_allows() {
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
     let op = Op::ActivatePolicy { name, hash, body: policy.to_json(), expect: None };
     server.control.submit(op).await.unwrap();
-    server.control.settled().await;
+    server.control.wait_for_read_your_writes().await;
     let mine = server.get(&tenant, "/v1/decisions").await.expect(200);
     assert!(!mine.text.contains("\"n1\"") && !mine.text.contains("\"n2\""), "{}", mine.text);
     assert!(!mine.text.contains("add_node"), "{}", mine.text);

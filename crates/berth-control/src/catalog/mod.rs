@@ -42,12 +42,12 @@ pub enum CatalogUpdate {
 
 /// The copy for readers.
 pub struct Catalog {
-    books: RwLock<CatalogState>,
+    catalog: RwLock<CatalogState>,
     /// One for each node that somebody watches.
     watched: Mutex<FxHashMap<NodeId, watch::Sender<u64>>>,
     /// Rises with everything that may make room.
     room: watch::Sender<u64>,
-    /// The policy in force, beside the books: every answer to a tenant asks for it.
+    /// The policy in force, beside the catalog: every answer to a tenant asks for it.
     policy: ArcSwapOption<Policy>,
     documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
     /// Workloads to be looked at, since something of theirs changed.
@@ -68,7 +68,7 @@ impl Catalog {
     )> {
         let (documents, changed) = tokio::sync::mpsc::unbounded_channel();
         let catalog = Arc::new(Self {
-            books: RwLock::default(),
+            catalog: RwLock::default(),
             watched: Mutex::default(),
             room: watch::Sender::new(0),
             policy: ArcSwapOption::empty(),
@@ -85,8 +85,8 @@ impl Catalog {
     }
 
     /// What is where. Hold it briefly: the catalogue does not change meanwhile.
-    pub fn books(&self) -> RwLockReadGuard<'_, CatalogState> {
-        self.books.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn read(&self) -> RwLockReadGuard<'_, CatalogState> {
+        self.catalog.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The policy in force, once one was stored.
@@ -111,7 +111,7 @@ impl Catalog {
 
     /// Notes that a node's agent was heard.
     pub fn heard(&self, node: &NodeId, at: i64) {
-        self.books.write().unwrap_or_else(PoisonError::into_inner).heard(node, at);
+        self.catalog.write().unwrap_or_else(PoisonError::into_inner).heard(node, at);
     }
 
     fn keep(&self, notes: &Receiver<CatalogUpdate>) {
@@ -123,7 +123,7 @@ impl Catalog {
             let mut touched = state::Touched::default();
             let mut room = false;
             {
-                let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
+                let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
                 // A bounded number under one lock, so that readers get their turn.
                 for note in std::iter::once(first).chain(notes.try_iter().take(64)) {
                     match note {
@@ -135,34 +135,34 @@ impl Catalog {
                         }
                         CatalogUpdate::Loaded => {
                             if let Some(fresh) = fresh.take() {
-                                books.replace(fresh);
+                                catalog.replace(fresh);
                             }
                             // The caches are loaded by themselves when the server starts.
                             if std::mem::replace(&mut is_reload, true) {
                                 let _ = self.documents.send(DocumentChange::Reloaded);
                             }
-                            touched.workloads.extend(books.workloads.keys().cloned());
+                            touched.workloads.extend(catalog.workloads.keys().cloned());
                             room = true;
                         }
                         CatalogUpdate::Events(at, events) => {
                             for event in events {
                                 room |= makes_room(&event);
                                 self.tell_documents(&event);
-                                books.apply(at, event, &mut touched);
+                                catalog.apply(at, event, &mut touched);
                             }
                         }
                         CatalogUpdate::Heard(heard) => {
                             for (node, at) in heard {
-                                books.heard(&node, at);
+                                catalog.heard(&node, at);
                             }
                         }
-                        CatalogUpdate::Passed => books.passed(),
+                        CatalogUpdate::Passed => catalog.passed(),
                         CatalogUpdate::Barrier(reached) => barriers.push(reached),
                     }
                 }
                 room |= touched.made_room;
                 if room {
-                    self.policy.store(books.policy.clone());
+                    self.policy.store(catalog.policy.clone());
                 }
             }
             self.tell(&touched.nodes, room);

@@ -145,12 +145,12 @@ pub struct CatalogState {
 }
 
 impl CatalogState {
-    /// The books of a snapshot.
+    /// The catalog of a snapshot.
     #[must_use]
     pub fn of(items: impl IntoIterator<Item = SnapshotItem>) -> Self {
-        let mut books = Self::default();
-        items.into_iter().for_each(|item| books.load(item));
-        books
+        let mut catalog = Self::default();
+        items.into_iter().for_each(|item| catalog.load(item));
+        catalog
     }
 
     /// Takes everything anew from a snapshot; what went lately is still remembered.
@@ -259,7 +259,7 @@ impl CatalogState {
         self.claims.insert(entry.key, Arc::new(entry));
     }
 
-    /// Members are kept in order of their seats, in which they are judged fastest.
+    /// Members are kept in order of their slots, in which they are judged fastest.
     fn seat(&mut self, workload: WorkloadKey, claim: &ClaimEntry) {
         let Some(member) = MemberEntry::of(claim) else { return };
         let members = self.members.entry(workload).or_default();

@@ -72,7 +72,7 @@ impl Dump {
 
     /// The readers' copy of the ledger, as it would be loaded from these rows.
     #[must_use]
-    pub fn books(&self) -> CatalogState {
+    pub fn catalog(&self) -> CatalogState {
         CatalogState::of(self.items())
     }
 

@@ -71,27 +71,27 @@ async fn reach(control: &ControlPlane, cursor: i64) -> ControlResult<i64> {
 
 /// What the copies say of every node.
 async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<NodeId, Seen>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
-    let nodes: Vec<NodeId> = control.catalog.books().nodes.keys().cloned().collect();
+    let nodes: Vec<NodeId> = control.catalog.read().nodes.keys().cloned().collect();
     let mut seen = FxHashMap::default();
     for part in nodes.chunks(PART) {
         let ids = part.to_vec();
         let looked = control.placer.look(move |replica| replica.use_of(&ids)).await;
         let mirrored = looked.ok_or_else(stopping)?;
-        let books = control.catalog.books();
+        let catalog = control.catalog.read();
         for (node, (replica, planned)) in part.iter().zip(mirrored) {
-            let entry = books.nodes.get(node);
+            let entry = catalog.nodes.get(node);
             let catalogue = entry.map(|entry| {
                 let mut claims = Used::default();
-                for claim in entry.claims.iter().filter_map(|key| books.claims.get(key)) {
+                for claim in entry.claims.iter().filter_map(|key| catalog.claims.get(key)) {
                     claims.charge(&claim.amounts, claim.request.cpu_capped, 1);
                 }
                 CatalogueNode { generation: entry.generation, used: entry.room.used, claims }
             });
             let now = at.as_second();
-            let of = |entry| account(&books, &control.migrations, &settings, entry, now);
+            let of = |entry| account(&catalog, &control.migrations, &settings, entry, now);
             let seen_here = Seen { catalogue, account: entry.map(of), replica, planned };
             seen.insert(node.clone(), seen_here);
         }

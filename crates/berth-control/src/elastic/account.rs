@@ -9,13 +9,13 @@ use crate::state::migrations::Migrations;
 /// What of a node is reserved, uncertain and lacking, as of now.
 #[must_use]
 pub fn account(
-    books: &CatalogState,
+    catalog: &CatalogState,
     migrations: &Migrations,
     settings: &ElasticSettings,
     entry: &NodeEntry,
     now: i64,
 ) -> Account {
-    let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
+    let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key));
     let holdings = claims.map(|claim| Holding {
         charge: Size::of(&claim.amounts),
         permit: claim.permit,

@@ -139,9 +139,9 @@ fn ground(control: &ControlPlane, instance: InstanceId) -> Ground {
     let fallback = ElasticSettings::default();
     let settings = policy.as_ref().map_or(&fallback, |policy| policy.elastic());
     let (elastic, node) = {
-        let books = control.catalog.books();
-        let claim = books.claims.get(&ClaimKey::primary(instance));
-        let node = claim.and_then(|claim| books.nodes.get(&claim.node));
+        let catalog = control.catalog.read();
+        let claim = catalog.claims.get(&ClaimKey::primary(instance));
+        let node = claim.and_then(|claim| catalog.nodes.get(&claim.node));
         let on = node.map(|node| settings.on(&node.facts));
         (claim.and_then(|claim| claim.request.elastic.clone()), on)
     };

@@ -35,8 +35,8 @@ pub async fn set_bounds(
         return Err(ControlError::field("min.memory_mib", Some("0".to_owned()), "1 or more"));
     }
     let books_owner = {
-        let books = control.catalog.books();
-        let claim = books.claims.get(&ClaimKey::primary(instance));
+        let catalog = control.catalog.read();
+        let claim = catalog.claims.get(&ClaimKey::primary(instance));
         claim.map(|claim| claim.request.owner.clone())
     };
     let seen = books_owner.filter(|owner| caller.sees(owner));
@@ -54,10 +54,10 @@ pub async fn set_bounds(
         Told::Permit(answer) => drop((*answer)?),
         other => return Err(unexpected(&other)),
     }
-    control.settled().await;
-    let books = control.catalog.books();
-    let claim = books.claims.get(&ClaimKey::primary(instance)).cloned();
-    drop(books);
+    control.wait_for_read_your_writes().await;
+    let catalog = control.catalog.read();
+    let claim = catalog.claims.get(&ClaimKey::primary(instance)).cloned();
+    drop(catalog);
     let permit =
         claim.and_then(|claim| super::read(control, &claim, (sees_nodes, !caller.is_tenant())));
     permit.ok_or_else(|| ControlError::not_found("instance", &instance.to_string()))

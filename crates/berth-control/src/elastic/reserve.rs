@@ -42,8 +42,8 @@ pub(crate) async fn keep_reserves(control: Arc<ControlPlane>) {
 fn wrong(control: &ControlPlane) -> Vec<(NodeId, Option<Amounts>)> {
     let Some(policy) = control.catalog.policy() else { return Vec::new() };
     let settings = policy.elastic();
-    let books = control.catalog.books();
-    let wanted = books.nodes.values().map(|node| (&node.facts, by_policy(settings, &node.facts)));
+    let catalog = control.catalog.read();
+    let wanted = catalog.nodes.values().map(|node| (&node.facts, by_policy(settings, &node.facts)));
     let wrong = wanted.filter(|(facts, reserve)| facts.policy_reserve != *reserve);
     wrong.map(|(facts, reserve)| (facts.id.clone(), reserve)).collect()
 }

@@ -49,23 +49,23 @@ impl FleetSnapshot {
     /// # Errors
     /// When the server is stopping.
     pub(crate) async fn take(control: &ControlPlane) -> ControlResult<Self> {
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         let policy = control.placer.look(|replica| replica.engine().policy().clone()).await;
         let policy = policy.ok_or_else(stopping)?;
         let now = Timestamp(control.now().as_second());
-        let books = control.catalog.books();
-        let nodes = books.nodes.values().map(|node| (Arc::clone(&node.facts), node.heard_at));
-        let tolerant = books.workloads.values().filter(|workload| {
+        let catalog = control.catalog.read();
+        let nodes = catalog.nodes.values().map(|node| (Arc::clone(&node.facts), node.heard_at));
+        let tolerant = catalog.workloads.values().filter(|workload| {
             let wanted = workload.replicas.unwrap_or(0);
             workload.body.rolling.surge_and_unavailable(wanted).1 > 0
         });
         Ok(Self {
-            used: books.nodes.values().map(|node| node.room.used).collect(),
+            used: catalog.nodes.values().map(|node| node.room.used).collect(),
             nodes: nodes.collect(),
-            claims: books.claims.values().cloned().collect(),
-            groups: books.groups.values().cloned().collect(),
-            volumes: books.volumes.values().cloned().collect(),
-            environments: books.secrets.keys().cloned().collect(),
+            claims: catalog.claims.values().cloned().collect(),
+            groups: catalog.groups.values().cloned().collect(),
+            volumes: catalog.volumes.values().cloned().collect(),
+            environments: catalog.secrets.keys().cloned().collect(),
             tolerant_workloads: tolerant.map(|workload| workload.key.clone()).collect(),
             policy,
             now,

@@ -157,8 +157,8 @@ fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> P
 
 /// A seat, and what follows of the kind of node it is on.
 fn seat(given: Slot, node: &NodeId, audience: &Audience) -> PlacedSlot {
-    let books = audience.catalog.books();
-    let on = books.nodes.get(node).map(|node| node.facts.capacity_type);
+    let catalog = audience.catalog.read();
+    let on = catalog.nodes.get(node).map(|node| node.facts.capacity_type);
     let Slot { revision, slot } = given;
     PlacedSlot { revision, slot, on, deletion_cost: on.map(deletion_cost) }
 }

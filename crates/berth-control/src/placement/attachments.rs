@@ -62,14 +62,14 @@ impl MisplacedVolumes {
 /// # Errors
 /// When one does not exist, or two live on different nodes.
 pub fn home_of(
-    books: &CatalogState,
+    catalog: &CatalogState,
     owner: &str,
     volumes: &[String],
 ) -> Result<Option<NodeId>, MisplacedVolumes> {
     let mut first: Option<(&str, &NodeId)> = None;
     for id in volumes {
         // Another tenant's volume is treated as if it did not exist.
-        let found = books.volumes.get(id).filter(|volume| volume.is_for(owner));
+        let found = catalog.volumes.get(id).filter(|volume| volume.is_for(owner));
         let Some(volume) = found else { return Err(MisplacedVolumes::Unknown(id.clone())) };
         match first {
             Some((named, home)) if *home != volume.home => {
@@ -137,8 +137,8 @@ pub async fn volumes_of(
         return Err(ControlError::conflict("unknown_attachment", detail)
             .remedy("GET /v1/attachments lists those that there are"));
     };
-    control.settled().await;
-    let home = home_of(&control.catalog.books(), owner, &found.volumes);
+    control.wait_for_read_your_writes().await;
+    let home = home_of(&control.catalog.read(), owner, &found.volumes);
     match home {
         Ok(_) => Ok(found.volumes),
         Err(misplaced) => Err(misplaced.into_error(Audience::tenant(control, owner).sees_nodes())),

@@ -68,7 +68,7 @@ impl Prepared {
             explain: request.explain != berth_api::ExplainLevel::None,
             dry_run: request.dry_run,
             quiet: false,
-            seats: Vec::new(),
+            slots: Vec::new(),
             release: None,
         }
     }

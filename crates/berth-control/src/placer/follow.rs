@@ -11,7 +11,7 @@ use berth_engine::{Policy, Timestamp};
 use berth_ledger::{Event, Ledger, LedgerError, SnapshotItem, Text, WriterPosition};
 
 use super::planner::Planner;
-use super::{Listener, Message};
+use super::{CatalogSender, Message};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 
@@ -19,17 +19,17 @@ use crate::fleet_replica::FleetReplica;
 pub(super) fn load(
     ledger: &Ledger,
     policy: Policy,
-    listener: &Listener,
+    catalog_sender: &CatalogSender,
 ) -> Result<FleetReplica, LedgerError> {
     let mut replica = FleetReplica::new(policy);
-    listener.tell(|| CatalogUpdate::Begin);
+    catalog_sender.tell(|| CatalogUpdate::Begin);
     replica.cursor = ledger.snapshot(|item: SnapshotItem| {
-        if listener.is_there() {
-            listener.tell(|| CatalogUpdate::Load(item.clone()));
+        if catalog_sender.is_there() {
+            catalog_sender.tell(|| CatalogUpdate::Load(item.clone()));
         }
         replica.load(item)
     })?;
-    listener.tell(|| CatalogUpdate::Loaded);
+    catalog_sender.tell(|| CatalogUpdate::Loaded);
     Ok(replica)
 }
 
@@ -53,9 +53,9 @@ impl Planner {
         let lost = self.ledger.stats().retries.lost;
         if lost == self.lost {
             if self.follow_to_end().1 {
-                self.let_pass();
+                self.advance_gc();
             }
-        } else if self.start_anew() {
+        } else if self.reload_snapshot() {
             self.lost = lost;
         }
         self.follows += 1;
@@ -63,19 +63,19 @@ impl Planner {
             metrics.loop_ran("planner");
         }
         if self.follows.is_multiple_of(HEARTBEATS_EVERY) {
-            self.hear();
+            self.refresh_heartbeats();
         }
     }
 
     /// Takes in which nodes were heard, by whichever server: heartbeats are too many for the log.
-    fn hear(&mut self) {
+    fn refresh_heartbeats(&mut self) {
         let Ok(heard) = self.ledger.heartbeats_since(self.heard_until) else { return };
         for (node, at) in &heard {
             // Heard in the same second again, at worst.
             self.heard_until = self.heard_until.max(*at);
             self.replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
         }
-        self.listener.tell(|| CatalogUpdate::Heard(heard));
+        self.catalog_sender.tell(|| CatalogUpdate::Heard(heard));
     }
 
     /// Takes in all events there are. Returns whether others' were among them.
@@ -91,7 +91,7 @@ impl Planner {
                 Ok(Some(others)) => learnt |= others,
                 Ok(None) => return (learnt, true),
                 Err(LedgerError::CursorTooOld { .. } | LedgerError::CursorInFuture { .. }) => {
-                    self.start_anew();
+                    self.reload_snapshot();
                     return (true, false);
                 }
                 Err(_) => return (learnt, false),
@@ -105,10 +105,10 @@ impl Planner {
     /// What is gone now is set apart. By the next time the log has passed it. The writers have told
     /// of all they had committed by then once the ledger says so; what they told waits in the inbox
     /// before the message that is sent now.
-    fn let_pass(&mut self) {
+    fn advance_gc(&mut self) {
         match &mut self.passing {
             None => {
-                if self.replica.seal() {
+                if self.replica.seal_tombstones() {
                     self.seals += 1;
                     self.passing =
                         Some(Passing { mark: self.ledger.writer_position(), sent: false });
@@ -123,12 +123,12 @@ impl Planner {
         }
     }
 
-    /// The message of [`Planner::let_pass`] has come through.
+    /// The message of [`Planner::advance_gc`] has come through.
     pub(super) fn passed(&mut self, seal: u64) {
         // Of a replica that was made anew since, other claims may be set apart.
         if seal == self.seals && self.passing.take().is_some_and(|passing| passing.sent) {
-            self.replica.forget_sealed();
-            self.listener.tell(|| CatalogUpdate::Passed);
+            self.replica.purge_tombstones();
+            self.catalog_sender.tell(|| CatalogUpdate::Passed);
         }
     }
 
@@ -139,8 +139,8 @@ impl Planner {
         let end = last.first + last.count - 1;
         let is_own = |origin: &Text| self.ledger.origins().contains(origin);
         let others = segments.iter().any(|segment| !is_own(&segment.origin));
-        self.has_company |= others;
-        if self.has_company {
+        self.multi_writer |= others;
+        if self.multi_writer {
             for segment in &segments {
                 let corrupt = |error: serde_json::Error| LedgerError::Corrupt(error.to_string());
                 let mut events: Vec<Event> = segment.events().map_err(corrupt)?;
@@ -149,7 +149,7 @@ impl Planner {
                     self.replica.apply(&event.body)?;
                 }
                 let bodies = || events.into_iter().map(|event| event.body).collect();
-                self.listener.tell(|| CatalogUpdate::Events(segment.at, bodies()));
+                self.catalog_sender.tell(|| CatalogUpdate::Events(segment.at, bodies()));
             }
         }
         self.replica.cursor = end;
@@ -158,9 +158,9 @@ impl Planner {
 
     /// The log does not reach back to where we were, or does not tell what we missed: load
     /// everything anew. Returns whether it could be read.
-    fn start_anew(&mut self) -> bool {
+    fn reload_snapshot(&mut self) -> bool {
         let policy = self.replica.engine().policy().clone();
-        let Ok(mut fresh) = load(&self.ledger, policy, &self.listener) else { return false };
+        let Ok(mut fresh) = load(&self.ledger, policy, &self.catalog_sender) else { return false };
         fresh.remember(&self.replica);
         self.replica = fresh;
         // What was set apart is not set apart in this one.

@@ -57,16 +57,16 @@ pub struct PlaceRequest {
     pub dry_run: bool,
     /// If there is no room, say only that: it was explained and recorded before.
     pub quiet: bool,
-    /// Seats that the instances must have, one for each; empty: an instance of a workload gets the
+    /// Slots that the instances must have, one for each; empty: an instance of a workload gets the
     /// lowest that is free.
-    pub seats: Vec<WantedSeat>,
+    pub slots: Vec<RequestedSlot>,
     /// The release that the instances will run.
     pub release: Option<Text>,
 }
 
 /// A seat that an instance must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WantedSeat {
+pub struct RequestedSlot {
     /// Which.
     pub seat: Slot,
     /// The claim that has it now and hands it over.
@@ -207,12 +207,12 @@ impl Placer {
             let _ = inbox.send(Message::Committed(happened));
         };
         let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
-        let listener = Listener(options.notes.clone());
-        let replica = follow::load(&ledger, options.policy.clone(), &listener)?;
+        let catalog_sender = CatalogSender(options.notes.clone());
+        let replica = follow::load(&ledger, options.policy.clone(), &catalog_sender)?;
         let clock = Arc::clone(&options.clock);
         let metrics = options.metrics.clone();
         let planner =
-            Planner::new(replica, ledger.clone(), inbox.clone(), clock, listener, metrics);
+            Planner::new(replica, ledger.clone(), inbox.clone(), clock, catalog_sender, metrics);
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
         let (ticks, every) = (inbox.clone(), options.follow_every);
@@ -279,7 +279,7 @@ impl Placer {
     }
 
     /// Waits until everything committed here so far was taken in, by whoever is told of it too.
-    pub async fn settled(&self) {
+    pub async fn wait_for_read_your_writes(&self) {
         let (reached, waits) = tokio::sync::oneshot::channel();
         if self.inbox.send(Message::Barrier(reached)).is_ok() {
             // A planner that stops meanwhile takes in nothing more.
@@ -289,9 +289,9 @@ impl Placer {
 }
 
 /// Who is told of everything that the planner takes in.
-struct Listener(Option<Sender<CatalogUpdate>>);
+struct CatalogSender(Option<Sender<CatalogUpdate>>);
 
-impl Listener {
+impl CatalogSender {
     fn tell(&self, note: impl FnOnce() -> CatalogUpdate) {
         if let Some(sender) = &self.0 {
             // It lives as long as the process.

@@ -193,7 +193,7 @@ impl Planner {
         }
         if let Ok(Some(claim)) = self.ledger.claim(ClaimKey::primary(id)) {
             // What the ledger just read can be read.
-            let _ = self.replica.relearn(&claim);
+            let _ = self.replica.restore_claim(&claim);
         }
     }
 

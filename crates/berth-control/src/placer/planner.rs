@@ -16,7 +16,7 @@ use berth_ledger::{
 
 use super::follow::Passing;
 use super::slot_assignment::Given;
-use super::{Clock, Granted, Listener, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
+use super::{CatalogSender, Clock, Granted, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
@@ -53,9 +53,9 @@ pub(super) struct InFlight {
     /// Why the first instance is where it is.
     explanation: Option<Box<Explanation>>,
     /// The seat that each instance is being given.
-    pub(super) seats: Vec<Option<Given>>,
-    /// Seats that another had though the replica was up to date.
-    pub(super) denied_seats: Vec<Slot>,
+    pub(super) slots: Vec<Option<Given>>,
+    /// Slots that another had though the replica was up to date.
+    pub(super) denied_slots: Vec<Slot>,
 }
 
 impl InFlight {
@@ -72,8 +72,8 @@ impl InFlight {
             since,
             left_out: Vec::new(),
             explanation: None,
-            seats: Vec::new(),
-            denied_seats: Vec::new(),
+            slots: Vec::new(),
+            denied_slots: Vec::new(),
         }
     }
 
@@ -89,14 +89,14 @@ pub(super) struct Planner {
     pub(super) ledger: Ledger,
     pub(super) inbox: Sender<Message>,
     pub(super) clock: Clock,
-    pub(super) listener: Listener,
+    pub(super) catalog_sender: CatalogSender,
     pub(super) metrics: Option<Arc<Metrics>>,
     /// The stored form of requests, for the classes asked for last.
     specs: Vec<(Arc<InstanceRequest>, Spec)>,
     /// Jobs of this round.
     pub(super) outgoing: Vec<Job>,
     /// Whether others write to this ledger too.
-    pub(super) has_company: bool,
+    pub(super) multi_writer: bool,
     /// Connections that had been lost when the fleet was last known to be whole.
     pub(super) lost: u64,
     /// How often others' events were looked for.
@@ -125,7 +125,7 @@ impl Planner {
         ledger: Ledger,
         inbox: Sender<Message>,
         clock: Clock,
-        listener: Listener,
+        catalog_sender: CatalogSender,
         metrics: Option<Arc<Metrics>>,
     ) -> Self {
         Self {
@@ -133,11 +133,11 @@ impl Planner {
             ledger,
             inbox,
             clock,
-            listener,
+            catalog_sender,
             metrics,
             specs: Vec::new(),
             outgoing: Vec::new(),
-            has_company: false,
+            multi_writer: false,
             lost: 0,
             follows: 0,
             heard_until: 0,
@@ -176,11 +176,11 @@ impl Planner {
                     // What the ledger just wrote can be read.
                     let _ = self.replica.apply(event);
                 }
-                self.listener.tell(|| CatalogUpdate::Events(happened.at, happened.events));
+                self.catalog_sender.tell(|| CatalogUpdate::Events(happened.at, happened.events));
             }
             Message::Barrier(reached) => {
-                if self.listener.is_there() {
-                    self.listener.tell(|| CatalogUpdate::Barrier(reached));
+                if self.catalog_sender.is_there() {
+                    self.catalog_sender.tell(|| CatalogUpdate::Barrier(reached));
                 } else {
                     // Whoever waited may have gone.
                     let _ = reached.send(());
@@ -205,7 +205,7 @@ impl Planner {
         in_flight.planned_at = self.replica.cursor;
         let chosen = self.choose(&mut in_flight);
         let placed = if let Planned::Plan(_, placed) = &chosen { placed.as_slice() } else { &[] };
-        self.unseat(&in_flight, placed);
+        self.release_slots(&in_flight, placed);
         match chosen {
             Planned::Plan(plan, claimed) if in_flight.job.request.dry_run => {
                 for id in claimed {
@@ -291,7 +291,7 @@ impl Planner {
             claim.release_id.clone_from(&request.release);
             let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
             claim.secrets_version = env.and_then(|env| self.replica.secrets_of(env));
-            if let Some(Some(given)) = in_flight.seats.get(place) {
+            if let Some(Some(given)) = in_flight.slots.get(place) {
                 claim.slot = Some(given.key.clone());
                 claim.takes_over = given.takes_over;
             }
@@ -348,7 +348,7 @@ impl Planner {
         plan.lease_s = request.lease_s;
         // A plan may place only some, and asks for the kind of capacity that a seat is; a retry
         // asks for all as it did, and must be known again.
-        let seated = in_flight.seats.iter().any(Option::is_some);
+        let seated = in_flight.slots.iter().any(Option::is_some);
         if seated || plan.claims.len() != request.instances.len() {
             let instances = request.instances.clone();
             let asked: Vec<(InstanceId, Spec)> =
@@ -405,7 +405,7 @@ impl Planner {
         }
         match answer {
             Ok(Verdict::Granted(grant)) => {
-                self.learn(&grant);
+                self.apply_claim(&grant);
                 in_flight.granted(grant);
             }
             Ok(Verdict::Refused(by)) => self.refused(in_flight, by),
@@ -416,7 +416,7 @@ impl Planner {
                     metrics.conflict(conflict.guard.code());
                 }
                 in_flight.since = tick();
-                let wanted_seat = !in_flight.job.request.seats.is_empty();
+                let wanted_seat = !in_flight.job.request.slots.is_empty();
                 let lost_seat = matches!(conflict.guard, Guard::SlotTaken { .. });
                 // Another server filled the seat: there is nothing left to do.
                 if in_flight.tries >= TRIES || (wanted_seat && lost_seat) {
@@ -429,7 +429,7 @@ impl Planner {
                 if self.replica.cursor == in_flight.planned_at {
                     match &conflict.guard {
                         Guard::SlotTaken { slot, .. } => {
-                            in_flight.denied_seats.push(slot.in_workload())
+                            in_flight.denied_slots.push(slot.in_workload())
                         }
                         _ => in_flight.denied.push(conflict.node.clone()),
                     }
@@ -491,12 +491,12 @@ impl Planner {
 
     /// A grant of an earlier time: its claims may be gone or elsewhere, and if the answer to our
     /// own commit was lost, nobody has told us of them.
-    fn learn(&mut self, grant: &Grant) {
+    fn apply_claim(&mut self, grant: &Grant) {
         for claim in &grant.claims {
             let key = ClaimKey { instance: claim.instance, role: claim.role };
             if let Ok(Some(claim)) = self.ledger.claim(key) {
                 // What the ledger just read can be read.
-                let _ = self.replica.learn(&claim);
+                let _ = self.replica.apply_claim(&claim);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Giving seats: which seat of its workload each instance of a request gets, and what follows of it.
+//! Giving slots: which seat of its workload each instance of a request gets, and what follows of it.
 //!
 //! The planner proposes, in the order in which requests come; the ledger gives the seat in the same
 //! commit as the claim, or says that another has it.
@@ -23,18 +23,18 @@ impl Planner {
     /// Gives each instance of a workload a seat, and asks for the kind of capacity it is. What was
     /// asked for by the caller itself stays.
     pub(super) fn seat(&mut self, in_flight: &mut InFlight, asked: &mut [Arc<InstanceRequest>]) {
-        in_flight.seats.clear();
+        in_flight.slots.clear();
         for (place, instance) in asked.iter_mut().enumerate() {
-            let given = self.seat_one(in_flight, place, instance);
+            let given = self.assign_one_slot(in_flight, place, instance);
             if let Some(given) = &given {
                 let key = (given.key.owner.clone(), given.key.workload.clone());
-                self.replica.seats.take(instance.id, key, given.key.in_workload());
+                self.replica.slots.take(instance.id, key, given.key.in_workload());
             }
-            in_flight.seats.push(given);
+            in_flight.slots.push(given);
         }
     }
 
-    fn seat_one(
+    fn assign_one_slot(
         &mut self,
         in_flight: &InFlight,
         place: usize,
@@ -43,26 +43,30 @@ impl Planner {
         let workload = instance.workload.as_deref()?;
         let key = (Text::from(instance.owner.as_str()), Text::from(workload));
         // An instance that is placed keeps its seat; that it is placed is said elsewhere.
-        if self.replica.seats.has(instance.id) {
+        if self.replica.slots.has(instance.id) {
             return None;
         }
-        if let Some(wanted) = in_flight.job.request.seats.get(place) {
+        if let Some(wanted) = in_flight.job.request.slots.get(place) {
             return Some(given(key, wanted.seat, wanted.takes_over));
         }
         let pinned = instance.capacity_type;
-        let (seat, class) = self.replica.seats.lowest(&key, pinned, &in_flight.denied_seats)?;
+        let (seat, class) = self.replica.slots.lowest(&key, pinned, &in_flight.denied_slots)?;
         if pinned.is_none() && class.is_some() {
             Arc::make_mut(instance).capacity_type = class;
         }
         Some(given(key, seat, None))
     }
 
-    /// Takes back the seats of instances that were not placed.
-    pub(super) fn unseat(&mut self, in_flight: &InFlight, placed: &[berth_engine::InstanceId]) {
+    /// Takes back the slots of instances that were not placed.
+    pub(super) fn release_slots(
+        &mut self,
+        in_flight: &InFlight,
+        placed: &[berth_engine::InstanceId],
+    ) {
         let instances = &in_flight.job.request.instances;
-        for (instance, given) in instances.iter().zip(&in_flight.seats) {
+        for (instance, given) in instances.iter().zip(&in_flight.slots) {
             if given.is_some() && !placed.contains(&instance.id) {
-                self.replica.seats.free(instance.id);
+                self.replica.slots.free(instance.id);
             }
         }
     }

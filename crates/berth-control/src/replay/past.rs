@@ -137,7 +137,7 @@ impl Past {
         while past.commits.len() > TRIES {
             past.step()?;
         }
-        past.hear(decision.record.basis.now);
+        past.refresh_heartbeats(decision.record.basis.now);
         Ok(Some(past))
     }
 
@@ -193,9 +193,9 @@ impl Past {
         &self.names
     }
 
-    fn hear(&mut self, now: i64) {
+    fn refresh_heartbeats(&mut self, now: i64) {
         if self.hearing == Hearing::All {
-            self.replica.hear_all(Timestamp(now));
+            self.replica.refresh_all_heartbeats(Timestamp(now));
         }
     }
 
@@ -229,7 +229,7 @@ impl Past {
                 return Ok(found);
             }
             if self.step()? {
-                self.hear(question.now.0);
+                self.refresh_heartbeats(question.now.0);
             }
         }
     }
@@ -249,7 +249,7 @@ impl Past {
     ) -> Result<Vec<Value>, LedgerError> {
         let mut foreseen = Vec::new();
         for plan in plans {
-            foreseen.extend(self.replica.foresee(plan)?);
+            foreseen.extend(self.replica.apply_provisional(plan)?);
         }
         let answers = question.put_to(self.replica.engine());
         for id in foreseen.into_iter().rev() {

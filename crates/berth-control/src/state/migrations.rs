@@ -259,22 +259,22 @@ impl Migrations {
 
     /// What a node's agent has to do for migrations from or to it.
     #[must_use]
-    pub fn tasks(&self, books: &CatalogState, node: &NodeId) -> Vec<MigrationTask> {
+    pub fn tasks(&self, catalog: &CatalogState, node: &NodeId) -> Vec<MigrationTask> {
         let contents = self.read();
         let ids = contents.index.by_node.get(node).into_iter().flatten();
         let concerned = ids.filter_map(|id| contents.documents.get_key_value(id));
-        concerned.filter_map(|(id, stored)| task(books, node, id, &stored.value)).collect()
+        concerned.filter_map(|(id, stored)| task(catalog, node, id, &stored.value)).collect()
     }
 }
 
 fn task(
-    books: &CatalogState,
+    catalog: &CatalogState,
     node: &NodeId,
     id: &str,
     record: &MigrationRecord,
 ) -> Option<MigrationTask> {
     let is_source = record.source == *node;
-    let held = books.claims.get(&ClaimKey::target(record.instance));
+    let held = catalog.claims.get(&ClaimKey::target(record.instance));
     let action = match record.state {
         MigrationState::TargetHeld | MigrationState::Copying if is_source => MigrationAction::Send,
         MigrationState::TargetHeld | MigrationState::Copying => MigrationAction::Receive,
@@ -285,7 +285,7 @@ fn task(
         }
         _ => return None,
     };
-    let runs = books.claims.get(&ClaimKey::primary(record.instance));
+    let runs = catalog.claims.get(&ClaimKey::primary(record.instance));
     let on_target = held.or(runs).filter(|claim| claim.node == record.target);
     let claim = runs.or(held);
     Some(MigrationTask {

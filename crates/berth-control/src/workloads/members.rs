@@ -56,7 +56,7 @@ impl<'a> HostContext<'a> {
 
 /// How the nodes stand that members were found on: asked once each, however many are there.
 pub struct Hosts<'a> {
-    books: &'a CatalogState,
+    catalog: &'a CatalogState,
     hosts_context: HostContext<'a>,
     known: FxHashMap<&'a NodeId, (HostState, CapacityType)>,
 }
@@ -64,13 +64,13 @@ pub struct Hosts<'a> {
 impl<'a> Hosts<'a> {
     /// Nothing asked yet.
     #[must_use]
-    pub fn new(books: &'a CatalogState, hosts_context: HostContext<'a>) -> Self {
-        Self { books, hosts_context, known: FxHashMap::default() }
+    pub fn new(catalog: &'a CatalogState, hosts_context: HostContext<'a>) -> Self {
+        Self { catalog, hosts_context, known: FxHashMap::default() }
     }
 
     fn of(&mut self, node: &'a NodeId) -> (HostState, CapacityType) {
-        let (books, hosts_context) = (self.books, self.hosts_context);
-        *self.known.entry(node).or_insert_with(|| match books.nodes.get(node) {
+        let (catalog, hosts_context) = (self.catalog, self.hosts_context);
+        *self.known.entry(node).or_insert_with(|| match catalog.nodes.get(node) {
             Some(node) => (hosts_context.host(node), node.facts.capacity_type),
             // A node that is not there any more keeps nobody.
             None => (HostState::Lost, CapacityType::OnDemand),
@@ -81,7 +81,7 @@ impl<'a> Hosts<'a> {
     pub fn collect(&mut self, definition: &Definition, members: &mut Vec<Member>) {
         members.clear();
         let entries: &'a [MemberEntry] =
-            self.books.members.get(&definition.key).map_or(&[], Vec::as_slice);
+            self.catalog.members.get(&definition.key).map_or(&[], Vec::as_slice);
         for entry in entries {
             let (host, class) = self.of(&entry.node);
             members.push(Member {
@@ -117,9 +117,9 @@ pub fn desired(definition: &Definition) -> DesiredState<'_> {
 
 /// Claims of a workload's members.
 pub fn claims<'a>(
-    books: &'a CatalogState,
+    catalog: &'a CatalogState,
     definition: &Definition,
 ) -> impl Iterator<Item = &'a ClaimEntry> {
-    let entries = books.members.get(&definition.key).into_iter().flatten();
-    entries.filter_map(|entry| books.claims.get(&entry.key)).map(AsRef::as_ref)
+    let entries = catalog.members.get(&definition.key).into_iter().flatten();
+    entries.filter_map(|entry| catalog.claims.get(&entry.key)).map(AsRef::as_ref)
 }

@@ -14,5 +14,5 @@ mod reconciler;
 pub mod status;
 
 pub use members::{HostContext, Hosts, claims, desired};
-pub use plan::look_at_all;
+pub use plan::plan_all;
 pub use reconciler::{forget_workload, keep_running};

@@ -13,10 +13,10 @@ use crate::workload::WorkloadKey;
 
 /// Lets go of members whose workload is not stored. The ledger is asked first: a workload that only
 /// cannot be read here keeps its members.
-pub(super) async fn let_go(control: &ControlPlane) {
+pub(super) async fn release_member(control: &ControlPlane) {
     let suspects: Vec<(WorkloadKey, Vec<ReleaseAction>)> = {
-        let books = control.catalog.books();
-        let lost = books.members.iter().filter(|(key, _)| !books.workloads.contains_key(*key));
+        let catalog = control.catalog.read();
+        let lost = catalog.members.iter().filter(|(key, _)| !catalog.workloads.contains_key(*key));
         lost.map(|(key, members)| {
             let live = members.iter().filter(|it| it.state != berth_ledger::ClaimState::Releasing);
             let partings = live.map(|it| ReleaseAction {
@@ -40,7 +40,7 @@ pub(super) async fn let_go(control: &ControlPlane) {
         }
         for parting in &partings {
             tracing::warn!(%owner, %name, instance = %parting.key, "a member of no workload goes");
-            reconciler::let_go(control, parting).await;
+            reconciler::release_member(control, parting).await;
         }
     }
 }

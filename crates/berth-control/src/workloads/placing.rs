@@ -13,7 +13,7 @@ use crate::elastic::classify;
 use crate::error::{ControlError, describe_guard};
 use crate::placement::attachments::volumes_of;
 use crate::placement::request_of;
-use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, WantedSeat};
+use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, RequestedSlot};
 use crate::workload::Definition;
 
 /// How long a member may stay unbound before its place is given up.
@@ -116,7 +116,7 @@ pub(super) fn submit(
         pools: recipe.pools.clone(),
         quiet: ask == Ask::Quiet,
         dry_run: ask == Ask::Preview,
-        seats: vec![WantedSeat { seat: creation.seat, takes_over: creation.takes_over }],
+        slots: vec![RequestedSlot { seat: creation.seat, takes_over: creation.takes_over }],
         release: recipe.release.clone(),
         ..PlaceRequest::default()
     };

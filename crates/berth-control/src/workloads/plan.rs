@@ -57,8 +57,8 @@ const AT_ONCE: usize = 512;
 /// Looks at all workloads as the loop does from time to time, and does nothing. Returns how many
 /// have something to do.
 #[must_use]
-pub fn look_at_all(control: &ControlPlane) -> usize {
-    let keys: Vec<WorkloadKey> = control.catalog.books().workloads.keys().cloned().collect();
+pub fn plan_all(control: &ControlPlane) -> usize {
+    let keys: Vec<WorkloadKey> = control.catalog.read().workloads.keys().cloned().collect();
     turns(control, &keys).len()
 }
 
@@ -68,10 +68,10 @@ pub(super) fn turns(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<Reconci
     let mut members = Vec::new();
     let wrong: FxHashSet<WorkloadKey> = control.degraded.keys().into_iter().collect();
     for some in keys.chunks(AT_ONCE) {
-        let books = control.catalog.books();
-        let mut hosts = Hosts::new(&books, HostContext::of(control));
+        let catalog = control.catalog.read();
+        let mut hosts = Hosts::new(&catalog, HostContext::of(control));
         for key in some {
-            let Some(definition) = books.workloads.get(key) else { continue };
+            let Some(definition) = catalog.workloads.get(key) else { continue };
             let was = wrong.contains(key).then(|| control.degraded.get(key)).flatten();
             // Who creates the members lets them go, too.
             if definition.replicas.is_none() && !definition.body.deleting {
@@ -79,7 +79,7 @@ pub(super) fn turns(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<Reconci
                 continue;
             }
             hosts.collect(definition, &mut members);
-            turns.extend(turn(&books, definition, &members, was));
+            turns.extend(turn(&catalog, definition, &members, was));
         }
     }
     turns
@@ -99,7 +99,7 @@ fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) ->
 }
 
 fn turn(
-    books: &CatalogState,
+    catalog: &CatalogState,
     definition: &Arc<Definition>,
     members: &[Member],
     was: Option<Arc<Versioned<Degraded>>>,
@@ -109,7 +109,7 @@ fn turn(
     if outlook.is_settled() && was.is_none() && !is_over {
         return None;
     }
-    let entries = books.members.get(&definition.key).map_or(&[][..], Vec::as_slice);
+    let entries = catalog.members.get(&definition.key).map_or(&[][..], Vec::as_slice);
     let entry = |id: InstanceId| entries.iter().find(|entry| entry.key.instance == id);
     let (mut creations, mut partings) = (Vec::new(), Vec::new());
     for step in outlook.steps {
@@ -134,7 +134,7 @@ fn turn(
         .iter()
         .find(|blocked| blocked.blocker == Blocker::Volume && blocked.cause == Cause::NodeLost);
     let stranded = stranded.map(|it| it.instance);
-    let deaths = books.deaths.get(&definition.key);
+    let deaths = catalog.deaths.get(&definition.key);
     Some(ReconcilePlan {
         definition: Arc::clone(definition),
         creations,

@@ -62,18 +62,18 @@ pub async fn keep_running(control: Arc<ControlPlane>) {
         }
         // A server that stood still heard no agent: nobody is lost before it has listened.
         if awake.elapsed() > SWEEP_EVERY * 3 {
-            control.listen_anew();
+            control.restart_listening();
         }
         may_have_room |= room.has_changed().unwrap_or(false);
         room.mark_unchanged();
         // What this server did itself is known before more is done.
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         let began = Instant::now();
         let mut keys = control.catalog.take_dirty();
         if began >= sweep_at {
-            keys.extend(control.catalog.books().workloads.keys().cloned());
+            keys.extend(control.catalog.read().workloads.keys().cloned());
             sweep_at = began + SWEEP_EVERY;
-            orphans::let_go(&control).await;
+            orphans::release_member(&control).await;
         }
         keys.extend(keeper.due(began, may_have_room));
         if !keys.is_empty() {
@@ -173,7 +173,7 @@ impl Keeper {
             self.waiting.remove(key);
         }
         let partings = turns.iter().flat_map(|turn| &turn.partings);
-        join_all(partings.map(|parting| let_go(control, parting))).await;
+        join_all(partings.map(|parting| release_member(control, parting))).await;
         for turn in &turns {
             if turn.is_over
                 && let Err(error) = forget_workload(control, &turn.definition.key).await
@@ -479,7 +479,7 @@ fn note(
 }
 
 /// Lets a member go. Whoever was faster has done the same.
-pub(super) async fn let_go(control: &ControlPlane, parting: &ReleaseAction) {
+pub(super) async fn release_member(control: &ControlPlane, parting: &ReleaseAction) {
     let release = Release {
         request_id: Text::from(Uuid::now_v7().to_string()),
         key: parting.key,
@@ -517,8 +517,8 @@ pub async fn forget_workload(
     key: &WorkloadKey,
 ) -> Result<bool, LedgerError> {
     let (owner, name) = key.clone();
-    control.settled().await;
-    let known = control.catalog.books().workloads.get(key).cloned();
+    control.wait_for_read_your_writes().await;
+    let known = control.catalog.read().workloads.get(key).cloned();
     let Some(known) = known else { return Ok(true) };
     if !known.body.deleting {
         return Ok(false);

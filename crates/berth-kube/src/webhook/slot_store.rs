@@ -12,7 +12,7 @@ use berth_control::catalog::Catalog;
 use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{
     MaintenanceConfig, MaintenanceWorker, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
-    PlacerOptions, WantedSeat,
+    PlacerOptions, RequestedSlot,
 };
 use berth_engine::PolicyError;
 use berth_engine::workload::{CapacityRule, lowest_free_slot, on_demand_slots, slot_class};
@@ -124,9 +124,9 @@ impl SlotStore {
         slots.wait_for_writes().await;
         // The nodes of a server would be assigned to pods, and its instances would mix with ours.
         let foreign = {
-            let books = slots.catalog.books();
+            let catalog = slots.catalog.read();
             let ours = |id: &&NodeId| ![ON_DEMAND, SPOT].contains(&id.as_str());
-            books.nodes.keys().find(ours).map(|id| id.as_str().to_owned())
+            catalog.nodes.keys().find(ours).map(|id| id.as_str().to_owned())
         };
         foreign.map_or(Ok(slots), |name| Err(OpenError::NotOurs(name)))
     }
@@ -159,7 +159,7 @@ impl SlotStore {
 
     /// Waits until every commit made here is visible in the catalog.
     pub(super) async fn wait_for_writes(&self) {
-        self.placer.settled().await;
+        self.placer.wait_for_read_your_writes().await;
     }
 
     /// Stores a workload's rule, read from an object of this version. Returns the rule in effect:
@@ -171,7 +171,7 @@ impl SlotStore {
         version: Option<&str>,
     ) -> Result<CapacityRule, SlotStoreError> {
         for _ in 0..TRIES {
-            let now = self.catalog.books().workloads.get(key).cloned();
+            let now = self.catalog.read().workloads.get(key).cloned();
             let stored = now.as_ref().and_then(|now| now.body.capacity);
             if let Some(stored) = stored {
                 let known = now.as_ref().and_then(|now| now.body.release.as_deref());
@@ -249,14 +249,15 @@ impl SlotStore {
         instance.resources = resources;
         instance.workload = Some(request.key.1.to_string());
         instance.capacity_type = request.class;
-        let seats = request.slot.map(|slot| WantedSeat { seat: slot_key(slot), takes_over: None });
+        let slots =
+            request.slot.map(|slot| RequestedSlot { seat: slot_key(slot), takes_over: None });
         let request = PlaceRequest {
             request_id: Text::from(request.request_id.as_str()),
             owner: Text::clone(&request.key.0),
             instances: vec![Arc::new(instance)],
             mode: BatchMode::AllOrNothing,
             lease_s: self.lease_s,
-            seats: seats.into_iter().collect(),
+            slots: slots.into_iter().collect(),
             ..PlaceRequest::default()
         };
         let (sender, receiver) = oneshot::channel();
@@ -290,7 +291,7 @@ impl SlotStore {
 
     /// The slot of an instance, as far as this replica knows.
     pub(super) fn cached_claim(&self, id: InstanceId) -> Option<SlotClaim> {
-        let claim = self.catalog.books().claims.get(&ClaimKey::primary(id)).cloned()?;
+        let claim = self.catalog.read().claims.get(&ClaimKey::primary(id)).cloned()?;
         let (key, seat) = (claim.workload()?, claim.seat?);
         let (class, state, fence) = (class_of(&claim.node), claim.state, claim.fence);
         Some(SlotClaim { id, key, slot: seat.slot, class, state, fence })
@@ -369,8 +370,8 @@ impl SlotStore {
 
     /// The claims of a workload.
     pub(super) fn claims_of(&self, key: &WorkloadKey) -> Vec<SlotClaim> {
-        let books = self.catalog.books();
-        let members = books.members.get(key).into_iter().flatten();
+        let catalog = self.catalog.read();
+        let members = catalog.members.get(key).into_iter().flatten();
         members
             .map(|member| SlotClaim {
                 id: member.key.instance,
@@ -385,21 +386,21 @@ impl SlotStore {
 
     /// All claims.
     pub(super) fn all_claims(&self) -> Vec<SlotClaim> {
-        let keys: Vec<WorkloadKey> = self.catalog.books().members.keys().cloned().collect();
+        let keys: Vec<WorkloadKey> = self.catalog.read().members.keys().cloned().collect();
         keys.iter().flat_map(|key| self.claims_of(key)).collect()
     }
 
     /// All workloads and their rules.
     pub(super) fn workloads(&self) -> Vec<(WorkloadKey, CapacityRule)> {
-        let books = self.catalog.books();
+        let catalog = self.catalog.read();
         let rule =
             |(key, it): (&WorkloadKey, &Arc<Definition>)| Some((key.clone(), it.body.capacity?));
-        books.workloads.iter().filter_map(rule).collect()
+        catalog.workloads.iter().filter_map(rule).collect()
     }
 
     /// The rule of a workload, if known.
     pub(super) fn rule(&self, key: &WorkloadKey) -> Option<CapacityRule> {
-        self.catalog.books().workloads.get(key)?.body.capacity
+        self.catalog.read().workloads.get(key)?.body.capacity
     }
 
     /// Removes a workload without members.

@@ -92,7 +92,7 @@ async fn five_thousand_nodes_and_twenty_thousand_pods() {
     must_hold(&record);
 }
 
-/// A control: without a lease both replicas decide, each by its own books, and so they oversell nodes
+/// A control: without a lease both replicas decide, each by its own catalog, and so they oversell nodes
 /// or place pods where others do not let them be. The judge must see it. It depends on both being
 /// quick, so it is no test of every change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -46,8 +46,8 @@ pub(crate) fn fleet_page(
     let mut frame = Frame::new("Fleet", Some(caller));
     frame.refresh_s = Some(REFRESH_S);
     let (grid, totals) = {
-        let books = control.catalog.books();
-        (Grid::of(&books), Totals::of(&books))
+        let catalog = control.catalog.read();
+        (Grid::of(&catalog), Totals::of(&catalog))
     };
     let page = FleetPage {
         frame,

@@ -102,9 +102,9 @@ fn rack(name: &str, nodes: &[&NodeEntry]) -> Rack {
 
 impl Grid {
     /// The grid of everything in the catalogue.
-    pub(super) fn of(books: &CatalogState) -> Self {
+    pub(super) fn of(catalog: &CatalogState) -> Self {
         let mut zones: BTreeMap<&str, BTreeMap<&str, Vec<&NodeEntry>>> = BTreeMap::new();
-        for node in books.nodes.values() {
+        for node in catalog.nodes.values() {
             let (zone, rack) = (node.facts.zone.as_deref(), node.facts.rack.as_deref());
             let racks = zones.entry(zone.unwrap_or("")).or_default();
             racks.entry(rack.unwrap_or("")).or_default().push(node);
@@ -124,7 +124,7 @@ impl Grid {
             }
         });
         let zones = zones.collect();
-        let density = match books.nodes.len() {
+        let density = match catalog.nodes.len() {
             0..400 => "roomy",
             400..2500 => "usual",
             2500..6000 => "dense",

@@ -71,16 +71,16 @@ fn state_counts<S: PartialEq + Copy>(
 
 impl Totals {
     /// The sums of everything in the catalogue.
-    pub(super) fn of(books: &CatalogState) -> Self {
+    pub(super) fn of(catalog: &CatalogState) -> Self {
         let (mut cpu, mut memory, mut disk) = ((0, 0), (0, 0), (0, 0));
-        for node in books.nodes.values() {
+        for node in catalog.nodes.values() {
             let (used, limits) = (&node.room.used, &node.room.limits);
             cpu = (cpu.0 + used.cpu, cpu.1 + limits.cpu);
             memory = (memory.0 + node.room.memory_used(), memory.1 + limits.memory);
             disk = (disk.0 + used.disk, disk.1 + limits.disk);
         }
         let node_states: Vec<NodeState> =
-            books.nodes.values().map(|node| node.facts.state).collect();
+            catalog.nodes.values().map(|node| node.facts.state).collect();
         let states = [
             NodeState::Active,
             NodeState::Joining,
@@ -90,11 +90,11 @@ impl Totals {
             NodeState::Lost,
         ];
         let claim_states: Vec<ClaimState> =
-            books.claims.values().map(|claim| claim.state).collect();
+            catalog.claims.values().map(|claim| claim.state).collect();
         let steps =
             [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
-        let nodes = i64::try_from(books.nodes.len()).unwrap_or(i64::MAX);
-        let instances = i64::try_from(books.claims.len()).unwrap_or(i64::MAX);
+        let nodes = i64::try_from(catalog.nodes.len()).unwrap_or(i64::MAX);
+        let instances = i64::try_from(catalog.claims.len()).unwrap_or(i64::MAX);
         Self {
             nodes: count(nodes),
             node_word: plural(nodes, "node", "nodes"),
@@ -107,7 +107,7 @@ impl Totals {
                 resource_usage("Memory", memory.0, memory.1, units::size),
                 resource_usage("Disk", disk.0, disk.1, units::size),
             ],
-            policy: books.policy.as_ref().map(|policy| policy.name().to_owned()),
+            policy: catalog.policy.as_ref().map(|policy| policy.name().to_owned()),
         }
     }
 }

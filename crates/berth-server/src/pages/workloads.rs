@@ -34,8 +34,8 @@ impl Workloads {
     /// What is wrong, those that wait longest first.
     pub(super) fn of(control: &ControlPlane, now: Timestamp) -> Self {
         let (total, members) = {
-            let books = control.catalog.books();
-            (books.workloads.len(), books.members.values().map(Vec::len).sum::<usize>())
+            let catalog = control.catalog.read();
+            (catalog.workloads.len(), catalog.members.values().map(Vec::len).sum::<usize>())
         };
         let keys = control.degraded.keys();
         let found = keys.into_iter().filter_map(|key| Some((control.degraded.get(&key)?, key)));

@@ -21,20 +21,20 @@ pub(super) enum PodTarget {
 
 /// Finds an instance by its pod. An agent sees only what is on its node.
 pub(super) async fn find(control: &ControlPlane, caller: &Caller, pod: &Pod) -> PodTarget {
-    let target = resolve(&control.catalog.books(), caller, pod);
+    let target = resolve(&control.catalog.read(), caller, pod);
     if !matches!(target, PodTarget::NotFound) {
         return target;
     }
     // It may have been placed just now.
-    control.settled().await;
-    resolve(&control.catalog.books(), caller, pod)
+    control.wait_for_read_your_writes().await;
+    resolve(&control.catalog.read(), caller, pod)
 }
 
-fn resolve(books: &CatalogState, caller: &Caller, pod: &Pod) -> PodTarget {
+fn resolve(catalog: &CatalogState, caller: &Caller, pod: &Pod) -> PodTarget {
     let here = |claim: &&ClaimEntry| {
         claim.request.owner == pod.namespace && caller.node().is_none_or(|node| *node == claim.node)
     };
-    let named: Vec<&ClaimEntry> = books.named(&pod.namespace, &pod.name).filter(here).collect();
+    let named: Vec<&ClaimEntry> = catalog.named(&pod.namespace, &pod.name).filter(here).collect();
     // One that is about to stop may have a successor of the same name.
     let runs =
         |claim: &&&ClaimEntry| matches!(claim.state, ClaimState::Binding | ClaimState::Active);
@@ -45,6 +45,6 @@ fn resolve(books: &CatalogState, caller: &Caller, pod: &Pod) -> PodTarget {
         (several, _) => return PodTarget::Ambiguous(several.len()),
     }
     let id = pod.name.parse::<Uuid>().ok().map(|id| ClaimKey::primary(InstanceId(id)));
-    let claim = id.and_then(|key| books.claims.get(&key)).map(AsRef::as_ref).filter(here);
+    let claim = id.and_then(|key| catalog.claims.get(&key)).map(AsRef::as_ref).filter(here);
     claim.map_or(PodTarget::NotFound, |claim| PodTarget::Instance(claim.key.instance))
 }

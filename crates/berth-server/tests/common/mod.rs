@@ -191,7 +191,7 @@ impl Server {
         facts.heartbeat_at = Timestamp(self.control.now().as_second());
         let answer = self.control.submit(Op::put_node(facts)).await.unwrap();
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
-        self.control.settled().await;
+        self.control.wait_for_read_your_writes().await;
     }
 
     /// Sends a request; a body goes as JSON.

@@ -182,7 +182,7 @@ async fn example_13_pressure_until_those_who_leave_account_for_it() {
         for (vm, sheds, expected) in [(&vms[1], true, (4, 3)), (&vms[2], false, (4, 5))] {
             let path = format!("/v1/instances/{vm}/migrate");
             scene.post(&path, &json!({"to": "n2"})).await.expect(200);
-            scene.server.control.settled().await;
+            scene.server.control.wait_for_read_your_writes().await;
             let found = (scene.account().await.must_shed(), sides().await);
             assert_eq!(found, (sheds, expected), "{way:?}");
         }

@@ -89,7 +89,7 @@ impl Model {
             let mut facts = facts(number, id);
             facts.heartbeat_at = Timestamp(control.now().as_second());
             control.submit(Op::put_node(facts)).await.unwrap();
-            control.settled().await;
+            control.wait_for_read_your_writes().await;
         }
         let rules = Rules {
             grants: "joint",

@@ -86,9 +86,9 @@ async fn a_dump_of_a_live_server_is_sound_and_becomes_a_fleet_that_plans_as_the_
         let placed = engine.place(&request, Timestamp(dump.at.as_second())).unwrap();
         assert_eq!(placed.node.as_str(), there, "{cpu}");
     }
-    let books = dump.books();
-    assert_eq!((books.nodes.len(), books.claims.len()), (2, 6));
-    assert!(books.nodes.values().zip(&dump.nodes).all(|(one, other)| one.room == other.room));
+    let catalog = dump.catalog();
+    assert_eq!((catalog.nodes.len(), catalog.claims.len()), (2, 6));
+    assert!(catalog.nodes.values().zip(&dump.nodes).all(|(one, other)| one.room == other.room));
 
     // Another version is not guessed at.
     let newer = text.replacen("\"berth_dump\":1", "\"berth_dump\":2", 1);

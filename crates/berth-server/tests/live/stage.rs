@@ -45,7 +45,7 @@ impl Stage {
         facts.ratios = Ratios { cpu_permille: 1000, memory_permille: 1000, disk_permille: 1000 };
         let answer = self.server.control.submit(Op::put_node(facts)).await.unwrap();
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
-        self.server.control.settled().await;
+        self.server.control.wait_for_read_your_writes().await;
     }
 
     /// Places an instance and has it run. Returns its id and its node.
@@ -77,7 +77,7 @@ impl Stage {
         });
         let answer = self.server.control.submit(op).await.unwrap();
         assert!(matches!(answer, Answer::Claim(Ok(_))), "{answer:?}");
-        self.server.control.settled().await;
+        self.server.control.wait_for_read_your_writes().await;
     }
 
     /// What is inside the server.

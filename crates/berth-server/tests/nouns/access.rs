@@ -129,7 +129,7 @@ async fn the_state_of_one_server_can_be_another() {
     let state = AppState::start(options, false).unwrap();
     let control = &state.control;
     assert!(state.access.tokens.caller(&admin, None, control.now()).is_some());
-    control.settled().await;
-    assert_eq!(control.catalog.books().nodes.len(), 300);
+    control.wait_for_read_your_writes().await;
+    assert_eq!(control.catalog.read().nodes.len(), 300);
     control.stopping.cancel();
 }

@@ -98,7 +98,7 @@ async fn a_policy_is_put_in_force_and_taken_back() {
     let active = server.get(&operator, "/v1/policies/active").await.expect(200);
     assert_eq!((active.etag(), &active.json()["active"]), (Some(pack.as_str()), &json!(true)));
     // What is in force is what plans and pages go by.
-    assert_eq!(server.control.catalog.books().policy.as_ref().unwrap().name(), "pack");
+    assert_eq!(server.control.catalog.read().policy.as_ref().unwrap().name(), "pack");
 
     let back = post("/v1/policies/rollback", None).await.expect(200);
     assert_eq!((back.etag(), &back.json()["name"]), (Some(balanced.as_str()), &json!("balanced")));

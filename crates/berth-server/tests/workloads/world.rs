@@ -137,7 +137,7 @@ impl World {
         change(&mut facts);
         let answer = server.control.submit(Op::put_node(facts)).await.unwrap();
         assert_eq!(answer, Answer::Outcome(Outcome::Done));
-        server.control.settled().await;
+        server.control.wait_for_read_your_writes().await;
         self.nodes.lock().unwrap().push(id.to_owned());
     }
 
@@ -298,7 +298,7 @@ impl World {
     pub(crate) async fn lose(&self, instance: &Value) {
         let path = format!("/v1/claims/{}/release", instance.as_str().unwrap());
         self.post(&path, &json!({ "confirmed": true, "reason": "reclaim" })).await.expect(200);
-        self.servers[0].control.settled().await;
+        self.servers[0].control.wait_for_read_your_writes().await;
     }
 
     /// The one that has a slot of the newest revision.

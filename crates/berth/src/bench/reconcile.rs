@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use berth_control::workloads::look_at_all;
+use berth_control::workloads::plan_all;
 use berth_control::{ControlOptions, ControlPlane};
 use berth_engine::{Amounts, NodeFacts, Policy, Timestamp};
 use berth_ledger::{
@@ -104,7 +104,7 @@ impl ReconcileBench {
         until(&control, wanted, Duration::from_secs(600)).await?;
         let converge = began.elapsed();
         activate(&control)?;
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         let idle = idle_passes(&control)?;
         let before = control.ledger.stats().transactions;
         tokio::time::sleep(IDLE_TIME).await;
@@ -138,7 +138,7 @@ fn idle_passes(control: &ControlPlane) -> anyhow::Result<Vec<Duration>> {
     let mut passes = Vec::new();
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        let busy = look_at_all(control);
+        let busy = plan_all(control);
         passes.push(began.elapsed());
         if busy > 0 {
             bail!("{busy} workloads are not idle although everything runs");
@@ -225,7 +225,7 @@ async fn until(
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
-        let placed = control.catalog.books().claims.len();
+        let placed = control.catalog.read().claims.len();
         if placed >= members {
             return Ok(());
         }
@@ -239,8 +239,8 @@ async fn until(
 /// Activates all members.
 fn activate(control: &ControlPlane) -> anyhow::Result<()> {
     let claims: Vec<(ClaimKey, i64)> = {
-        let books = control.catalog.books();
-        let held = books.claims.values().filter(|claim| claim.state == ClaimState::Held);
+        let catalog = control.catalog.read();
+        let held = catalog.claims.values().filter(|claim| claim.state == ClaimState::Held);
         held.map(|claim| (claim.key, claim.fence)).collect()
     };
     for step in [Step::Bind, Step::Activate] {

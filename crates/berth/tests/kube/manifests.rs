@@ -203,12 +203,12 @@ fn alerts_are_about_metrics_that_there_are() {
                 let part = PARTS.iter().find(|part| metric.starts_with(&format!("berth_{part}_")));
                 let part = part.unwrap_or_else(|| panic!("{alert}: {metric} is of no part"));
                 let name = metric.strip_prefix(&format!("berth_{part}_")).unwrap();
-                let name = ["_total", "_seconds_bucket", "_seconds"]
-                    .iter()
-                    .find_map(|end| name.strip_suffix(end))
-                    .unwrap_or(name);
                 let source = read(&format!("crates/berth-kube/src/{part}/metrics.rs"));
-                assert!(source.contains(&format!("\"{name}\"")), "{alert}: {metric}");
+                let is_there = ["", "_total", "_seconds_bucket", "_seconds"]
+                    .iter()
+                    .filter_map(|end| name.strip_suffix(end))
+                    .any(|name| source.contains(&format!("\"{name}\"")));
+                assert!(is_there, "{alert}: {metric}");
                 checked += 1;
             }
         }

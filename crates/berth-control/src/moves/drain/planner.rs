@@ -50,7 +50,7 @@ fn decide(refused: Option<&RefusedMove>, is_late: bool, room: u64, now: Timestam
 /// Plans the next steps of all drains. Also forgets refusals of instances that are not on a draining
 /// node any more.
 pub(super) fn plan(
-    books: &CatalogState,
+    catalog: &CatalogState,
     drains: &Drains,
     migrations: &Migrations,
     room: u64,
@@ -58,20 +58,20 @@ pub(super) fn plan(
 ) -> DrainPlan {
     let mut plan = DrainPlan::default();
     for node in drains.nodes() {
-        let has_ended = !books.nodes.get(&node).is_some_and(is_draining);
+        let has_ended = !catalog.nodes.get(&node).is_some_and(is_draining);
         if let Some(stored) = drains.get(&node).filter(|_| has_ended) {
             plan.ended.push((node, stored.revision));
         }
     }
     let (mut restarts, mut steps) = (Vec::new(), Vec::new());
-    for (node, entry) in books.nodes.iter().filter(|(_, entry)| is_draining(entry)) {
+    for (node, entry) in catalog.nodes.iter().filter(|(_, entry)| is_draining(entry)) {
         let Some(drain) = drains.get(node) else {
             plan.undocumented.push(node.clone());
             continue;
         };
         let is_late = drain.value.deadline.is_some_and(|deadline| deadline <= now);
-        let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
-        for claim in claims.filter(|claim| is_moved_by_drain(books, claim)) {
+        let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key));
+        for claim in claims.filter(|claim| is_moved_by_drain(catalog, claim)) {
             let evacuee = Evacuee::new(migrations, claim);
             // Its agents are copying it: do not stop it under them.
             if evacuee.history.is_in_transit() {
@@ -91,8 +91,8 @@ pub(super) fn plan(
         }
     }
     drains.refused.retain(|instance| {
-        let claim = books.claims.get(&ClaimKey::primary(instance));
-        claim.is_some_and(|claim| books.nodes.get(&claim.node).is_some_and(is_draining))
+        let claim = catalog.claims.get(&ClaimKey::primary(instance));
+        claim.is_some_and(|claim| catalog.nodes.get(&claim.node).is_some_and(is_draining))
     });
     // Instances that were never tried come first, then those that have waited longest, so that one
     // that fits nowhere does not keep the others waiting.
@@ -104,11 +104,11 @@ pub(super) fn plan(
 }
 
 /// Whether a claim is moved by the drain itself.
-fn is_moved_by_drain(books: &CatalogState, claim: &ClaimEntry) -> bool {
+fn is_moved_by_drain(catalog: &CatalogState, claim: &ClaimEntry) -> bool {
     claim.key.role == Role::Primary
         && claim.state != ClaimState::Releasing
         && claim.request.volumes.is_empty()
-        && !is_kept_by_workload(books, claim)
+        && !is_kept_by_workload(catalog, claim)
 }
 
 #[cfg(test)]

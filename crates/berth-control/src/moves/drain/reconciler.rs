@@ -39,7 +39,7 @@ pub(crate) async fn run(control: Arc<ControlPlane>) {
             () = tokio::time::sleep(PERIOD) => {}
         }
         let room = *room.borrow_and_update();
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         if let Err(error) = reconcile(&control, room).await {
             tracing::warn!(error = error.detail(), "failed to reconcile drains");
         }
@@ -51,8 +51,8 @@ pub(crate) async fn run(control: Arc<ControlPlane>) {
 /// One pass over all drains. `room` says how often room was made so far.
 async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> Result<(), ControlError> {
     let plan = {
-        let books = control.catalog.books();
-        plan(&books, &control.drains, &control.migrations, room, control.now())
+        let catalog = control.catalog.read();
+        plan(&catalog, &control.drains, &control.migrations, room, control.now())
     };
     for node in &plan.undocumented {
         write(control, node, &DrainRequest::default(), None).await?;

@@ -69,7 +69,7 @@ pub async fn start(
     let state = NodeState::Draining;
     let op = Op::SetNodeState { node: node.clone(), state, expect };
     let is_new = control.administer(caller, "node.drain", subject.as_str(), op).await?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     // The audit log has the start of a drain once, and every change of it.
     let by = Some((caller, subject.as_str())).filter(|_| !is_new);
     write(control, node, request, by).await
@@ -83,8 +83,8 @@ pub(super) async fn write(
     by: Option<(&Caller, &str)>,
 ) -> ControlResult<()> {
     let total = {
-        let books = control.catalog.books();
-        books.nodes.get(node).map_or(0, |entry| entry.claims.len())
+        let catalog = control.catalog.read();
+        catalog.nodes.get(node).map_or(0, |entry| entry.claims.len())
     };
     let total = u32::try_from(total).unwrap_or(u32::MAX);
     for _ in 0..TRIES {

@@ -12,17 +12,17 @@ use crate::moves::executor::suggest_fixes;
 /// The drain of a node; absent if it is not draining.
 #[must_use]
 pub fn status(control: &ControlPlane, node: &NodeId) -> Option<Drain> {
-    let books = control.catalog.books();
-    let entry = books.nodes.get(node).filter(|entry| is_draining(entry))?;
-    Some(view(control, &books, entry))
+    let catalog = control.catalog.read();
+    let entry = catalog.nodes.get(node).filter(|entry| is_draining(entry))?;
+    Some(view(control, &catalog, entry))
 }
 
 /// All drains, in order of node id.
 #[must_use]
 pub fn all(control: &ControlPlane) -> Vec<Drain> {
-    let books = control.catalog.books();
-    let draining = books.nodes.values().filter(|entry| is_draining(entry));
-    draining.map(|entry| view(control, &books, entry)).collect()
+    let catalog = control.catalog.read();
+    let draining = catalog.nodes.values().filter(|entry| is_draining(entry));
+    draining.map(|entry| view(control, &catalog, entry)).collect()
 }
 
 pub(super) fn is_draining(entry: &NodeEntry) -> bool {
@@ -31,15 +31,15 @@ pub(super) fn is_draining(entry: &NodeEntry) -> bool {
 
 /// Whether the workload reconciler replaces a claim. Members that their owner creates are moved like
 /// any other instance, and keep their slots.
-pub(crate) fn is_kept_by_workload(books: &CatalogState, claim: &ClaimEntry) -> bool {
-    let definition = claim.workload().and_then(|key| books.workloads.get(&key));
+pub(crate) fn is_kept_by_workload(catalog: &CatalogState, claim: &ClaimEntry) -> bool {
+    let definition = claim.workload().and_then(|key| catalog.workloads.get(&key));
     definition.is_some_and(|it| it.replicas.is_some() || it.body.deleting)
 }
 
-fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Drain {
+fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Drain {
     let node = &entry.facts.id;
-    let claims = entry.claims.iter().filter_map(|key| books.claims.get(key));
-    let moves: Vec<DrainMove> = claims.map(|claim| move_status(control, books, claim)).collect();
+    let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key));
+    let moves: Vec<DrainMove> = claims.map(|claim| move_status(control, catalog, claim)).collect();
     let record = control.drains.get(node).map(|stored| stored.value.clone());
     let left = u32::try_from(moves.len()).unwrap_or(u32::MAX);
     let total = record.as_ref().map_or(left, |record| record.total.max(left));
@@ -74,7 +74,7 @@ fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Drai
 }
 
 /// The progress of one instance.
-fn move_status(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry) -> DrainMove {
+fn move_status(control: &ControlPlane, catalog: &CatalogState, claim: &ClaimEntry) -> DrainMove {
     let leaving = DrainMove {
         instance: claim.key.instance,
         owner: claim.request.owner.clone(),
@@ -99,8 +99,8 @@ fn move_status(control: &ControlPlane, books: &CatalogState, claim: &ClaimEntry)
         let code = Some("migration_target".to_owned());
         return DrainMove { state: MoveState::Blocked, code, message, unblock, ..leaving };
     }
-    if is_kept_by_workload(books, claim) {
-        return member(control, books, claim, leaving);
+    if is_kept_by_workload(catalog, claim) {
+        return member(control, catalog, claim, leaving);
     }
     if !claim.request.volumes.is_empty() {
         return with_volumes(control, claim, leaving);
@@ -147,12 +147,12 @@ fn with_volumes(control: &ControlPlane, claim: &ClaimEntry, leaving: DrainMove) 
 /// A member of a workload: its reconciler places a replacement in its slot first.
 fn member(
     control: &ControlPlane,
-    books: &CatalogState,
+    catalog: &CatalogState,
     claim: &ClaimEntry,
     leaving: DrainMove,
 ) -> DrainMove {
     let Some(key) = claim.workload() else { return leaving };
-    let mut members = books.members.get(&key).into_iter().flatten();
+    let mut members = catalog.members.get(&key).into_iter().flatten();
     let replaces =
         |other: &&MemberEntry| Some(other.seat) == claim.seat && other.fence > claim.fence;
     if let Some(other) = members.find(replaces) {

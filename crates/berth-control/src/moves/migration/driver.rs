@@ -51,7 +51,7 @@ pub(crate) async fn run(control: Arc<ControlPlane>) {
         room.mark_unchanged();
         let migrations = control.migrations.all();
         if !migrations.is_empty() {
-            control.settled().await;
+            control.wait_for_read_your_writes().await;
         }
         for (id, stored) in migrations {
             if let Err(error) = advance(&control, &id, &stored).await {
@@ -154,8 +154,8 @@ async fn advance(
 
 /// Whether something may be left on the target; its agent has a task because of the record.
 fn has_target_claim(control: &ControlPlane, record: &MigrationRecord) -> bool {
-    let books = control.catalog.books();
-    let held = books.claims.get(&ClaimKey::target(record.instance));
+    let catalog = control.catalog.read();
+    let held = catalog.claims.get(&ClaimKey::target(record.instance));
     held.is_some_and(|held| held.node == record.target)
 }
 
@@ -171,8 +171,8 @@ async fn find_obstacle(
     if !is_held {
         return Ok(Some(format!("its place on {} was released", record.target)));
     }
-    let books = control.catalog.books();
-    let claim = books.claims.get(&ClaimKey::primary(record.instance));
+    let catalog = control.catalog.read();
+    let claim = catalog.claims.get(&ClaimKey::primary(record.instance));
     let Some(claim) = claim else { return Ok(Some("the instance is gone".to_owned())) };
     if claim.node != record.source {
         return Ok(Some(format!("the instance is on {} meanwhile", claim.node)));
@@ -180,7 +180,7 @@ async fn find_obstacle(
     if claim.state == ClaimState::Releasing {
         return Ok(Some("the instance is stopping".to_owned()));
     }
-    let target = books.nodes.get(&record.target);
+    let target = catalog.nodes.get(&record.target);
     Ok(match target.map(|node| node.facts.state) {
         None => Some(format!("node {} was removed", record.target)),
         Some(NodeState::Lost) => Some(format!("node {} is lost", record.target)),
@@ -239,8 +239,8 @@ async fn release_target(
 
 /// Whether a claim's node has been lost for so long that nothing can run there.
 fn is_lost(control: &ControlPlane, claim: &Claim) -> bool {
-    let books = control.catalog.books();
-    let Some(node) = books.nodes.get(&claim.node) else { return true };
+    let catalog = control.catalog.read();
+    let Some(node) = catalog.nodes.get(&claim.node) else { return true };
     // Judged by its silence, whatever its state was when it fell silent.
     HostContext::of(control).host(node) == HostState::Lost
 }

@@ -147,7 +147,7 @@ async fn confirm_gone(
         reason: Text::from("moved"),
     };
     control.submit(Op::Release(release)).await?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     Ok(())
 }
 

@@ -116,7 +116,7 @@ fn read(control: &ControlPlane, id: &str) -> ControlResult<StoredMigration> {
 
 /// The claim of an instance, if it may be migrated.
 fn check_movable(control: &ControlPlane, instance: InstanceId) -> ControlResult<Arc<ClaimEntry>> {
-    let claim = control.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
+    let claim = control.catalog.read().claims.get(&ClaimKey::primary(instance)).cloned();
     let claim = claim.ok_or_else(|| ControlError::not_found("instance", &instance.to_string()))?;
     if claim.state != ClaimState::Active {
         let detail = "only an instance that runs can be moved while it runs".to_owned();
@@ -142,9 +142,9 @@ fn check_movable(control: &ControlPlane, instance: InstanceId) -> ControlResult<
 
 /// A node on which an instance has a second claim.
 fn second_node(control: &ControlPlane, instance: InstanceId) -> Option<NodeId> {
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     let keys = [ClaimKey::target(instance), ClaimKey::source(instance)];
-    keys.iter().find_map(|key| books.claims.get(key)).map(|claim| claim.node.clone())
+    keys.iter().find_map(|key| catalog.claims.get(key)).map(|claim| claim.node.clone())
 }
 
 /// Holds the target of a migration that was decided, or fails the migration if that is impossible.
@@ -160,7 +160,7 @@ pub(super) async fn hold_target(
     if record.state != MigrationState::Planned {
         return Ok(());
     }
-    let claim = control.catalog.books().claims.get(&ClaimKey::primary(record.instance)).cloned();
+    let claim = control.catalog.read().claims.get(&ClaimKey::primary(record.instance)).cloned();
     let planned = match claim {
         Some(claim) => plan_target(control, &claim, &record.target).await,
         None => Err(ControlError::not_found("instance", &record.instance.to_string())),
@@ -324,7 +324,7 @@ pub async fn find_destination(
                 format!("it runs on {to} already"),
             ));
         }
-        if !control.catalog.books().nodes.contains_key(to) {
+        if !control.catalog.read().nodes.contains_key(to) {
             let value = Some(format!("{:?}", to.as_str()));
             return Err(ControlError::field("to", value, "a node that is registered"));
         }
@@ -348,8 +348,8 @@ pub async fn find_destination(
 fn nodes_above_watermark(control: &ControlPlane, more: Size) -> Vec<NodeId> {
     let policy = control.catalog.policy();
     let Some(policy) = policy else { return Vec::new() };
-    let books = control.catalog.books();
-    let full = books.nodes.values().filter(|node| {
+    let catalog = control.catalog.read();
+    let full = catalog.nodes.values().filter(|node| {
         let mark = policy.elastic().on(&node.facts).watermark;
         let free = watermark_free(&node.facts, &node.room.used, mark);
         free.cpu < i64::from(more.cpu_milli) || free.memory < i64::from(more.memory_mib)
@@ -395,7 +395,7 @@ mod tests {
             let advance = Advance { key, owner: None, fence: claim.fence, step };
             control.submit(Op::Advance(advance)).await.unwrap();
         }
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         (id, claim.node)
     }
 

@@ -117,8 +117,8 @@ fn revalidate(
         let stopping = ControlError::unavailable("stopping", "the server is stopping");
         return Err(StartFailure::Unavailable(stopping));
     }
-    let books = control.catalog.books();
-    let Some(claim) = books.claims.get(&ClaimKey::primary(step.instance)) else {
+    let catalog = control.catalog.read();
+    let Some(claim) = catalog.claims.get(&ClaimKey::primary(step.instance)) else {
         return Err(StartFailure::Impossible("there is no such instance any more".to_owned()));
     };
     let evacuee = Evacuee::new(&control.migrations, claim);
@@ -138,7 +138,7 @@ fn revalidate(
         let why = format!("others are leaving {}; it should not come there meanwhile", step.to);
         return Err(StartFailure::NotYet(why));
     }
-    check_watermark(&books, settings, claim, &step.to)?;
+    check_watermark(&catalog, settings, claim, &step.to)?;
     check_limits(control, settings, step)?;
     Ok(evacuee.for_rebalance(true, &[]).cost())
 }
@@ -146,12 +146,12 @@ fn revalidate(
 /// Checks that a node would stay below its watermark, by the planner's rule: CPU may be at the mark,
 /// memory must be below it.
 fn check_watermark(
-    books: &CatalogState,
+    catalog: &CatalogState,
     settings: &ElasticSettings,
     claim: &ClaimEntry,
     to: &NodeId,
 ) -> Result<(), StartFailure> {
-    let Some(entry) = books.nodes.get(to) else {
+    let Some(entry) = catalog.nodes.get(to) else {
         return Err(StartFailure::Impossible(format!("there is no node {to} any more")));
     };
     let mark = settings.on(&entry.facts).watermark;

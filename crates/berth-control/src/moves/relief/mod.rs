@@ -69,14 +69,14 @@ async fn reconcile(control: &Arc<ControlPlane>) -> Result<(), ControlError> {
     }
     // Before the state that is planned on: a decision of another server that it lacks voids the plan.
     let decided_after = control.migrations.guard();
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let open = control.migrations.open();
     let mut counts = MigrationCounts::default();
     for node in open.iter().flat_map(|it| [&it.value.source, &it.value.target]) {
         *counts.entry(node.clone()).or_default() += 1;
     }
     let max_moves = (limits.fleet as usize).saturating_sub(open.len());
-    let pressured = find_pressured(control, &control.catalog.books(), policy.elastic(), &counts);
+    let pressured = find_pressured(control, &control.catalog.read(), policy.elastic(), &counts);
     if pressured.is_empty() || max_moves == 0 {
         return Ok(());
     }
@@ -153,13 +153,13 @@ fn is_responsive(control: &ControlPlane, entry: &NodeEntry) -> bool {
 /// Nodes that instances should leave, with the instances that could.
 fn find_pressured(
     control: &ControlPlane,
-    books: &CatalogState,
+    catalog: &CatalogState,
     settings: &ElasticSettings,
     counts: &MigrationCounts,
 ) -> Vec<PressuredNode> {
     let now = control.now().as_second();
     let mut pressured = Vec::new();
-    for entry in books.nodes.values() {
+    for entry in catalog.nodes.values() {
         // Instances cannot be migrated off a node that does not respond.
         if !is_responsive(control, entry) {
             continue;
@@ -170,14 +170,14 @@ fn find_pressured(
         if free.cpu >= 0 && free.memory > 0 {
             continue;
         }
-        let account = account(books, &control.migrations, settings, entry, now);
+        let account = account(catalog, &control.migrations, settings, entry, now);
         if !account.must_shed() {
             continue;
         }
         let node = entry.facts.id.clone();
         let open = counts.get(&node).copied().unwrap_or(0);
         let max_moves = (settings.migration.per_node as usize).saturating_sub(open);
-        let instances = candidates(control, books, settings, entry, now);
+        let instances = candidates(control, catalog, settings, entry, now);
         pressured.push(PressuredNode { node, account, instances, max_moves });
     }
     pressured
@@ -186,20 +186,20 @@ fn find_pressured(
 /// The instances of a node, as candidates for leaving it.
 fn candidates(
     control: &ControlPlane,
-    books: &CatalogState,
+    catalog: &CatalogState,
     settings: &ElasticSettings,
     entry: &NodeEntry,
     now: i64,
 ) -> Vec<ReliefInstance> {
     let claims = entry.claims.iter().filter(|key| key.role == Role::Primary);
-    let claims = claims.filter_map(|key| books.claims.get(key));
+    let claims = claims.filter_map(|key| catalog.claims.get(key));
     let candidate = |claim| {
         let evacuee = Evacuee::new(&control.migrations, claim);
         let (id, fence) = (evacuee.id(), claim.fence);
         let permit = claim.permit.map(|permit| control.permit_cache.newest(id, fence, permit));
         // A second claim may be left over from an earlier migration.
-        let has_second_claim = books.claims.contains_key(&ClaimKey::target(id))
-            || books.claims.contains_key(&ClaimKey::source(id));
+        let has_second_claim = catalog.claims.contains_key(&ClaimKey::target(id))
+            || catalog.claims.contains_key(&ClaimKey::source(id));
         let movable = evacuee.pinned(settings, false, now).is_none() && !has_second_claim;
         evacuee.for_relief(permit.as_ref(), settings, movable, now)
     };

@@ -12,10 +12,10 @@ pub fn measure_pressure(control: &ControlPlane) -> Pressure {
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let at = control.now();
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     let mut total = Pressure { at, ..Pressure::default() };
-    for entry in books.nodes.values() {
-        let found = account(&books, &control.migrations, &settings, entry, at.as_second());
+    for entry in catalog.nodes.values() {
+        let found = account(&catalog, &control.migrations, &settings, entry, at.as_second());
         if lacks(&found.cpu) || lacks(&found.memory) {
             add(&mut total, &found);
             let (node, must_shed) = (entry.facts.id.clone(), found.must_shed());

@@ -48,7 +48,7 @@ pub(crate) async fn run(control: Arc<ControlPlane>) {
         room.mark_unchanged();
         let moves = control.volume_moves.all();
         if !moves.is_empty() {
-            control.settled().await;
+            control.wait_for_read_your_writes().await;
         }
         for (volume, stored) in moves {
             if let Err(error) = advance(&control, &volume, &stored).await {
@@ -96,8 +96,8 @@ async fn advance(
 ) -> ControlResult<()> {
     let Versioned { value: record, revision } = &**stored;
     let (found, target_exists) = {
-        let books = control.catalog.books();
-        (books.volumes.get(volume).cloned(), books.nodes.contains_key(&record.to))
+        let catalog = control.catalog.read();
+        (catalog.volumes.get(volume).cloned(), catalog.nodes.contains_key(&record.to))
     };
     let Some(found) = found else {
         // The volume was removed, and its moves with it.
@@ -167,8 +167,8 @@ impl Step<'_> {
     }
 
     fn is_kept(&self, key: ClaimKey) -> bool {
-        let books = self.control.catalog.books();
-        books.claims.get(&key).is_some_and(|claim| is_kept_by_workload(&books, claim))
+        let catalog = self.control.catalog.read();
+        catalog.claims.get(&key).is_some_and(|claim| is_kept_by_workload(&catalog, claim))
     }
 
     /// Makes the new node the volume's home.

@@ -29,7 +29,7 @@ pub async fn start(
     volume: &str,
     asked: &MoveVolume,
 ) -> ControlResult<VolumeMove> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let stored = control.volume_moves.get(volume);
     let open = stored.as_deref().map(|stored| &stored.value).filter(|record| record.is_open());
     if let Some(open) = open {
@@ -75,10 +75,10 @@ fn check(
     volume: &str,
     to: &NodeId,
 ) -> ControlResult<(NodeId, Option<Arc<ClaimEntry>>)> {
-    let books = control.catalog.books();
-    let found = books.volumes.get(volume);
+    let catalog = control.catalog.read();
+    let found = catalog.volumes.get(volume);
     let found = found.ok_or_else(|| ControlError::not_found("volume", volume))?;
-    let Some(node) = books.nodes.get(to) else {
+    let Some(node) = catalog.nodes.get(to) else {
         let value = Some(format!("{:?}", to.as_str()));
         return Err(ControlError::field("to", value, "a node that is registered"));
     };
@@ -91,7 +91,7 @@ fn check(
         return Err(ControlError::conflict("node_not_active", detail)
             .remedy("choose an active node, or uncordon this one"));
     }
-    let user = found.attached_to.and_then(|id| books.claims.get(&ClaimKey::primary(id)));
+    let user = found.attached_to.and_then(|id| catalog.claims.get(&ClaimKey::primary(id)));
     Ok((found.home.clone(), user.cloned()))
 }
 

@@ -74,7 +74,7 @@ impl ListClaimsQuery {
 /// The page of claims that match a query and that the caller may see. With a role: only claims of
 /// that role, so that an instance that is being moved is listed once.
 pub(super) fn list_claims<T>(
-    books: &CatalogState,
+    catalog: &CatalogState,
     caller: &Caller,
     query: &ListClaimsQuery,
     role: Option<berth_ledger::Role>,
@@ -89,10 +89,10 @@ pub(super) fn list_claims<T>(
             && after.is_none_or(|after| claim.key > after)
     };
     let named = |claim: &ClaimEntry| (cursor(claim.key), view(claim));
-    let claims = &books.claims;
+    let claims = &catalog.claims;
     // The smallest set that has them all: a node's, a tenant's, or everything.
     if let Some(node) = &query.node {
-        let keys = books.nodes.get(node).into_iter().flat_map(|node| &node.claims);
+        let keys = catalog.nodes.get(node).into_iter().flat_map(|node| &node.claims);
         let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
         return Ok(first_page(found.filter(passes).map(named), limit));
     }
@@ -101,7 +101,7 @@ pub(super) fn list_claims<T>(
         _ => None,
     });
     if let Some(owner) = owner {
-        let keys = books.by_owner.get(owner).into_iter().flatten();
+        let keys = catalog.by_owner.get(owner).into_iter().flatten();
         let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
         return Ok(first_page(found.filter(passes).map(named), limit));
     }
@@ -175,10 +175,10 @@ async fn list(
     caller: Caller,
     Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Claim>>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
-    let books = control.catalog.books();
-    list_claims(&books, &caller, &query, None, |claim| view(claim, sees_nodes)).map(axum::Json)
+    let catalog = control.catalog.read();
+    list_claims(&catalog, &caller, &query, None, |claim| view(claim, sees_nodes)).map(axum::Json)
 }
 
 /// Which of an instance's claims.

@@ -55,7 +55,7 @@ async fn which(control: &ControlPlane, request: EvacuationQuery) -> Answer<Optio
     if all {
         return Ok(None);
     }
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     match rack {
         Some(rack) => of_rack(control, &rack, zone.as_deref()).map(Some),
         None => known(control, nodes).map(Some),
@@ -65,8 +65,8 @@ async fn which(control: &ControlPlane, request: EvacuationQuery) -> Answer<Optio
 fn known(control: &ControlPlane, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> {
     nodes.sort();
     nodes.dedup();
-    let books = control.catalog.books();
-    match nodes.iter().find(|node| !books.nodes.contains_key(*node)) {
+    let catalog = control.catalog.read();
+    match nodes.iter().find(|node| !catalog.nodes.contains_key(*node)) {
         Some(unknown) => {
             let value = Some(format!("{:?}", unknown.as_str()));
             Err(ApiError::field("nodes", value, "nodes that are registered"))
@@ -76,8 +76,8 @@ fn known(control: &ControlPlane, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> 
 }
 
 fn of_rack(control: &ControlPlane, rack: &str, zone: Option<&str>) -> Answer<Vec<NodeId>> {
-    let books = control.catalog.books();
-    let here = books.nodes.values().filter(|node| node.facts.rack.as_deref() == Some(rack));
+    let catalog = control.catalog.read();
+    let here = catalog.nodes.values().filter(|node| node.facts.rack.as_deref() == Some(rack));
     let mut zones: Vec<Option<&str>> =
         here.clone().map(|node| node.facts.zone.as_deref()).collect();
     zones.sort_unstable();

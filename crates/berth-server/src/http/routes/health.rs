@@ -41,7 +41,7 @@ async fn readyz(State(control): State<Arc<ControlPlane>>) -> Answer<&'static str
         return Err(ApiError::unavailable("stopping", "the server is stopping"));
     }
     control.read(|ledger| ledger.newest_event()).await?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     Ok("ready\n")
 }
 

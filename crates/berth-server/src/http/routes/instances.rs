@@ -34,11 +34,11 @@ async fn list(
     caller: Caller,
     Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Instance>>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let viewer = InstanceViewer::new(&control, &caller);
-    let books = control.catalog.books();
-    let view = |claim: &ClaimEntry| viewer.view(&books, claim);
-    claims::list_claims(&books, &caller, &query, Some(Role::Primary), view).map(axum::Json)
+    let catalog = control.catalog.read();
+    let view = |claim: &ClaimEntry| viewer.view(&catalog, claim);
+    claims::list_claims(&catalog, &caller, &query, Some(Role::Primary), view).map(axum::Json)
 }
 
 /// Read an instance
@@ -50,12 +50,12 @@ async fn get(
     caller: Caller,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Instance>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let viewer = InstanceViewer::new(&control, &caller);
-    let books = control.catalog.books();
-    let claim = books.claims.get(&ClaimKey::primary(InstanceId(instance)));
+    let catalog = control.catalog.read();
+    let claim = catalog.claims.get(&ClaimKey::primary(InstanceId(instance)));
     match claim.filter(|claim| caller.sees(&claim.request.owner)) {
-        Some(claim) => Ok(axum::Json(viewer.view(&books, claim))),
+        Some(claim) => Ok(axum::Json(viewer.view(&catalog, claim))),
         None => Err(ApiError::not_found("instance", &instance.to_string())),
     }
 }
@@ -75,8 +75,8 @@ impl<'a> InstanceViewer<'a> {
         Self { control, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 
-    fn view(&self, books: &CatalogState, claim: &ClaimEntry) -> Instance {
-        let facts = books.nodes.get(&claim.node).map(|node| &node.facts);
+    fn view(&self, catalog: &CatalogState, claim: &ClaimEntry) -> Instance {
+        let facts = catalog.nodes.get(&claim.node).map(|node| &node.facts);
         let none = || LocalityIndex { host: String::new(), rack: None, zone: None };
         let names = facts.filter(|_| !self.is_tenant);
         let owner = &claim.request.owner;

@@ -94,7 +94,7 @@ async fn start(
     Path(instance): Path<Uuid>,
     OptionalJson(request): OptionalJson<StartMigration>,
 ) -> Answer<axum::Json<Migration>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let instance = InstanceId(instance);
     let to = match migration::find_destination(&control, instance, request.to).await? {
         Destination::Node(to) => to,
@@ -110,7 +110,7 @@ async fn start(
             return Err(error.refusals(vec![*refusal]).into());
         }
     };
-    let claim = control.catalog.books().claims.get(&ClaimKey::primary(instance)).cloned();
+    let claim = control.catalog.read().claims.get(&ClaimKey::primary(instance)).cloned();
     let cost = claim.as_ref().map_or(0, |claim| u64::from(claim.amounts.memory_mib));
     if request.dry_run {
         let claim = claim.ok_or_else(|| ApiError::not_found("instance", &instance.to_string()))?;
@@ -159,6 +159,6 @@ async fn report(
 #[utoipa::path(get, path = "/v1/pressure", tag = "elastic",
     responses((status = 200, description = "Pressure in total and by node.", body = Pressure)))]
 async fn pressure(State(control): State<Arc<ControlPlane>>) -> axum::Json<Pressure> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     axum::Json(berth_control::moves::relief::measure_pressure(&control))
 }

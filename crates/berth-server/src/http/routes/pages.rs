@@ -53,7 +53,7 @@ impl axum::extract::FromRequestParts<AppState> for Viewer {
 #[utoipa::path(get, path = "/", tag = "pages",
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Response {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     match decisions::recent_decisions(&control, &caller, pages::RECENT_DECISIONS).await {
         Ok(recent) => pages::fleet_page(&control, &caller, &recent),
         Err(error) => ErrorPage::response(&error, Some(&caller)),

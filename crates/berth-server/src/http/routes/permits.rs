@@ -62,10 +62,10 @@ async fn read(
     caller: Caller,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Permit>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let missing = || ApiError::not_found("instance", &instance.to_string());
     let claim =
-        control.catalog.books().claims.get(&ClaimKey::primary(InstanceId(instance))).cloned();
+        control.catalog.read().claims.get(&ClaimKey::primary(InstanceId(instance))).cloned();
     let claim = claim.filter(|claim| match caller.role {
         Role::Agent => caller.node() == Some(&claim.node),
         _ => caller.sees(&claim.request.owner),

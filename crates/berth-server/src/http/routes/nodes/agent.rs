@@ -51,7 +51,7 @@ pub(super) async fn heartbeat(
             return Err(ApiError::field("facts.id", value, "the node that the path names"));
         }
         super::store(&control, &caller, *facts, None).await?;
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
     }
     let (state, generation) = known(&control, &node)?;
     let at = control.now();
@@ -76,7 +76,7 @@ pub(super) async fn heartbeat(
             done => done?,
         });
     }
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let (state, generation) = known(&control, &node)?;
     let next_s = control.settings.load().heartbeat_every.as_secs();
     Ok(axum::Json(HeartbeatResponse {
@@ -87,13 +87,13 @@ pub(super) async fn heartbeat(
         reported,
         assignments: list(&control, &node)?.assignments,
         volume_moves: control.volume_moves.tasks(&node),
-        migrations: control.migrations.tasks(&control.catalog.books(), &node),
+        migrations: control.migrations.tasks(&control.catalog.read(), &node),
     }))
 }
 
 fn known(control: &ControlPlane, node: &NodeId) -> Answer<(NodeState, i64)> {
-    let books = control.catalog.books();
-    let entry = books.nodes.get(node).map(|entry| (entry.facts.state, entry.generation));
+    let catalog = control.catalog.read();
+    let entry = catalog.nodes.get(node).map(|entry| (entry.facts.state, entry.generation));
     entry.ok_or_else(|| {
         ApiError::not_found("node", node.as_str()).remedy("register it: PUT /v1/nodes/{node}")
     })
@@ -101,13 +101,13 @@ fn known(control: &ControlPlane, node: &NodeId) -> Answer<(NodeState, i64)> {
 
 /// What should be on a node.
 fn list(control: &ControlPlane, node: &NodeId) -> Answer<AssignmentList> {
-    let books = control.catalog.books();
-    let Some(entry) = books.nodes.get(node) else {
+    let catalog = control.catalog.read();
+    let Some(entry) = catalog.nodes.get(node) else {
         return Err(ApiError::not_found("node", node.as_str()));
     };
     // What is being moved here is a task of its migration until it runs here; what was found here and
     // elsewhere is not.
-    let claims = entry.claims.iter().filter_map(|key| books.claims.get(key)).filter(|claim| {
+    let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key)).filter(|claim| {
         claim.key.role != Role::MigrationTarget || claim.state == ClaimState::Active
     });
     let assignments = claims.map(|claim| assignment(claim)).collect();
@@ -147,9 +147,9 @@ async fn report(
 ) -> Answer<ReportedInstance> {
     let instance = running.instance;
     let claim = {
-        let books = control.catalog.books();
+        let catalog = control.catalog.read();
         let roles = Role::ALL.map(|role| ClaimKey { instance, role });
-        let mut claims = roles.iter().filter_map(|key| books.claims.get(key));
+        let mut claims = roles.iter().filter_map(|key| catalog.claims.get(key));
         claims.find(|claim| claim.node == *node).cloned()
     };
     // The catalogue may be a moment behind another server's grant; the ledger is not.
@@ -260,7 +260,7 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
 async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> Answer<()> {
-    let known = control.catalog.books().nodes.get(node).map(|entry| {
+    let known = control.catalog.read().nodes.get(node).map(|entry| {
         let facts = berth_engine::NodeFacts::clone(&entry.facts);
         (facts, entry.heard_at, entry.generation)
     });
@@ -337,7 +337,7 @@ pub(super) async fn assignments(
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<AssignmentList>> {
     control.node_for(&caller, &node)?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     list(&control, &node).map(axum::Json)
 }
 
@@ -353,7 +353,7 @@ pub(super) async fn stream(
     Path(node): Path<NodeId>,
 ) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
     control.node_for(&caller, &node)?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     known(&control, &node)?;
     let changes = control.catalog.watch(&node);
     let state = (control, node, changes, true);

@@ -169,6 +169,6 @@ pub(super) async fn list(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Drain>>> {
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     page_by_name(drain::all(&control), |drain| drain.node.as_str(), &query).map(axum::Json)
 }

@@ -31,14 +31,17 @@ pub(super) async fn explain(
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<NodeExplanation>> {
     control.node_for(&caller, &node)?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let (view, guests) = {
-        let books = control.catalog.books();
-        let Some(entry) = books.nodes.get(&node) else {
+        let catalog = control.catalog.read();
+        let Some(entry) = catalog.nodes.get(&node) else {
             return Err(ApiError::not_found("node", node.as_str()));
         };
-        let claims = entry.claims.iter().filter_map(|key| books.claims.get(key)).cloned();
-        (super::view(&control, &books, entry), claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>())
+        let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key)).cloned();
+        (
+            super::view(&control, &catalog, entry),
+            claims.take(MOST).collect::<Vec<Arc<ClaimEntry>>>(),
+        )
     };
     let keys: Vec<ClaimKey> = guests.iter().map(|claim| claim.key).collect();
     let reasons = control.read(move |ledger| Ok(reasons(ledger, &keys))).await?;

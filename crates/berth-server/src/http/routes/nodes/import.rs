@@ -86,8 +86,8 @@ async fn store(
     let subject = Text::from(format!("import of {} nodes", nodes.len()));
     for mut facts in nodes {
         let known = {
-            let books = control.catalog.books();
-            books.nodes.get(&facts.id).map(|node| (node.facts.state, node.heard_at))
+            let catalog = control.catalog.read();
+            catalog.nodes.get(&facts.id).map(|node| (node.facts.state, node.heard_at))
         };
         match known {
             Some((state, heard_at)) => {
@@ -113,7 +113,7 @@ async fn store(
             other => return Err(berth_control::unexpected(&other).into()),
         }
     }
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     Ok(report)
 }
 

@@ -64,15 +64,15 @@ fn used(entry: &NodeEntry) -> Amounts {
     amounts(used.cpu, entry.room.memory_used(), used.disk, used.bandwidth)
 }
 
-fn account_of(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Account {
+fn account_of(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Account {
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let now = control.now().as_second();
-    berth_control::elastic::account(books, &control.migrations, &settings, entry, now)
+    berth_control::elastic::account(catalog, &control.migrations, &settings, entry, now)
 }
 
 /// A node of the catalogue as callers see it.
-pub(super) fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEntry) -> Node {
+pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Node {
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
     facts.heartbeat_at = Timestamp(entry.heard_at);
@@ -84,7 +84,7 @@ pub(super) fn view(control: &ControlPlane, books: &CatalogState, entry: &NodeEnt
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
         used: used(entry),
         instances: entry.room.used.instances,
-        account: account_of(control, books, entry),
+        account: account_of(control, catalog, entry),
         evacuation: control.evacuations.of(&entry.facts.id),
     }
 }
@@ -113,15 +113,15 @@ async fn list(
         })?),
         None => None,
     };
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let now = Timestamp(control.now().as_second());
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     let after = query.cursor.map(|cursor| NodeId::new(&cursor));
     let rest = match &after {
         Some(after) => {
-            books.nodes.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
+            catalog.nodes.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
         }
-        None => books.nodes.range::<NodeId, _>(..),
+        None => catalog.nodes.range::<NodeId, _>(..),
     };
     let selected = |entry: &NodeEntry| {
         selector.as_ref().is_none_or(|selector| {
@@ -131,7 +131,7 @@ async fn list(
     };
     let found = rest.filter(|(_, entry)| selected(entry));
     Ok(axum::Json(first_page(
-        found.map(|(id, entry)| (id.as_str().to_owned(), view(&control, &books, entry))),
+        found.map(|(id, entry)| (id.as_str().to_owned(), view(&control, &catalog, entry))),
         limit,
     )))
 }
@@ -144,11 +144,11 @@ fn tagged(status: StatusCode, node: &Node) -> Response {
 
 /// The node as it is now, after what this server did.
 async fn read(control: &ControlPlane, node: &NodeId) -> Answer<Node> {
-    control.settled().await;
-    let books = control.catalog.books();
-    let entry = books.nodes.get(node);
+    control.wait_for_read_your_writes().await;
+    let catalog = control.catalog.read();
+    let entry = catalog.nodes.get(node);
     entry
-        .map(|entry| view(control, &books, entry))
+        .map(|entry| view(control, &catalog, entry))
         .ok_or_else(|| ApiError::not_found("node", node.as_str()))
 }
 
@@ -206,8 +206,8 @@ pub(super) async fn store(
     check(&facts)?;
     let now = Timestamp(control.now().as_second());
     let known = {
-        let books = control.catalog.books();
-        books.nodes.get(&facts.id).map(|entry| (Arc::clone(&entry.facts), entry.heard_at))
+        let catalog = control.catalog.read();
+        catalog.nodes.get(&facts.id).map(|entry| (Arc::clone(&entry.facts), entry.heard_at))
     };
     match &known {
         Some((old, heard_at)) => {

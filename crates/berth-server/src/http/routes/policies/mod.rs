@@ -224,7 +224,7 @@ async fn activate_policy(
         }
         other => return Err(unexpected(&other).into()),
     }
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     Ok(tagged(StatusCode::OK, &find(control, &hash).await?.view()?))
 }
 

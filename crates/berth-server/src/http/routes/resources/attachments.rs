@@ -77,7 +77,7 @@ async fn list(
     // Each tenant's come in order, and so must all.
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found.dedup_by(|one, other| one.id == other.id);
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
     let mut views = Vec::with_capacity(found.len());
     for document in &found {
@@ -95,7 +95,7 @@ fn view(
     volumes: Vec<String>,
     sees_nodes: bool,
 ) -> Attachment {
-    let home = attachments::home_of(&control.catalog.books(), owner, &volumes).ok().flatten();
+    let home = attachments::home_of(&control.catalog.read(), owner, &volumes).ok().flatten();
     let (id, owner) = (name.to_owned(), owner.to_owned());
     Attachment { id, owner, volumes, home: home.filter(|_| sees_nodes) }
 }
@@ -113,7 +113,7 @@ async fn get(
     let owner = owner_for(&caller, query.owner.as_deref())?;
     let found = attachments::find(&control, &owner, &id).await?;
     let found = found.ok_or_else(|| ApiError::not_found("attachment", &id))?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
     Ok(axum::Json(view(&control, &owner, &id, found.volumes, sees_nodes)))
 }
@@ -145,9 +145,9 @@ async fn put(
         (body, query) => owner_for(&caller, body.as_deref().or(query.as_deref()))?,
     };
     check_volumes(&new.volumes)?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
-    let home = attachments::home_of(&control.catalog.books(), &owner, &new.volumes);
+    let home = attachments::home_of(&control.catalog.read(), &owner, &new.volumes);
     home.map_err(|misplaced| misplaced.into_error(sees_nodes))?;
     let is_new = attachments::find(&control, &owner, &id).await?.is_none();
     let body = serde_json::to_string(&AttachmentRecord { volumes: new.volumes.clone() });

@@ -57,15 +57,15 @@ impl Resource for Group {
         caller: &Caller,
         query: &PageQuery,
     ) -> Answer<Page<Self>> {
-        control.settled().await;
-        let books = control.catalog.books();
+        control.wait_for_read_your_writes().await;
+        let catalog = control.catalog.read();
         let view = |group: &Self| is_visible(caller, group).then(|| group.clone());
-        page_of_map(&books.groups, query, view)
+        page_of_map(&catalog.groups, query, view)
     }
 
     async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Option<Self>> {
-        control.settled().await;
-        let group = control.catalog.books().groups.get(id).cloned();
+        control.wait_for_read_your_writes().await;
+        let group = control.catalog.read().groups.get(id).cloned();
         Ok(group.filter(|group| is_visible(caller, group)))
     }
 
@@ -79,8 +79,8 @@ impl Resource for Group {
         if new.max_per_domain == Some(0) {
             return Err(ApiError::field("max_per_domain", Some("0".to_owned()), "1 or more"));
         }
-        control.settled().await;
-        let known = control.catalog.books().groups.get(id).cloned();
+        control.wait_for_read_your_writes().await;
+        let known = control.catalog.read().groups.get(id).cloned();
         let owner = match &new.owner {
             None if !caller.is_tenant() => None,
             stated => {

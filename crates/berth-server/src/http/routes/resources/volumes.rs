@@ -36,7 +36,7 @@ resource_routes! {
 
 /// A volume as a caller may see it; absent when it may not.
 fn view(
-    books: &CatalogState,
+    catalog: &CatalogState,
     caller: &Caller,
     sees_nodes: bool,
     volume: &berth_engine::Volume,
@@ -44,7 +44,7 @@ fn view(
     let is_visible = volume.owner.as_deref().is_none_or(|owner| caller.sees(owner));
     // A volume that is open to all tenants may be used by an instance that this caller must not see.
     let is_own = |instance: &berth_engine::InstanceId| {
-        let claim = books.claims.get(&ClaimKey::primary(*instance));
+        let claim = catalog.claims.get(&ClaimKey::primary(*instance));
         !caller.is_tenant() || claim.is_some_and(|claim| caller.sees(&claim.request.owner))
     };
     is_visible.then(|| Volume {
@@ -66,17 +66,17 @@ impl Resource for Volume {
         caller: &Caller,
         query: &PageQuery,
     ) -> Answer<Page<Self>> {
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
-        let books = control.catalog.books();
-        page_of_map(&books.volumes, query, |volume| view(&books, caller, sees_nodes, volume))
+        let catalog = control.catalog.read();
+        page_of_map(&catalog.volumes, query, |volume| view(&catalog, caller, sees_nodes, volume))
     }
 
     async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Option<Self>> {
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
-        let books = control.catalog.books();
-        Ok(books.volumes.get(id).and_then(|found| view(&books, caller, sees_nodes, found)))
+        let catalog = control.catalog.read();
+        Ok(catalog.volumes.get(id).and_then(|found| view(&catalog, caller, sees_nodes, found)))
     }
 
     async fn check_put(
@@ -89,10 +89,10 @@ impl Resource for Volume {
         if let Some(owner) = &new.owner {
             check_name("owner", owner)?;
         }
-        control.settled().await;
+        control.wait_for_read_your_writes().await;
         let (is_new, has_home) = {
-            let books = control.catalog.books();
-            (!books.volumes.contains_key(id), books.nodes.contains_key(&new.home))
+            let catalog = control.catalog.read();
+            (!catalog.volumes.contains_key(id), catalog.nodes.contains_key(&new.home))
         };
         if !has_home {
             let value = Some(format!("{:?}", new.home.as_str()));

@@ -52,8 +52,8 @@ pub(super) async fn change(
 ) -> Answer<ChangeOutcome> {
     let wanted = if_match.number()?;
     for _ in 0..TRIES {
-        control.settled().await;
-        let known = control.catalog.books().workloads.get(key).cloned();
+        control.wait_for_read_your_writes().await;
+        let known = control.catalog.read().workloads.get(key).cloned();
         let current = known.as_ref().map(|known| known.version);
         if wanted.is_some_and(|wanted| current != Some(wanted)) {
             return Err(ApiError::stale(current.map(|current| current.to_string())));

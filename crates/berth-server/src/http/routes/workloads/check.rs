@@ -73,9 +73,9 @@ pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool
 
 /// Refuses volumes on different nodes: no instance could run on the node of all of them.
 fn one_home(control: &ControlPlane, owner: &str, volumes: &[String]) -> Answer<()> {
-    let books = control.catalog.books();
+    let catalog = control.catalog.read();
     // Others' volumes are as if they were not there.
-    let known = volumes.iter().filter_map(|id| books.volumes.get(id));
+    let known = volumes.iter().filter_map(|id| catalog.volumes.get(id));
     let mut known = known.filter(|volume| volume.is_for(owner));
     let Some(first) = known.next() else { return Ok(()) };
     match known.find(|volume| volume.home != first.home) {

@@ -36,7 +36,7 @@ type Grouped = BTreeMap<(String, String), Vec<Arc<Definition>>>;
 
 fn grouped(control: &ControlPlane, is_wanted: impl Fn(&Definition) -> bool) -> Grouped {
     let mut envs = Grouped::new();
-    for found in control.catalog.books().workloads.values().filter(|found| is_wanted(found)) {
+    for found in control.catalog.read().workloads.values().filter(|found| is_wanted(found)) {
         if let Some(env) = found.env() {
             let key = (found.owner().to_owned(), env.to_owned());
             envs.entry(key).or_default().push(Arc::clone(found));
@@ -54,7 +54,7 @@ fn env(
     let (owner, name) = key;
     let audience = Audience::of(control, caller, owner);
     let workloads = of.iter().map(|found| view::of(control, found, &audience)).collect();
-    let version = control.catalog.books().secrets.get(name.as_str()).map(ToString::to_string);
+    let version = control.catalog.read().secrets.get(name.as_str()).map(ToString::to_string);
     status::env(owner, name, version, workloads)
 }
 
@@ -71,7 +71,7 @@ async fn list(
     let limit = page_limit(query.limit)?;
     let owner = query.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let envs = grouped(&control, |found| {
         caller.sees(found.owner()) && owner.as_ref().is_none_or(|owner| *owner == found.owner())
     });
@@ -99,7 +99,7 @@ async fn get(
     Query(query): Query<OwnerQuery>,
 ) -> Answer<axum::Json<Env>> {
     let owner = owner_for(&caller, query.owner.as_deref())?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let is_wanted =
         |found: &Definition| found.owner() == owner && found.env() == Some(name.as_str());
     let (key, of) = grouped(&control, is_wanted)

@@ -40,9 +40,9 @@ async fn members(
 ) -> Answer<axum::Json<Page<Member>>> {
     let found = find(&control, &caller, &owner, &name).await?;
     let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
-    let books = control.catalog.books();
-    let mut members: Vec<(i64, Member)> = claims(&books, &found)
-        .filter_map(|claim| Some((claim.fence, member(&books, &found, claim, sees_nodes)?)))
+    let catalog = control.catalog.read();
+    let mut members: Vec<(i64, Member)> = claims(&catalog, &found)
+        .filter_map(|claim| Some((claim.fence, member(&catalog, &found, claim, sees_nodes)?)))
         .collect();
     // Of two members in one slot, the later one holds it.
     members.sort_by_key(|(fence, member)| (member.revision, member.slot, -fence));
@@ -56,14 +56,14 @@ async fn members(
 }
 
 fn member(
-    books: &CatalogState,
+    catalog: &CatalogState,
     found: &Definition,
     claim: &ClaimEntry,
     sees_nodes: bool,
 ) -> Option<Member> {
     let assigned = claim.seat?;
     let slot = u32::try_from(assigned.slot).unwrap_or(u32::MAX);
-    let node = books.nodes.get(&claim.node);
+    let node = catalog.nodes.get(&claim.node);
     let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);
     // A template that asks for a kind itself is not overruled.
     let rule = found.body.capacity.filter(|_| found.body.template.capacity_type.is_none());

@@ -52,8 +52,8 @@ async fn find(
     if !caller.sees(owner) {
         return Err(hidden(name));
     }
-    control.settled().await;
-    let found = control.catalog.books().workloads.get(&key_of(owner, name)).cloned();
+    control.wait_for_read_your_writes().await;
+    let found = control.catalog.read().workloads.get(&key_of(owner, name)).cloned();
     found.ok_or_else(|| hidden(name))
 }
 
@@ -97,7 +97,7 @@ async fn list(
     let limit = page_limit(query.limit)?;
     let owner = query.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
-    control.settled().await;
+    control.wait_for_read_your_writes().await;
     let is_wanted = |found: &Definition| {
         caller.sees(found.owner())
             && owner.as_ref().is_none_or(|owner| *owner == found.owner())
@@ -105,8 +105,8 @@ async fn list(
             && after.as_ref().is_none_or(|after| found.key > *after)
     };
     let found: Vec<Arc<Definition>> = {
-        let books = control.catalog.books();
-        let all = books.workloads.values().filter(|found| is_wanted(found));
+        let catalog = control.catalog.read();
+        let all = catalog.workloads.values().filter(|found| is_wanted(found));
         all.take(limit + 1).cloned().collect()
     };
     let page = first_page(found.into_iter().map(|found| (cursor(&found), found)), limit);

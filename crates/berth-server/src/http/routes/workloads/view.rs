@@ -11,9 +11,9 @@ use berth_control::workloads::{HostContext, Hosts, status};
 pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
     let deaths = {
-        let books = control.catalog.books();
-        Hosts::new(&books, HostContext::of(control)).collect(found, &mut members);
-        books.deaths.get(&found.key).copied()
+        let catalog = control.catalog.read();
+        Hosts::new(&catalog, HostContext::of(control)).collect(found, &mut members);
+        catalog.deaths.get(&found.key).copied()
     };
     let degraded = control.degraded.get(&found.key).map(|it| seen_by(&it.value, audience));
     let now = control.now();
