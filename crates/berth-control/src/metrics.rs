@@ -51,7 +51,7 @@ pub const LOOPS: [&str; 12] = [
     "relief",
     "reserves",
     "evacuation",
-    "housekeeping",
+    "maintenance",
     "planner",
 ];
 

@@ -71,7 +71,7 @@ impl ControlPlane {
         store_first_policy(&ledger, &options.placer.policy)?;
         let locality = locality_key(&ledger)?;
         let counted = Arc::clone(&metrics);
-        let round = move || counted.loop_ran("housekeeping");
+        let round = move || counted.loop_ran("maintenance");
         let maintenance = Arc::new(ArcSwap::from_pointee(options.maintenance));
         let maintenance_worker =
             MaintenanceWorker::start_with(ledger.clone(), Arc::clone(&maintenance), round)?;
