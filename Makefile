@@ -45,7 +45,7 @@ check: nextest
 
 .PHONY: docs
 docs: ## Build the documentation of all crates; a broken link is an error
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --workspace --no-deps --document-private-items
 
 .PHONY: api
 api: schemathesis ## Try a running server with requests made from its own OpenAPI document

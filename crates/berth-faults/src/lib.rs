@@ -1,7 +1,7 @@
 //! Faults at bad moments, and what must hold after them.
 //!
 //! A load writes to a ledger and reports every request before it is sent and every answer when
-//! it arrives. Something is killed, filled up or cut off meanwhile. Then [`check`] compares what
+//! it arrives. Something is killed, filled up or cut off meanwhile. Then [`mod@check`] compares what
 //! was acknowledged with the tables, in its own SQL: it must share no code with the
 //! ledger that it checks.
 

@@ -6,7 +6,7 @@
 //!                 └──────────┘  outcomes
 //! ```
 //!
-//! The [`core`](self::core) owns all state and makes all decisions, on a thread of its own; the informers and
+//! The `core` owns all state and makes all decisions, on a thread of its own; the informers and
 //! the executor talk to the API server and decide nothing. One replica leads; the others keep their
 //! state warm. The API server guards against double binding: a binding names the pod's uid, and a pod is
 //! bound once.

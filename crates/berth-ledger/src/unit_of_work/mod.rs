@@ -128,7 +128,7 @@ impl UnitOfWork {
         self.generations_before.clear();
     }
 
-    /// Takes back what was done since the last [`Work::keep`].
+    /// Takes back what was done since the last [`UnitOfWork::keep`].
     fn undo(&mut self, events: usize) {
         self.rows.undo();
         self.generations_before.clear();
