@@ -69,7 +69,7 @@ async fn every_pod_is_bound_once_and_by_the_rules_whatever_fails() {
         lease: Some(Duration::from_secs(6)),
         kills: 2,
         history: 2_000,
-        patience: Duration::from_secs(60),
+        patience: Duration::from_secs(240),
     })
     .await;
     must_hold(&record);
