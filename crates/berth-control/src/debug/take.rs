@@ -1,9 +1,11 @@
 //! Taking a dump from a running server, off the threads that decide and answer.
 //!
-//! The ledger is read as of one moment, the copies before and after it. A node of which neither copy
-//! says anything else after than before was not changed meanwhile, so all three must agree on it;
-//! the others are marked. Copies are looked at in parts, so nobody waits long for a lock.
+//! The ledger is read as of one moment, the copies before and after it. A node that has the same
+//! claims after as before, each of them untouched, was not changed meanwhile, so all three must agree
+//! on it; the others are marked. Equal sums would not do: one instance may have gone and another of
+//! the same size come. Copies are looked at in parts, so no reader waits long for a lock.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::elastic::Account;
@@ -13,6 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::dump::{CatalogueNode, Copies, Cursors, Dump, InFlight, SCHEMA};
 use super::rows::Rows;
+use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::elastic::account;
 use crate::error::{ControlError, ControlResult};
@@ -27,13 +30,28 @@ const TRIES: u32 = 60;
 const TICK: Duration = Duration::from_millis(50);
 
 /// What copies say of one node.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, Default)]
 struct Seen {
     catalogue: Option<CatalogueNode>,
+    /// Its claims in the catalogue. While they are kept here, each change of one makes a new entry.
+    claims: Vec<Arc<ClaimEntry>>,
     account: Option<Account>,
     replica: Option<Used>,
     /// Whether plans in flight are on it.
     planned: bool,
+}
+
+impl Seen {
+    /// Whether nothing of it changed since an earlier look.
+    fn unchanged_since(&self, before: &Self) -> bool {
+        let same_entries = self.claims.len() == before.claims.len()
+            && self.claims.iter().zip(&before.claims).all(|(now, then)| Arc::ptr_eq(now, then));
+        same_entries
+            && self.catalogue == before.catalogue
+            && self.account == before.account
+            && self.replica == before.replica
+            && self.planned == before.planned
+    }
 }
 
 /// Takes a dump.
@@ -83,16 +101,18 @@ async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<
         let catalog = control.catalog.read();
         for (node, (replica, planned)) in part.iter().zip(mirrored) {
             let entry = catalog.nodes.get(node);
+            let keys = entry.into_iter().flat_map(|entry| &entry.claims);
+            let claims: Vec<_> = keys.filter_map(|key| catalog.claims.get(key).cloned()).collect();
             let catalogue = entry.map(|entry| {
-                let mut claims = Used::default();
-                for claim in entry.claims.iter().filter_map(|key| catalog.claims.get(key)) {
-                    claims.charge(&claim.amounts, claim.request.cpu_capped, 1);
+                let mut sum = Used::default();
+                for claim in &claims {
+                    sum.charge(&claim.amounts, claim.request.cpu_capped, 1);
                 }
-                CatalogueNode { generation: entry.generation, used: entry.room.used, claims }
+                CatalogueNode { generation: entry.generation, used: entry.room.used, claims: sum }
             });
             let now = at.as_second();
             let of = |entry| account(&catalog, &control.migrations, &settings, entry, now);
-            let seen_here = Seen { catalogue, account: entry.map(of), replica, planned };
+            let seen_here = Seen { catalogue, claims, account: entry.map(of), replica, planned };
             seen.insert(node.clone(), seen_here);
         }
     }
@@ -131,7 +151,7 @@ fn put_together(
         let on = settings.on(&node.facts);
         (node.compute_unit, node.watermark) = (on.compute_unit, on.watermark);
         let Some(seen) = after.remove(id) else { continue };
-        let same = before.get(id).is_some_and(|before| *before == seen);
+        let same = before.get(id).is_some_and(|before| seen.unchanged_since(before));
         let as_stored = seen.catalogue.is_some_and(|copy| copy.generation == node.generation);
         let steady = reached && same && as_stored && !seen.planned;
         node.copies = Copies { steady, catalogue: seen.catalogue, replica: seen.replica };
@@ -154,5 +174,54 @@ fn put_together(
         volumes: rows.volumes,
         quotas: rows.quotas,
         environments: rows.environments,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_engine::{Amounts, InstanceId, InstanceRequest};
+    use berth_ledger::{ClaimKey, ClaimState, Micros};
+
+    use super::*;
+
+    fn claim(number: u128) -> Arc<ClaimEntry> {
+        let id = InstanceId::from_u128(number);
+        Arc::new(ClaimEntry {
+            key: ClaimKey::primary(id),
+            node: NodeId::new("n1"),
+            state: ClaimState::Held,
+            fence: 1,
+            lease_until: None,
+            amounts: Amounts::default(),
+            name: None,
+            request: Arc::new(InstanceRequest::new(id, "acme", Amounts::default())),
+            values: Vec::new(),
+            created_at: Micros::default(),
+            seat: None,
+            permit: None,
+        })
+    }
+
+    #[test]
+    fn a_node_is_not_steady_when_one_instance_went_and_another_of_its_size_came() {
+        let stayed = claim(1);
+        let seen = |claims: &[&Arc<ClaimEntry>]| Seen {
+            claims: claims.iter().map(|claim| Arc::clone(claim)).collect(),
+            ..Seen::default()
+        };
+        assert!(seen(&[&stayed]).unchanged_since(&seen(&[&stayed])));
+        assert!(!seen(&[&claim(2)]).unchanged_since(&seen(&[&stayed])));
+    }
+
+    #[test]
+    fn a_node_is_not_steady_when_an_instance_was_resized_and_resized_back() {
+        let mut entry = claim(1);
+        let before = Seen { claims: vec![Arc::clone(&entry)], ..Seen::default() };
+        let amounts = entry.amounts;
+        for cpu_milli in [500, amounts.cpu_milli] {
+            Arc::make_mut(&mut entry).amounts.cpu_milli = cpu_milli;
+        }
+        let after = Seen { claims: vec![entry], ..Seen::default() };
+        assert!(!after.unchanged_since(&before));
     }
 }
