@@ -41,7 +41,7 @@ json='content-type: application/json'
 curl -sf -X PUT "$url/v1/nodes/0" -H "$auth" -H "$json" \
 	-d '{"id":"0","capacity":{"cpu_milli":64000,"memory_mib":262144,"disk_mib":1000000,"bandwidth_mbps":10000},"zone":"z","rack":"r"}' >/dev/null
 curl -sf -X POST "$url/v1/placements" -H "$auth" -H "$json" \
-	-d '{"owner":"0","instances":[{"resources":{"cpu_milli":1000,"memory_mib":1024},"count":3}]}' >/dev/null
+	-d '{"tenant":"0","instances":[{"resources":{"cpu_milli":1000,"memory_mib":1024},"count":3}]}' >/dev/null
 curl -sf -X PUT "$url/v1/groups/0" -H "$auth" -H "$json" -d '{"kind":"apart","strength":"soft","topology":"node"}' >/dev/null
 
 # Streams have no end, and a wrong method is answered by the router for all paths alike.

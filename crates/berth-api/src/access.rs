@@ -17,7 +17,7 @@ pub enum Role {
     Operator,
     /// Acts for one node.
     Agent,
-    /// Places and sees what belongs to its namespaces.
+    /// Places for, and sees, the tenants that its token names.
     Tenant,
     /// Sees everything, changes nothing.
     Viewer,
@@ -50,9 +50,10 @@ pub struct NewToken {
     pub name: String,
     /// What it may do.
     pub role: Role,
-    /// For a tenant: its namespaces; the first is the default. At least one.
+    /// For role `tenant`: the tenants it may place for; at least one, the first is the default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub namespaces: Vec<String>,
+    #[serde(alias = "namespaces")]
+    pub tenants: Vec<String>,
     /// For an agent: its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
@@ -71,9 +72,10 @@ pub struct Token {
     pub name: String,
     /// What it may do.
     pub role: Role,
-    /// A tenant's namespaces.
+    /// The tenants that a token of role `tenant` may place for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub namespaces: Vec<String>,
+    #[serde(alias = "namespaces")]
+    pub tenants: Vec<String>,
     /// An agent's node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
@@ -108,9 +110,10 @@ pub struct WhoAmI {
     /// The token's id, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// A tenant's namespaces.
+    /// The tenants that a token of role `tenant` may place for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub namespaces: Vec<String>,
+    #[serde(alias = "namespaces")]
+    pub tenants: Vec<String>,
     /// An agent's node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,

@@ -51,7 +51,8 @@ pub struct Claim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The instance's name, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

@@ -40,7 +40,8 @@ pub struct Decision {
     /// The request.
     pub request_id: String,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its outcome.
     pub outcome: DecisionOutcome,
     /// How many instances were requested.

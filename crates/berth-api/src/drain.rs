@@ -62,7 +62,8 @@ pub struct DrainMove {
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The workload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,

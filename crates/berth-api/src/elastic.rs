@@ -191,7 +191,8 @@ pub struct Migration {
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Where it was.
     pub source: NodeId,
     /// Where it goes.

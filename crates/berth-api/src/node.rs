@@ -101,7 +101,8 @@ pub struct RunningInstance {
 #[schema(as = Found)]
 pub struct FoundInstance {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// What it uses.
     pub resources: Amounts,
     /// Its tags.
@@ -179,7 +180,8 @@ pub struct Assignment {
     /// To be sent with every change. One that is lower than the last seen is invalid.
     pub fence: i64,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its name, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

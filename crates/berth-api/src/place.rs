@@ -175,7 +175,8 @@ pub struct PlaceRequest {
     pub request_id: Option<String>,
     /// The tenant. A token that is bound to one tenant may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    #[serde(alias = "owner")]
+    pub tenant: Option<String>,
     /// The instances.
     #[schema(min_items = 1, max_items = 1000)]
     pub instances: Vec<InstanceSpec>,
@@ -262,7 +263,8 @@ pub struct Placed {
     /// The id with which a retry gets this response again.
     pub request_id: String,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The record of the decision; absent in a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,

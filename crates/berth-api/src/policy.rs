@@ -143,7 +143,8 @@ pub struct LiveDecision {
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Where it is.
     pub node: NodeId,
     /// Where it would go under the first; absent: nowhere.

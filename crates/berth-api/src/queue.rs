@@ -17,7 +17,7 @@ pub enum TicketState {
     Granted,
     /// Its deadline passed.
     Expired,
-    /// Its owner or an operator cancelled it.
+    /// Its tenant or an operator cancelled it.
     Cancelled,
     /// It can never be granted.
     Refused,
@@ -31,7 +31,8 @@ pub struct Ticket {
     /// Its state.
     pub state: TicketState,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its place in the queue, from 1; only while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
@@ -55,7 +56,8 @@ pub struct Ticket {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Demand {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The refusal's code.
     pub code: String,
     /// The request.

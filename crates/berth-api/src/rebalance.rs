@@ -110,7 +110,8 @@ pub struct RebalanceStep {
     pub name: Option<String>,
     /// The tenant.
     #[serde(default)]
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Where it is.
     pub from: NodeId,
     /// Where it should be.

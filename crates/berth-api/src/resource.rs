@@ -21,7 +21,8 @@ pub struct Page<T> {
 pub struct NewGroup {
     /// The only tenant whose instances may join; absent: anyone's. A tenant's groups are its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    #[serde(alias = "owner")]
+    pub tenant: Option<String>,
     /// Together or apart.
     pub kind: GroupKind,
     /// Hard or soft.
@@ -40,7 +41,8 @@ pub struct NewGroup {
 pub struct NewVolume {
     /// The only tenant that may use it; absent: anyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    #[serde(alias = "owner")]
+    pub tenant: Option<String>,
     /// The node that stores it.
     pub home: NodeId,
 }
@@ -52,7 +54,8 @@ pub struct Volume {
     pub id: String,
     /// The only tenant that may use it; absent: anyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    #[serde(alias = "owner")]
+    pub tenant: Option<String>,
     /// The node that stores it; hidden from tenants if the policy says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<NodeId>,
@@ -68,7 +71,8 @@ pub struct Volume {
 pub struct NewAttachment {
     /// The tenant. A token that is bound to one tenant may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    #[serde(alias = "owner")]
+    pub tenant: Option<String>,
     /// The volumes; all must be on one node.
     #[schema(min_items = 1, max_items = 64)]
     pub volumes: Vec<String>,
@@ -80,7 +84,8 @@ pub struct Attachment {
     /// Its name.
     pub id: String,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The volumes.
     pub volumes: Vec<String>,
     /// Their node; absent when they are on different nodes or gone, and hidden from tenants if the
@@ -145,7 +150,8 @@ pub struct Quota {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaUse {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its limits.
     pub limits: Quota,
     /// What it uses.

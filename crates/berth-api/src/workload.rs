@@ -46,7 +46,8 @@ pub struct NewWorkload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workload {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its name.
     pub name: String,
     /// Increases with every change; also its ETag.
@@ -246,7 +247,8 @@ pub struct EnvWorkload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Env {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its name.
     pub name: String,
     /// The worst of its workloads' states.

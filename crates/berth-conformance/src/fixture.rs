@@ -337,7 +337,7 @@ impl Fixture {
             let release = Release {
                 request_id: Text::from(format!("clear-{number}")),
                 key,
-                owner: None,
+                tenant: None,
                 fence: None,
                 confirmed: true,
                 reason: Text::from("the next round"),

@@ -215,7 +215,7 @@ impl LedgerState {
             let who = format!("{}/{}", claim.instance, claim.role);
             if let Some(slot) = &claim.holdings.slot {
                 let slot =
-                    format!("{}/{}/{}/{}", slot.owner, slot.workload, slot.revision, slot.slot);
+                    format!("{}/{}/{}/{}", slot.tenant, slot.workload, slot.revision, slot.slot);
                 held.insert(format!("slot {slot} by {who}"));
             }
             for volume in &claim.holdings.volumes {
@@ -247,16 +247,16 @@ impl LedgerState {
     }
 
     fn check_tenants(&self, violations: &mut Vec<Violation>) {
-        for (owner, used) in &self.tenants {
+        for (tenant, used) in &self.tenants {
             let mut sum = [0; 4];
-            for claim in self.claims.iter().filter(|claim| claim.owner == *owner) {
+            for claim in self.claims.iter().filter(|claim| claim.tenant == *tenant) {
                 let [cpu, memory, disk, _, instances, _] = claim.charged;
                 for (total, part) in sum.iter_mut().zip([cpu, memory, disk, instances]) {
                     *total += part;
                 }
             }
             if *used != sum {
-                let text = format!("tenant {owner}: {used:?}, the claims' sum {sum:?}");
+                let text = format!("tenant {tenant}: {used:?}, the claims' sum {sum:?}");
                 violations.push(Violation::new(ViolationKind::Drift, text));
             }
         }

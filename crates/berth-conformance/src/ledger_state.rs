@@ -40,7 +40,7 @@ pub struct ClaimRecord {
     /// The node.
     pub node: String,
     /// The tenant.
-    pub owner: String,
+    pub tenant: String,
     /// 0 held, 1 binding, 2 active, 3 releasing.
     pub state: i64,
     /// What it is charged.
@@ -81,7 +81,7 @@ pub struct LedgerState {
     pub domains: BTreeMap<(String, String), i64>,
     /// Members: group, instance, role.
     pub members: Vec<(String, String, i64)>,
-    /// Slots: owner, workload, revision and number as text, then instance and role.
+    /// Slots: tenant, workload, revision and number as text, then instance and role.
     pub slots: Vec<([String; 4], String, i64)>,
     /// Values in use: pool, instance, role.
     pub values: Vec<(String, String, i64)>,
@@ -165,7 +165,7 @@ impl LedgerState {
         for row in sql_connection.rows(sql)? {
             let mut cells = Cells::new(row);
             let (instance, role) = (cells.text()?, cells.number()?);
-            let (node, owner, state) = (cells.text()?, cells.text()?, cells.number()?);
+            let (node, tenant, state) = (cells.text()?, cells.text()?, cells.number()?);
             let (charged, fence) = (cells.numbers()?, cells.number()?);
             let lease_until = cells.optional().map(|until| until.parse()).transpose()?;
             let holdings =
@@ -175,7 +175,7 @@ impl LedgerState {
                 instance,
                 role,
                 node,
-                owner,
+                tenant,
                 state,
                 charged,
                 lease_until,

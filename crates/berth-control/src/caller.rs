@@ -13,8 +13,8 @@ pub enum Scope {
     Fleet,
     /// One node, for an agent.
     Node(NodeId),
-    /// Namespaces, for a tenant; at least one, the first is the default.
-    Namespaces(Vec<String>),
+    /// The tenants it may place for; at least one, the first is the default.
+    Tenants(Vec<String>),
 }
 
 /// Who calls.
@@ -55,11 +55,11 @@ impl Caller {
         self.from.map_or_else(|| "this process".to_owned(), |from| from.to_string())
     }
 
-    /// The namespaces it is bound to; absent: not bound to any.
+    /// The tenants it is bound to; absent: not bound to any.
     #[must_use]
-    pub fn namespaces(&self) -> Option<&[String]> {
+    pub fn tenants(&self) -> Option<&[String]> {
         match &*self.scope {
-            Scope::Namespaces(namespaces) => Some(namespaces),
+            Scope::Tenants(tenants) => Some(tenants),
             Scope::Fleet | Scope::Node(_) => None,
         }
     }
@@ -69,14 +69,14 @@ impl Caller {
     pub fn node(&self) -> Option<&NodeId> {
         match &*self.scope {
             Scope::Node(node) => Some(node),
-            Scope::Fleet | Scope::Namespaces(_) => None,
+            Scope::Fleet | Scope::Tenants(_) => None,
         }
     }
 
     /// Whether it may see what belongs to this tenant.
     #[must_use]
-    pub fn sees(&self, owner: &str) -> bool {
-        self.namespaces().is_none_or(|mine| mine.iter().any(|name| name == owner))
+    pub fn sees(&self, tenant: &str) -> bool {
+        self.tenants().is_none_or(|mine| mine.iter().any(|name| name == tenant))
     }
 
     /// Whether it is a tenant, from whom the fleet's inside is hidden.
@@ -87,8 +87,8 @@ impl Caller {
 
     /// For whom an explanation about this tenant's request is written.
     #[must_use]
-    pub fn audience<'a>(&self, owner: &'a str) -> Audience<'a> {
-        if self.is_tenant() { Audience::Tenant(owner) } else { Audience::Operator }
+    pub fn audience<'a>(&self, tenant: &'a str) -> Audience<'a> {
+        if self.is_tenant() { Audience::Tenant(tenant) } else { Audience::Operator }
     }
 }
 

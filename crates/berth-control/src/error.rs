@@ -364,9 +364,9 @@ impl From<&RefusalReason> for ControlError {
     fn from(by: &RefusalReason) -> Self {
         let code = by.code();
         match by {
-            RefusalReason::Quota { owner, resource, used, wanted, limit } => Self::conflict(
+            RefusalReason::Quota { tenant, resource, used, wanted, limit } => Self::conflict(
                 code,
-                format!("{owner} uses {used} of {limit} {resource} and asks for {wanted} more"),
+                format!("{tenant} uses {used} of {limit} {resource} and asks for {wanted} more"),
             )
             .remedy("release instances, or have an operator raise the quota")
             .retry(true),

@@ -148,7 +148,7 @@ impl FleetReplica {
         let id = engine_id(claim.key);
         self.fences.insert(id, claim.fence);
         if let Some(slot) = claim.holdings.as_deref().and_then(|ties| ties.slot.as_ref()) {
-            let key = (slot.owner.clone(), slot.workload.clone());
+            let key = (slot.tenant.clone(), slot.workload.clone());
             self.slots.take(id, key, slot.in_workload());
         }
         let name = claim.name.as_deref();
@@ -247,9 +247,9 @@ impl FleetReplica {
                 let policy = Policy::from_json(body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
-            EventBody::WorkloadChanged { owner, name, workload, .. } => match workload {
+            EventBody::WorkloadChanged { tenant, name, workload, .. } => match workload {
                 Some(workload) => self.slots.define(workload),
-                None => self.slots.undefine(owner, name),
+                None => self.slots.undefine(tenant, name),
             },
             EventBody::State { .. }
             | EventBody::LeaseExpired { .. }
@@ -313,7 +313,7 @@ impl FleetReplica {
         let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
         let Some(request) = request.cloned().or_else(parsed) else { return };
         if let Some(workload) = &request.workload {
-            let key = (Text::from(request.owner.as_str()), Text::from(workload.as_str()));
+            let key = (Text::from(request.tenant.as_str()), Text::from(workload.as_str()));
             self.slots.take(id, key, seat);
         }
     }
@@ -524,7 +524,7 @@ mod tests {
             instance_id: id(),
             role: Role::Primary,
             node_id: NodeId::new("n"),
-            owner: Text::from("acme"),
+            tenant: Text::from("acme"),
             fence,
             reason: Text::from("test"),
         }

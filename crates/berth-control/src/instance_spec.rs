@@ -2,14 +2,15 @@
 
 use berth_api::InstanceSpec;
 use berth_engine::{InstanceId, InstanceRequest};
+use serde_json::{Map, Value};
 
 /// What one instance of a spec asks for, but for its id and its sets of volumes.
 #[must_use]
-pub fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
+pub fn request_of(tenant: &str, spec: &InstanceSpec) -> InstanceRequest {
     InstanceRequest {
         id: InstanceId::default(),
         name: spec.name.clone(),
-        owner: owner.to_owned(),
+        tenant: tenant.to_owned(),
         env: spec.env.clone(),
         workload: spec.workload.clone(),
         resources: spec.resources.amounts(),
@@ -33,4 +34,21 @@ pub fn request_of(owner: &str, spec: &InstanceSpec) -> InstanceRequest {
         priority: spec.priority.unwrap_or(0),
         excluded_nodes: Vec::new(),
     }
+}
+
+/// Renames the tenant of something stored for callers. Stored documents say `owner`: servers of
+/// version 0.1 read them while servers are upgraded one after the other.
+pub fn show_tenant(stored: &mut Map<String, Value>) {
+    if let Some(owner) = stored.remove("owner") {
+        stored.insert("tenant".to_owned(), owner);
+    }
+}
+
+/// A stored request as callers see it.
+#[must_use]
+pub fn shown_request(mut stored: Value) -> Value {
+    if let Value::Object(fields) = &mut stored {
+        show_tenant(fields);
+    }
+    stored
 }

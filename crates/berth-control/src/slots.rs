@@ -41,8 +41,8 @@ impl Slots {
     }
 
     /// A workload is gone.
-    pub fn undefine(&mut self, owner: &Text, name: &Text) {
-        self.rules.remove(&(owner.clone(), name.clone()));
+    pub fn undefine(&mut self, tenant: &Text, name: &Text) {
+        self.rules.remove(&(tenant.clone(), name.clone()));
     }
 
     /// An instance sits in a seat.
@@ -114,9 +114,9 @@ mod tests {
             "template": { "resources": { "cpu_milli": 1000, "memory_mib": 1024 } },
             "capacity": { "max_on_demand": max_on_demand },
         });
-        let (owner, name) = ("acme".to_owned(), "web".to_owned());
+        let (tenant, name) = ("acme".to_owned(), "web".to_owned());
         let body = body.to_string();
-        slots.define(&Workload { owner, name, revision: 1, replicas: -1, body });
+        slots.define(&Workload { tenant, name, revision: 1, replicas: -1, body });
         slots
     }
 

@@ -70,7 +70,7 @@ impl ExampleSetup {
     pub(crate) fn volume(&mut self, id: &str, home: &str, attached_to: Option<InstanceId>) {
         self.volumes.push(Volume {
             id: id.to_owned(),
-            owner: None,
+            tenant: None,
             home: NodeId::new(home),
             attached_to,
         });

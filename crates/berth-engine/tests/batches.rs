@@ -166,9 +166,9 @@ fn brief(world: &World, requests: &[InstanceRequest]) -> String {
         let groups: Vec<_> = request.groups.iter().map(|id| world.group(id)).collect();
         let (id, name, wanted) = (request.id, &request.name, request.resources);
         let (hints, tags) = (&request.locality, &request.tags);
-        let (owner, workload, volumes) = (&request.owner, &request.workload, &request.volumes);
+        let (tenant, workload, volumes) = (&request.tenant, &request.workload, &request.volumes);
         format!(
-            "{owner} {workload:?} {id} {name:?} {wanted:?} {rules:?} {hints:?} {tags:?} {groups:?} \
+            "{tenant} {workload:?} {id} {name:?} {wanted:?} {rules:?} {hints:?} {tags:?} {groups:?} \
              {volumes:?}"
         )
     });
@@ -235,7 +235,7 @@ fn a_batch_leaves_a_volume_attached_to_the_instance_that_had_it() {
         InstanceRequest::new(oracle::requests::instance_id(1), "acme", Amounts::new(1000, 2048));
     request.volumes = vec!["v".to_owned()];
     let volume = Volume {
-        owner: None,
+        tenant: None,
         id: "v".to_owned(),
         home: NodeId::new("a"),
         attached_to: Some(request.id),

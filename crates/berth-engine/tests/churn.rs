@@ -103,7 +103,12 @@ fn classes() -> impl Strategy<Value = InstanceRequest> {
     let looks = (weighted(0.5, select(&["x", "y"])), weighted(0.3, Just("i")), chance(0.2));
     let ties = (vec(select(&RULES), 0..=1), weighted(0.3, select(&GROUPS)), hints());
     (who, size, looks, ties).prop_map(
-        |((owner, workload), (cpu, memory, gpus), (role, image, capped), (rules, group, hints))| {
+        |(
+            (tenant, workload),
+            (cpu, memory, gpus),
+            (role, image, capped),
+            (rules, group, hints),
+        )| {
             let nobody = InstanceId::from_u128(0);
             let role = role.map(|role| ("role".to_owned(), role.to_owned()));
             InstanceRequest {
@@ -115,7 +120,7 @@ fn classes() -> impl Strategy<Value = InstanceRequest> {
                 affinity: rules.into_iter().map(|text| Rule::parse(text).unwrap()).collect(),
                 groups: group.into_iter().map(|(id, ..)| id.to_owned()).collect(),
                 locality: hints.unwrap_or_default(),
-                ..InstanceRequest::new(nobody, owner, Amounts::new(cpu, memory))
+                ..InstanceRequest::new(nobody, tenant, Amounts::new(cpu, memory))
             }
         },
     )
@@ -230,7 +235,7 @@ impl<'a> Run<'a> {
         for (id, kind, strength) in GROUPS {
             engine.fleet_mut().put_group(Group {
                 id: id.to_owned(),
-                owner: None,
+                tenant: None,
                 kind,
                 strength,
                 topology: Topology::Node,

@@ -69,7 +69,7 @@ fn a_refusal_for_memory_as_the_tenant_reads_it() {
     let mut engine = four_nodes();
     let refused = refusal(&mut engine, &request(1, 1000, 8192));
     let names_others = |refusal: &Refusal| {
-        let free = |fix: &Fix| matches!(fix, Fix::Free { owners, .. } if owners == &["globex"]);
+        let free = |fix: &Fix| matches!(fix, Fix::Free { tenants, .. } if tenants == &["globex"]);
         refusal.fixes.iter().any(free)
     };
     assert!(names_others(&refused), "else the test shows nothing");
@@ -96,7 +96,7 @@ fn node_names_are_shown_to_tenants_where_the_policy_allows() {
 fn a_tenant_learns_that_a_volume_is_in_use_and_not_by_whom() {
     let mut engine = engine(discreet(), &[node("host-ash", 1000, 4096)]);
     engine.fleet_mut().put_volume(Volume {
-        owner: None,
+        tenant: None,
         id: "data".to_owned(),
         home: NodeId::new("host-ash"),
         attached_to: Some(InstanceId::from_u128(70)),
@@ -142,7 +142,7 @@ fn a_refusal_by_a_group_that_keeps_its_members_apart() {
     let mut engine = engine(builtin("balanced"), &nodes);
     engine.fleet_mut().put_group(Group {
         id: "quorum".to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Apart,
         strength: Strength::Hard,
         topology: Topology::Node,

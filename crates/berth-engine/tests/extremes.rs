@@ -161,8 +161,8 @@ fn request(rng: &mut Rng, id: InstanceId) -> InstanceRequest {
     let large = amounts(rng, number);
     let small = Amounts::new(rng.pick(&[0, 1, 1000]), rng.pick(&[1, 100]));
     let resources = if rng.chance(20) { large } else { small };
-    let owner = if rng.chance(3) { "" } else { rng.pick(&["a", "a", "b", "é漢字🎉"]) };
-    let usual = InstanceRequest::new(id, owner, resources);
+    let tenant = if rng.chance(3) { "" } else { rng.pick(&["a", "a", "b", "é漢字🎉"]) };
+    let usual = InstanceRequest::new(id, tenant, resources);
     let elastic = |rng: &mut Rng| Elastic::new(amounts(rng, amount), amounts(rng, amount));
     InstanceRequest {
         resources,
@@ -222,7 +222,7 @@ fn furnished(policy: Policy, rng: &mut Rng) -> Engine {
     for id in GROUPS {
         engine.fleet_mut().put_group(Group {
             id: id.to_owned(),
-            owner: None,
+            tenant: None,
             kind: if id == "together" { GroupKind::Together } else { GroupKind::Apart },
             strength: rng.pick(&[Strength::Hard, Strength::Soft]),
             topology: rng.pick(&Topology::ALL),
@@ -234,7 +234,7 @@ fn furnished(policy: Policy, rng: &mut Rng) -> Engine {
         drop(engine.fleet_mut().add_node(&facts(rng)));
     }
     let (id, home) = ("volume".to_owned(), NodeId::new("a"));
-    engine.fleet_mut().put_volume(Volume { owner: None, id, home, attached_to: None });
+    engine.fleet_mut().put_volume(Volume { tenant: None, id, home, attached_to: None });
     let free = rng.pick(&[None, None, Some(u64::MAX), Some(u64::MAX), Some(1)]);
     engine.fleet_mut().set_free_addresses(free);
     engine

@@ -156,7 +156,7 @@ fn rules_about_others() -> Vec<Relaxation> {
             |engine, wanted| {
                 engine.fleet_mut().put_group(Group {
                     id: "quorum".to_owned(),
-                    owner: None,
+                    tenant: None,
                     kind: GroupKind::Apart,
                     strength: Strength::Hard,
                     topology: Topology::Node,
@@ -193,7 +193,7 @@ fn rules_about_others() -> Vec<Relaxation> {
             "do without volume data",
             |engine, wanted| {
                 engine.fleet_mut().put_volume(Volume {
-                    owner: None,
+                    tenant: None,
                     id: "data".to_owned(),
                     home: NodeId::new("elsewhere"),
                     attached_to: None,
@@ -273,17 +273,17 @@ fn no_single_relaxation_is_proposed_where_two_rules_stand_in_the_way() {
 fn releasing_the_proposed_instances_makes_room_and_the_owners_own_come_first() {
     let nodes = [node("a", 1000, 4096), node("b", 1000, 4096)];
     let mut engine = engine(builtin("balanced"), &nodes);
-    // On a one release of another tenant would do; on b it takes two of the owner's own.
+    // On a one release of another tenant would do; on b it takes two of the tenant's own.
     claim(&mut engine, &request_of("globex", 70, 0, 4096), "a");
     claim(&mut engine, &request(71, 0, 1024), "b");
     claim(&mut engine, &request(72, 0, 1024), "b");
     claim(&mut engine, &request(73, 0, 2048), "b");
     let wanted = request(1, 0, 3072);
     let proposed = fix(&mut engine, &wanted, is_free);
-    let Fix::Free { instances, owners, node } = proposed else {
+    let Fix::Free { instances, tenants, node } = proposed else {
         panic!("not a release");
     };
-    assert_eq!(owners, ["acme"]);
+    assert_eq!(tenants, ["acme"]);
     assert_eq!(node, Some(NodeId::new("b")));
     assert_eq!(instances.len(), 2);
     assert!(instances.contains(&InstanceId::from_u128(73)));
@@ -302,7 +302,7 @@ fn others_are_released_only_when_the_owners_own_do_not_help() {
     let proposed = fix(&mut engine, &wanted, is_free);
     let expected = Fix::Free {
         instances: vec![InstanceId::from_u128(70)],
-        owners: vec!["globex".to_owned()],
+        tenants: vec!["globex".to_owned()],
         node: Some(NodeId::new("a")),
     };
     assert_eq!(proposed, expected);
@@ -429,7 +429,7 @@ fn no_node_is_proposed_where_a_new_one_cannot_help() {
     let mut tied = request(2, 0, 512);
     tied.affinity = rules(&["role==db"]);
     engine.fleet_mut().put_volume(Volume {
-        owner: None,
+        tenant: None,
         id: "data".to_owned(),
         home: NodeId::new("elsewhere"),
         attached_to: None,

@@ -29,7 +29,7 @@ impl Dice {
 }
 
 /// Nodes of three sizes, unevenly filled with instances of many sizes; some have a rule that another
-/// of their owner's instances be in their zone.
+/// of their tenant's instances be in their zone.
 fn fleet(nodes: u32, instances: u32, rules: bool, seed: u64) -> (Engine, Vec<RebalanceInstance>) {
     let mut engine = Engine::new(Policy::builtin("balanced").unwrap());
     let mut dice = Dice(seed);

@@ -21,7 +21,7 @@ fn a_node_that_changes_rack_takes_its_instances_along() {
     let mut engine = engine(builtin("balanced"), &[in_rack("a", "r1"), in_rack("b", "r1")]);
     engine.fleet_mut().put_group(Group {
         id: "db".to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Apart,
         strength: Strength::Hard,
         topology: Topology::Rack,
@@ -172,7 +172,7 @@ fn no_node_is_proposed_for_a_group_that_needs_a_zone_to_start_in() {
     let mut engine = engine(builtin("balanced"), &[node("a", 1000, 4096)]);
     engine.fleet_mut().put_group(Group {
         id: "pair".to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Together,
         strength: Strength::Hard,
         topology: Topology::Zone,
@@ -201,7 +201,7 @@ fn what_the_exact_search_finds_has_its_score_and_takes_along_whatever_else_fits(
 fn a_request_read_from_json_gets_the_default_disk_unless_it_names_one() {
     let read = |resources: &str| {
         let id = InstanceId::from_u128(1);
-        let text = format!(r#"{{"id":"{id}","owner":"acme","resources":{resources}}}"#);
+        let text = format!(r#"{{"id":"{id}","tenant":"acme","resources":{resources}}}"#);
         serde_json::from_str::<berth_engine::InstanceRequest>(&text).map(|r| r.resources.disk_mib)
     };
     assert_eq!(read(r#"{"memory_mib":512}"#).unwrap(), 4096);

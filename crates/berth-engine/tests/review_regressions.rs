@@ -28,7 +28,7 @@ fn member(number: u128, groups: &[&str]) -> InstanceRequest {
 
 fn hard_group(id: &str, kind: GroupKind, topology: Topology, most: Option<u32>) -> Group {
     let strength = Strength::Hard;
-    Group { id: id.to_owned(), owner: None, kind, strength, topology, max_per_domain: most }
+    Group { id: id.to_owned(), tenant: None, kind, strength, topology, max_per_domain: most }
 }
 
 fn with_volume(number: u128, volume: &str) -> InstanceRequest {
@@ -127,7 +127,7 @@ fn a_node_that_comes_back_has_another_constraint_generation() {
 fn a_second_claim_on_a_volume_does_not_take_it_from_the_first() {
     let mut engine = engine(builtin("balanced"), &[node("a", 8000, 65_536)]);
     let (id, home) = ("v".to_owned(), NodeId::new("a"));
-    engine.fleet_mut().put_volume(Volume { owner: None, id, home, attached_to: None });
+    engine.fleet_mut().put_volume(Volume { tenant: None, id, home, attached_to: None });
     let (first, second) = (with_volume(1, "v"), with_volume(2, "v"));
     claim(&mut engine, &first, "a");
     claim(&mut engine, &second, "a");

@@ -99,9 +99,9 @@ fn full_request() -> InstanceRequest {
 fn what_is_stated_fits_its_schema() {
     fits::<NodeFacts>(&[full_node(), NodeFacts::new("b", Amounts::default())]);
     fits::<InstanceRequest>(&[full_request(), request(2, 0, 1)]);
-    let group = |owner: Option<&str>, max_per_domain| Group {
+    let group = |tenant: Option<&str>, max_per_domain| Group {
         id: "g".to_owned(),
-        owner: owner.map(str::to_owned),
+        tenant: tenant.map(str::to_owned),
         kind: GroupKind::Apart,
         strength: Strength::Hard,
         topology: Topology::Rack,
@@ -112,7 +112,7 @@ fn what_is_stated_fits_its_schema() {
     let volume = Volume {
         id: "v".to_owned(),
         home: NodeId::new("a"),
-        owner: Some("acme".to_owned()),
+        tenant: Some("acme".to_owned()),
         attached_to,
     };
     fits::<Volume>(&[Volume { attached_to: None, ..volume.clone() }, volume]);
@@ -129,7 +129,7 @@ fn refusals() -> Vec<Refusal> {
     let mut engine = engine(builtin("pack"), &[full_node(), stale, cordoned, sick]);
     engine.fleet_mut().put_group(Group {
         id: "g".to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Apart,
         strength: Strength::Hard,
         topology: Topology::Node,
@@ -236,7 +236,7 @@ fn a_node_is_read_as_its_schema_says() {
 fn a_request_is_read_as_its_schema_says() {
     let id = "00000000-0000-0000-0000-000000000001";
     let with = |key: &str, value: Value| {
-        let mut request = json!({"id": id, "owner": "o", "resources": {"memory_mib": 64}});
+        let mut request = json!({"id": id, "tenant": "o", "resources": {"memory_mib": 64}});
         request[key] = value;
         request
     };
@@ -247,7 +247,7 @@ fn a_request_is_read_as_its_schema_says() {
         reads,
         &[
             (with("name", json!(null)), true),
-            (with("owner", json!("")), false),
+            (with("tenant", json!("")), false),
             (with("id", json!(7)), false),
             (with("resources", json!({})), false),
             (with("resources", json!({"memory_mib": 0})), false),

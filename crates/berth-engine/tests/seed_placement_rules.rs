@@ -19,7 +19,7 @@ fn replica(number: u128, memory_mib: u32) -> InstanceRequest {
 }
 
 fn volume(id: &str, home: &str) -> Volume {
-    Volume { owner: None, id: id.to_owned(), home: NodeId::new(home), attached_to: None }
+    Volume { tenant: None, id: id.to_owned(), home: NodeId::new(home), attached_to: None }
 }
 
 fn with_volumes(number: u128, volumes: &[&str]) -> InstanceRequest {
@@ -182,7 +182,7 @@ fn an_instance_goes_where_its_volumes_are_whatever_the_scores() {
 #[test]
 fn a_volume_of_another_owner_is_not_there() {
     let mut engine = engine(builtin("balanced"), &[node("a", 4000, 4096), node("b", 4000, 4096)]);
-    let owned = |owner: &str| Volume { owner: Some(owner.to_owned()), ..volume("data", "a") };
+    let owned = |tenant: &str| Volume { tenant: Some(tenant.to_owned()), ..volume("data", "a") };
     engine.fleet_mut().put_volume(owned("somebody else"));
     let wanted = with_volumes(1, &["data"]);
     let invalid = engine.place(&wanted, NOW).unwrap_err();
@@ -193,7 +193,7 @@ fn a_volume_of_another_owner_is_not_there() {
     engine.fleet_mut().claim(&wanted, &NodeId::new("b")).unwrap();
     assert_eq!(engine.fleet().volume("data").unwrap().attached_to, None);
     engine.fleet_mut().release(wanted.id);
-    engine.fleet_mut().put_volume(owned(&wanted.owner));
+    engine.fleet_mut().put_volume(owned(&wanted.tenant));
     assert_eq!(engine.place(&wanted, NOW).unwrap().node, NodeId::new("a"));
     engine.fleet_mut().claim(&wanted, &NodeId::new("a")).unwrap();
     assert_eq!(engine.fleet().volume("data").unwrap().attached_to, Some(wanted.id));

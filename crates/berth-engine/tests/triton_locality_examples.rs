@@ -1,5 +1,5 @@
 //! Worked examples of Triton's designation API, D21 to D30 of `research/dapi-spot.md`: locality
-//! hints, owner spread, affinity expressions and networks. The rest is in `triton_examples.rs`.
+//! hints, tenant spread, affinity expressions and networks. The rest is in `triton_examples.rs`.
 //!
 //! Soft rules are scores here, not filters: what Triton removes or ignores we rank, with the same
 //! winner. Where our design decides otherwise than Triton, the test says so.
@@ -175,7 +175,7 @@ fn d28_a_hard_rule_that_matches_nothing_is_refused_or_reported() {
     assert_eq!(refused.code, "affinity_no_node");
     assert_eq!(refused.notices, [Notice::MatchesNothing { rule }]);
 
-    // Triton drops a `!=` that matches nothing in silence; ours says so. Owner spread applies.
+    // Triton drops a `!=` that matches nothing in silence; ours says so. Tenant spread applies.
     let placed = engine.place(&ruled(&["instance!=nope"]), NOW).unwrap();
     assert_eq!(placed.node.as_str(), "b");
     let rule = "instance!=nope".to_owned();

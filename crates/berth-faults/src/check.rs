@@ -18,7 +18,7 @@ const PAGE: usize = 5000;
 /// A claim as the table has it.
 struct Row {
     node: String,
-    owner: String,
+    tenant: String,
     state: i64,
     /// CPU, memory, disk, bandwidth.
     amounts: [i64; 4],
@@ -108,7 +108,7 @@ fn claims(fixture: &Fixture) -> anyhow::Result<BTreeMap<InstanceId, Row>> {
         let numbers = integers(&cells[3..])?;
         let row = Row {
             node: cells[1].clone(),
-            owner: cells[2].clone(),
+            tenant: cells[2].clone(),
             state: numbers[0],
             amounts: [numbers[1], numbers[2], numbers[3], numbers[4]],
             capped: numbers[5],
@@ -179,7 +179,7 @@ fn tenants(fixture: &Fixture, claims: &Claims, violations: &mut Vec<String>) -> 
         let [cpu, memory, disk, _] = row.amounts;
         vec![cpu, memory, disk, 1]
     };
-    let summed = sums(claims, |row| row.owner.clone(), numbers);
+    let summed = sums(claims, |row| row.tenant.clone(), numbers);
     compare("tenant", counters(fixture, sql)?, summed, violations);
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(crate) fn takes_value(instance: InstanceId) -> bool {
 }
 
 /// The tenant of an instance: by its thread, so that a plan has one.
-pub(crate) fn owner(instance: InstanceId) -> String {
+pub(crate) fn tenant(instance: InstanceId) -> String {
     format!("tenant-{}", (instance.0.as_u128() >> 64) % TENANTS)
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn node_name(number: usize) -> String {
 /// What an instance asks for.
 pub(crate) fn request(instance: InstanceId, cpu_milli: u32, memory_mib: u32) -> InstanceRequest {
     let amounts = Amounts::new(cpu_milli, memory_mib).with_disk(64).with_bandwidth(5);
-    let mut request = InstanceRequest::new(instance, &owner(instance), amounts);
+    let mut request = InstanceRequest::new(instance, &tenant(instance), amounts);
     if in_group(instance) {
         request.groups = vec![GROUP.to_owned()];
     }
@@ -92,7 +92,7 @@ fn definitions() -> anyhow::Result<Vec<Op>> {
     let mut ops: Vec<Op> = (0..NODES).map(|number| Op::put_node(node(number))).collect();
     ops.push(Op::PutGroup(Group {
         id: GROUP.to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Apart,
         strength: Strength::Hard,
         topology: Topology::Node,
@@ -101,7 +101,7 @@ fn definitions() -> anyhow::Result<Vec<Op>> {
     ops.push(Op::PutPool(Pool::parse(POOL, "fd00:7::/64")?));
     let quota = Quota { instances: Some(1_000_000_000), ..Quota::default() };
     for tenant in 0..TENANTS {
-        ops.push(Op::PutQuota { owner: Text::from(format!("tenant-{tenant}")), quota });
+        ops.push(Op::PutQuota { tenant: Text::from(format!("tenant-{tenant}")), quota });
     }
     Ok(ops)
 }

@@ -125,16 +125,16 @@ impl Operation {
     fn op(&self, nodes: &Nodes) -> Op {
         match self {
             Self::Commit { request, claims } => {
-                let owner = claims.first().map(|claim| fleet::owner(claim.instance));
+                let tenant = claims.first().map(|claim| fleet::tenant(claim.instance));
                 let planned = claims.iter().map(|spec| spec.planned(nodes)).collect();
-                let mut plan = Plan::new(request, &owner.unwrap_or_default(), planned);
+                let mut plan = Plan::new(request, &tenant.unwrap_or_default(), planned);
                 plan.lease_s = LEASE_S;
                 Op::Commit(plan)
             }
             Self::Release { request, instance, fence } => Op::Release(Release {
                 request_id: Text::from(request.as_str()),
                 key: ClaimKey::primary(*instance),
-                owner: None,
+                tenant: None,
                 fence: Some(*fence),
                 confirmed: true,
                 reason: Text::from("done"),
@@ -148,14 +148,14 @@ impl Operation {
             Self::Resize { request, fence, to } => Op::Resize(Resize {
                 request_id: Text::from(request.as_str()),
                 key: ClaimKey::primary(to.instance),
-                owner: None,
+                tenant: None,
                 fence: Some(*fence),
                 amounts: to.amounts(),
                 cpu_hard: false,
             }),
             Self::Bind { instance, fence } => Op::Advance(Advance {
                 key: ClaimKey::primary(*instance),
-                owner: None,
+                tenant: None,
                 fence: *fence,
                 step: Step::Bind,
             }),

@@ -42,8 +42,8 @@ pub struct FirstDecision {
 fn shape(number: u64) -> InstanceRequest {
     let small = u32::try_from(number % 4).unwrap_or(0);
     let amounts = Amounts::new(100 << small, 64 << small).with_disk(256 << small);
-    let owner = format!("owner-{}", number % 50);
-    let mut request = InstanceRequest::new(InstanceId::default(), &owner, amounts);
+    let tenant = format!("owner-{}", number % 50);
+    let mut request = InstanceRequest::new(InstanceId::default(), &tenant, amounts);
     request.workload = Some(format!("workload-{number}"));
     request.image = Some(format!("image-{}", number % 40));
     request.tags.insert("role".to_owned(), "web".to_owned());
@@ -117,7 +117,7 @@ pub fn fill(ledger: &Ledger, size: Size) -> anyhow::Result<()> {
             let versions = NodeVersion { constraint_gen: 1, ..NodeVersion::default() };
             PlannedClaim::with_spec(Arc::new(request), spec.clone(), &policy, node, versions)
         });
-        Ok(Op::Commit(Plan::new(&format!("fill-{number}"), &shape.owner, claims.collect())))
+        Ok(Op::Commit(Plan::new(&format!("fill-{number}"), &shape.tenant, claims.collect())))
     });
     submit_all(ledger, plans, |answer| match answer? {
         Answer::Plan(Verdict::Granted(_)) | Answer::Repeated(_) => Ok(()),
@@ -140,7 +140,7 @@ pub fn decide_first(backend: Backend) -> anyhow::Result<FirstDecision> {
     instance.id = InstanceId::from_u128(number);
     let answer = placer.place(PlaceRequest {
         request_id: Text::from(format!("first-{number:x}")),
-        owner: Text::from(instance.owner.as_str()),
+        tenant: Text::from(instance.tenant.as_str()),
         instances: vec![Arc::new(instance)],
         mode: BatchMode::AllOrNothing,
         lease_s: DEFAULT_LEASE_S,

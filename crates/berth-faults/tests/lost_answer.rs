@@ -97,7 +97,7 @@ fn place(number: u128) -> PlaceRequest {
     let request = InstanceRequest::new(instance, "acme", Amounts::new(100, 128));
     PlaceRequest {
         request_id: Text::from(format!("{number}")),
-        owner: Text::from("acme"),
+        tenant: Text::from("acme"),
         instances: vec![Arc::new(request)],
         mode: BatchMode::AllOrNothing,
         lease_s: 3600,

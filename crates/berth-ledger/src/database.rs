@@ -127,9 +127,9 @@ pub(crate) trait Database: Queries + Send {
     /// One claim.
     fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault>;
     /// The claims of a tenant, or of one of its workloads.
-    fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault>;
+    fn claims_of(&mut self, tenant: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault>;
     /// What a tenant has defined: names of its workloads, and of the groups that only it may join.
-    fn owned_by(&mut self, owner: &str) -> Result<(Vec<Text>, Vec<Text>), Fault>;
+    fn owned_by(&mut self, tenant: &str) -> Result<(Vec<Text>, Vec<Text>), Fault>;
     /// Nodes that have an expired claim.
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
     /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.
@@ -183,7 +183,7 @@ pub(crate) trait Queries {
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault>;
     /// All tenants with limits, in the order of their names.
     fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault>;
-    /// All workloads, in the order of owner and name.
+    /// All workloads, in the order of tenant and name.
     fn workloads(&mut self) -> Result<Vec<Workload>, Fault>;
     /// Claims after this one, in the order of their keys; at least as many as asked for if there
     /// are.
@@ -196,7 +196,7 @@ pub(crate) trait Queries {
         decisions: usize,
     ) -> Result<Vec<ReceiptRow>, Fault>;
     /// The answer that was given to a request, if it is kept.
-    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault>;
+    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<StoredAnswer>, Fault>;
 }
 
 /// A place among all receipts: in the order of time, then chain, then number.

@@ -278,13 +278,13 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn delete_tenant(&self, owner: &str) -> Result<usize, LedgerError> {
-        let released = self.delete_claims(owner, None, "tenant_deleted")?;
-        let (workloads, groups) = self.read(|tables| tables.owned_by(owner))?;
-        let owner = Text::from(owner);
+    pub fn delete_tenant(&self, tenant: &str) -> Result<usize, LedgerError> {
+        let released = self.delete_claims(tenant, None, "tenant_deleted")?;
+        let (workloads, groups) = self.read(|tables| tables.owned_by(tenant))?;
+        let tenant = Text::from(tenant);
         for name in workloads {
             self.administer(Op::RemoveWorkload {
-                owner: Text::clone(&owner),
+                tenant: Text::clone(&tenant),
                 name,
                 expect: Expect::Any,
             })?;
@@ -292,7 +292,7 @@ impl Ledger {
         for group in groups {
             self.administer(Op::RemoveGroup(group))?;
         }
-        self.administer(Op::RemoveQuota(owner))?;
+        self.administer(Op::RemoveQuota(tenant))?;
         Ok(released)
     }
 
@@ -300,10 +300,10 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::call`].
-    pub fn delete_workload(&self, owner: &str, name: &str) -> Result<usize, LedgerError> {
-        let released = self.delete_claims(owner, Some(name), "workload_deleted")?;
-        let (owner, name) = (Text::from(owner), Text::from(name));
-        self.administer(Op::RemoveWorkload { owner, name, expect: Expect::Any })?;
+    pub fn delete_workload(&self, tenant: &str, name: &str) -> Result<usize, LedgerError> {
+        let released = self.delete_claims(tenant, Some(name), "workload_deleted")?;
+        let (tenant, name) = (Text::from(tenant), Text::from(name));
+        self.administer(Op::RemoveWorkload { tenant, name, expect: Expect::Any })?;
         Ok(released)
     }
 
@@ -315,13 +315,13 @@ impl Ledger {
     /// As [`Ledger::call`].
     pub fn delete_claims(
         &self,
-        owner: &str,
+        tenant: &str,
         workload: Option<&str>,
         reason: &str,
     ) -> Result<usize, LedgerError> {
         let mut released = 0;
         loop {
-            let keys = self.read(|tables| tables.claims_of(owner, workload))?;
+            let keys = self.read(|tables| tables.claims_of(tenant, workload))?;
             if keys.is_empty() {
                 return Ok(released);
             }
@@ -339,7 +339,7 @@ impl Ledger {
         let release = Release {
             request_id: Text::from(format!("delete-{:032x}", fastrand::u128(..))),
             key,
-            owner: None,
+            tenant: None,
             fence: None,
             confirmed: true,
             reason: Text::from(reason),

@@ -107,7 +107,7 @@ impl Ledger {
         self.read(|tables| tables.quotas())
     }
 
-    /// All workloads, in the order of owner and name.
+    /// All workloads, in the order of tenant and name.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -131,11 +131,11 @@ impl Ledger {
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn answer(&self, owner: &str, request_id: &str) -> Result<Option<Grant>, LedgerError> {
-        if !is_storable([owner, request_id]) {
+    pub fn answer(&self, tenant: &str, request_id: &str) -> Result<Option<Grant>, LedgerError> {
+        if !is_storable([tenant, request_id]) {
             return Ok(None);
         }
-        Ok(match self.read(|tables| tables.answer(request_id, owner))? {
+        Ok(match self.read(|tables| tables.answer(request_id, tenant))? {
             Some(StoredAnswer::Granted(grant)) => Some(grant),
             Some(StoredAnswer::Status(_)) | None => None,
         })

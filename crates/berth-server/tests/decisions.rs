@@ -10,9 +10,9 @@ use berth_ledger::Op;
 use common::{Server, TENANT};
 use serde_json::{Value, json};
 
-fn request(memory_mib: u32, owner: &str) -> Value {
+fn request(memory_mib: u32, tenant: &str) -> Value {
     json!({
-        "owner": owner,
+        "tenant": tenant,
         "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": memory_mib } }],
     })
 }
@@ -38,12 +38,12 @@ async fn decisions_are_listed_newest_first_and_filtered() {
     let operator = server.token(Role::Operator).await;
     history(&server, &operator).await;
     let all = server.get(&operator, "/v1/decisions").await.expect(200);
-    let owners = all.each("owner");
-    assert_eq!(owners.len(), 7);
-    assert_eq!(owners[..2], [json!("other"), json!("other")]);
+    let tenants = all.each("tenant");
+    assert_eq!(tenants.len(), 7);
+    assert_eq!(tenants[..2], [json!("other"), json!("other")]);
     let refused = "/v1/decisions?outcome=refused&code=no_capacity_memory";
-    assert_eq!(server.get(&operator, refused).await.each("owner").len(), 3);
-    let of_one = "/v1/decisions?owner=acme&outcome=granted";
+    assert_eq!(server.get(&operator, refused).await.each("tenant").len(), 3);
+    let of_one = "/v1/decisions?tenant=acme&outcome=granted";
     assert_eq!(server.get(&operator, of_one).await.each("outcome"), vec![json!("granted"); 3]);
     server.get(&operator, "/v1/decisions?cursor=x").await.problem(400, "invalid_request");
 
@@ -73,8 +73,8 @@ async fn a_tenant_sees_its_own_and_no_more_than_the_policy_allows() {
     history(&server, &operator).await;
     let tenant = server.token(Role::Tenant).await;
     let mine = server.get(&tenant, "/v1/decisions").await.expect(200);
-    assert_eq!(mine.each("owner"), vec![json!(TENANT); 5]);
-    let all = server.get(&operator, "/v1/decisions?owner=other").await;
+    assert_eq!(mine.each("tenant"), vec![json!(TENANT); 5]);
+    let all = server.get(&operator, "/v1/decisions?tenant=other").await;
     let other = all.each("id")[0].as_str().unwrap().to_owned();
     server.get(&tenant, &format!("/v1/decisions/{other}")).await.problem(404, "not_found");
 

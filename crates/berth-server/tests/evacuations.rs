@@ -39,7 +39,7 @@ impl Stage {
             let path = format!("/v1/nodes/{other}/cordon");
             self.server.post(&self.token, &path, &json!({})).await.expect(200);
         }
-        let body = json!({"owner": "acme", "lease_s": 3600, "instances": [instance]});
+        let body = json!({"tenant": "acme", "lease_s": 3600, "instances": [instance]});
         let placed = self.server.post(&self.token, "/v1/placements", &body).await.expect(201);
         let placed = placed.json()["instances"][0].clone();
         assert_eq!(placed["node"], node);

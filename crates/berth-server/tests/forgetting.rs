@@ -14,7 +14,7 @@ fn place(placer: &Placer, id: u128) {
     let amounts = Amounts::new(100, 128).with_disk(1);
     let request = PlaceRequest {
         request_id: Text::from(format!("r{id}")),
-        owner: Text::from("acme"),
+        tenant: Text::from("acme"),
         instances: vec![Arc::new(InstanceRequest::new(InstanceId::from_u128(id), "acme", amounts))],
         mode: BatchMode::AllOrNothing,
         lease_s: 120,

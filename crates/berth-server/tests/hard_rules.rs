@@ -31,7 +31,7 @@ fn request(id: u128, role: &str, rule: Option<&str>) -> PlaceRequest {
     request.affinity.extend(rule.map(|rule| Rule::parse(rule).unwrap()));
     PlaceRequest {
         request_id: Text::from(id.to_string()),
-        owner: Text::from("acme"),
+        tenant: Text::from("acme"),
         instances: vec![Arc::new(request)],
         mode: BatchMode::AllOrNothing,
         lease_s: 120,

@@ -84,20 +84,20 @@ fn a_deleted_tenant_leaves_no_row_that_counts() {
     let ledger = ledger(&folder);
     let group = Group {
         id: "g".to_owned(),
-        owner: Some("acme".to_owned()),
+        tenant: Some("acme".to_owned()),
         kind: GroupKind::Together,
         strength: Strength::Hard,
         topology: Topology::Node,
         max_per_domain: None,
     };
-    let (owner, name) = ("acme".to_owned(), "web".to_owned());
-    let workload = Workload { owner, name, revision: 1, replicas: 2, body: "{}".to_owned() };
+    let (tenant, name) = ("acme".to_owned(), "web".to_owned());
+    let workload = Workload { tenant, name, revision: 1, replicas: 2, body: "{}".to_owned() };
     let quota = Quota { instances: Some(9), ..Quota::default() };
     for op in [
         Op::PutGroup(group),
         Op::PutWorkload { workload, expect: Expect::Absent },
         Op::PutPool(Pool::parse("overlay", "fd00:7::/64").unwrap()),
-        Op::PutQuota { owner: Text::from("acme"), quota },
+        Op::PutQuota { tenant: Text::from("acme"), quota },
     ] {
         ledger.administer(op).unwrap();
     }
@@ -106,9 +106,9 @@ fn a_deleted_tenant_leaves_no_row_that_counts() {
             request.groups = vec!["g".to_owned()];
             request.workload = Some("web".to_owned());
             claim.pools = vec![Text::from("overlay")];
-            let (owner, workload) = (Text::from("acme"), Text::from("web"));
+            let (tenant, workload) = (Text::from("acme"), Text::from("web"));
             let slot = i64::try_from(id).unwrap();
-            claim.slot = Some(SlotKey { owner, workload, revision: 1, slot });
+            claim.slot = Some(SlotKey { tenant, workload, revision: 1, slot });
         }));
         assert!(matches!(verdict.unwrap(), Verdict::Granted(_)));
     }

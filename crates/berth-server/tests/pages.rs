@@ -14,7 +14,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:
 
 fn request(memory_mib: u32) -> Value {
     json!({
-        "owner": TENANT,
+        "tenant": TENANT,
         "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": memory_mib } }],
     })
 }

@@ -61,7 +61,7 @@ fn request(id: u128, count: u128, memory: u32) -> PlaceRequest {
     };
     PlaceRequest {
         request_id: Text::from(id.to_string()),
-        owner: Text::from("acme"),
+        tenant: Text::from("acme"),
         instances: (0..count).map(instance).collect(),
         mode: BatchMode::AllOrNothing,
         lease_s: 3600,

@@ -46,7 +46,7 @@ impl World {
         let goes = method == "DELETE";
         let tenant = if goes { "missing" } else { owned.tenant };
         let query = if path.starts_with("/v1/attachments/") {
-            format!("?owner={}", owned.tenant)
+            format!("?tenant={}", owned.tenant)
         } else {
             String::new()
         };
@@ -60,7 +60,7 @@ impl World {
         path.replace("{id}", &id)
             .replace("{node}", node)
             .replace("{instance}", &owned.instance)
-            .replace("{owner}", owned.tenant)
+            .replace("{tenant}", owned.tenant)
             .replace("{name}", tenant)
             .replace("{env}", "prod")
             .replace("{policy}", "active")
@@ -74,7 +74,7 @@ fn shape() -> Value {
 }
 
 async fn owned(server: &Server, operator: &str, tenant: &'static str, node: &str) -> Owned {
-    let volume = json!({"owner": tenant, "home": node});
+    let volume = json!({"tenant": tenant, "home": node});
     server.put(operator, &format!("/v1/volumes/{tenant}"), &volume).await.expect(201);
     for (kind, name) in
         [("groups", tenant), ("attachments", tenant), ("workloads", &format!("{tenant}/{tenant}"))]
@@ -82,18 +82,18 @@ async fn owned(server: &Server, operator: &str, tenant: &'static str, node: &str
         let path = format!("/v1/{kind}/{name}");
         let mut body = body("PUT", &format!("/v1/{kind}/"), Some(tenant)).unwrap();
         if kind == "workloads" {
-            body.as_object_mut().unwrap().remove("owner");
+            body.as_object_mut().unwrap().remove("tenant");
         }
         server.put(operator, &path, &body).await.expect(201);
     }
     let quota = json!({"instances": 9});
     server.put(operator, &format!("/v1/quotas/{tenant}"), &quota).await.expect(201);
-    let request = json!({"owner": tenant, "instances": [
+    let request = json!({"tenant": tenant, "instances": [
         {"resources": shape(), "attachments": [tenant]}
     ]});
     let placed = server.post(operator, "/v1/placements", &request).await.expect(201).json();
     assert_eq!(placed["instances"][0]["node"], node);
-    let waiting = json!({"owner": tenant, "mode": "wait", "instances": [
+    let waiting = json!({"tenant": tenant, "mode": "wait", "instances": [
         {"resources": {"cpu_milli": 100, "memory_mib": 1 << 30}}
     ]});
     let ticket = server.post(operator, "/v1/placements", &waiting).await.expect(202).json();
@@ -111,16 +111,16 @@ fn body(method: &str, path: &str, tenant: Option<&str>) -> Option<Value> {
     if !["POST", "PUT", "PATCH"].contains(&method) {
         return None;
     }
-    let owner = tenant.map_or(Value::Null, Value::from);
+    let tenant = tenant.map_or(Value::Null, Value::from);
     let template = json!({"resources": shape()});
     let size = json!({"cpu_milli": 100, "memory_mib": 128});
     let noun = path.split('/').nth(2).unwrap_or_default();
     Some(match noun {
         "groups" => {
-            json!({"owner": owner, "kind": "apart", "strength": "hard", "topology": "node"})
+            json!({"tenant": tenant, "kind": "apart", "strength": "hard", "topology": "node"})
         }
-        "attachments" => json!({"owner": owner, "volumes": [tenant]}),
-        "volumes" => json!({"owner": owner, "home": NODE}),
+        "attachments" => json!({"tenant": tenant, "volumes": [tenant]}),
+        "volumes" => json!({"tenant": tenant, "home": NODE}),
         "workloads" if path.ends_with("/scale") => json!({"replicas": 1}),
         "workloads" if path.ends_with("/rollout") => json!({"action": "pause"}),
         "workloads" => json!({"replicas": 1, "template": template}),
@@ -129,7 +129,7 @@ fn body(method: &str, path: &str, tenant: Option<&str>) -> Option<Value> {
         "instances" if path.ends_with("/bounds") => json!({"min": size, "max": size}),
         "nodes" if path.ends_with("/migrations") => json!({"id": "m", "step": "copying"}),
         "placements" => {
-            json!({"owner": owner, "dry_run": true, "instances": [{"resources": shape()}]})
+            json!({"tenant": tenant, "dry_run": true, "instances": [{"resources": shape()}]})
         }
         "policies" if path.ends_with("/policies") || path.ends_with("/validate") => {
             json!({"toml": "name = \"x\"\n[scores]\nmemory-pack = 1\n"})
@@ -206,7 +206,7 @@ async fn a_tenant_meets_nothing_of_another() {
         if (*method, *path) == ("PUT", "/v1/groups/{id}") {
             // Names of groups are shared, so this one cannot be as if it were free.
             let reply = reply.problem(409, "name_taken");
-            assert!(!reply.text.contains("owner"), "{}", reply.text);
+            assert!(!reply.text.contains("tenant"), "{}", reply.text);
             continue;
         }
         assert_eq!(reply.status.as_u16(), 404, "{method} {target}: {}", reply.text);

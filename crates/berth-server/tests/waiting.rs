@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 /// All of a node's memory but what is taken per instance.
 const WHOLE_NODE_MIB: u32 = 65_000;
 
-fn wait_for(owner: &str, memory_mib: u32, wait_s: u32) -> Value {
+fn wait_for(tenant: &str, memory_mib: u32, wait_s: u32) -> Value {
     json!({
-        "owner": owner, "mode": "wait", "wait_s": wait_s, "lease_s": 3600,
+        "tenant": tenant, "mode": "wait", "wait_s": wait_s, "lease_s": 3600,
         "instances": [{"resources": {"memory_mib": memory_mib}}],
     })
 }
 
 /// Takes all of the only node, and returns the claim that does.
 async fn fill(server: &Server, token: &str) -> String {
-    let full = json!({"owner": "full", "lease_s": 3600,
+    let full = json!({"tenant": "full", "lease_s": 3600,
         "instances": [{"resources": {"memory_mib": WHOLE_NODE_MIB}}]});
     let placed = server.post(token, "/v1/placements", &full).await.expect(201).json();
     placed["instances"][0]["instance"].as_str().unwrap().to_owned()
@@ -88,12 +88,12 @@ async fn tenants_take_turns_and_a_cancelled_or_late_request_gets_nothing() {
     server.add_node("n1").await;
     let full = fill(&server, &token).await;
     let mut tickets = Vec::new();
-    for owner in ["greedy", "greedy", "greedy", "modest"] {
-        let request = wait_for(owner, WHOLE_NODE_MIB, 600);
+    for tenant in ["greedy", "greedy", "greedy", "modest"] {
+        let request = wait_for(tenant, WHOLE_NODE_MIB, 600);
         tickets.push(id(&server.post(&token, "/v1/placements", &request).await.expect(202).json()));
     }
-    let owners = server.get(&token, "/v1/queue").await.expect(200).each("owner");
-    assert_eq!(owners, ["greedy", "modest", "greedy", "greedy"], "a turn each, then the rest");
+    let tenants = server.get(&token, "/v1/queue").await.expect(200).each("tenant");
+    assert_eq!(tenants, ["greedy", "modest", "greedy", "greedy"], "a turn each, then the rest");
     let positions = server.get(&token, "/v1/queue").await.expect(200).each("position");
     assert_eq!(positions, [1, 2, 3, 4]);
     // Each tenant sees its own, with its place among all.
@@ -146,6 +146,6 @@ async fn waiting_survives_a_restart_and_a_dry_run_leaves_no_trace() {
     free(&server, &token, &full).await;
     becomes(&server, &token, &ticket, "granted").await;
     let refused = server.get(&token, "/v1/decisions?outcome=refused").await.expect(200);
-    assert_eq!(refused.each("owner"), [json!("acme")], "the first try, and not the dry run");
+    assert_eq!(refused.each("tenant"), [json!("acme")], "the first try, and not the dry run");
     server.stop().await;
 }

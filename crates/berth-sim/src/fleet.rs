@@ -42,7 +42,7 @@ pub const NOW: Timestamp = Timestamp(1_767_225_600);
 
 const NODES_PER_RACK: u64 = 40;
 const ZONES: u64 = 3;
-const OWNERS: u64 = 50;
+const TENANTS: u64 = 50;
 const IMAGES: u64 = 40;
 
 /// A small deterministic random number generator: the same numbers on every machine.
@@ -174,7 +174,7 @@ fn initial_instance(number: u64, nodes: u64, rng: &mut SeededRng) -> InstanceReq
     let cores = 1u32 << (workload % 4);
     let mut request = InstanceRequest::new(
         InstanceId::from_u128(u128::from(number) + 1),
-        &format!("owner-{}", workload % OWNERS),
+        &format!("owner-{}", workload % TENANTS),
         Amounts::new(cores * 1000, cores * 4096).with_disk(cores * 8192).with_bandwidth(100),
     );
     let role = ["web", "db", "cache", "job"][(workload % 4) as usize];
@@ -189,7 +189,7 @@ fn initial_instance(number: u64, nodes: u64, rng: &mut SeededRng) -> InstanceReq
 pub fn add_groups(fleet: &mut Fleet) {
     let group = |id: &str, kind, strength, topology, max_per_domain| Group {
         id: id.to_owned(),
-        owner: None,
+        tenant: None,
         kind,
         strength,
         topology,

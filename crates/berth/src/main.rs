@@ -31,7 +31,7 @@ const FIRST_STEPS: &str = "\
 First steps:
   berth up --demo                            start a server with a simulated fleet
   berth nodes list --limit 10                list nodes
-  berth place --cpu 2 --memory 4GiB --owner acme --explain
+  berth place --cpu 2 --memory 4GiB --tenant acme --explain
   berth top                                  show the fleet, live
 
 Server: --url and --token, otherwise BERTH_URL and BERTH_TOKEN, otherwise the file that BERTH_CONFIG

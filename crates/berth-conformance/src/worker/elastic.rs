@@ -32,7 +32,7 @@ impl Server {
     ) -> StepOutcome {
         let asked = PermitOperation {
             instance,
-            owner: None,
+            tenant: None,
             node: None,
             fence: None,
             wish: PermitRequest { seq, ..PermitRequest::new(Size::new(10, memory_mib)) },
@@ -133,7 +133,7 @@ impl Server {
             let release = Release {
                 request_id: Text::from(format!("{}-{}", instance.id, left.fence)),
                 key: left.key,
-                owner: None,
+                tenant: None,
                 fence: Some(left.fence),
                 confirmed: true,
                 reason: Text::from("moved"),

@@ -140,10 +140,10 @@ impl Server {
 
     /// The real claim path.
     pub(crate) fn place(&self, ask: &PlaceTask) -> Outcome {
-        let owner = ask.instances.first().map_or("", |instance| &instance.owner);
+        let tenant = ask.instances.first().map_or("", |instance| &instance.tenant);
         let request = PlaceRequest {
             request_id: Text::from(ask.request_id.as_str()),
-            owner: Text::from(owner),
+            tenant: Text::from(tenant),
             instances: ask.instances.iter().cloned().map(Arc::new).collect(),
             mode: BatchMode::AllOrNothing,
             lease_s: ask.lease_s,
@@ -177,8 +177,8 @@ impl Server {
         let ask = &planned.ask;
         let pairs = ask.instances.iter().zip(&planned.nodes);
         let claims = pairs.map(|(instance, node)| self.planned(instance, node)).collect();
-        let owner = ask.instances.first().map_or("", |instance| &instance.owner);
-        let mut plan = Plan::new(&ask.request_id, owner, claims);
+        let tenant = ask.instances.first().map_or("", |instance| &instance.tenant);
+        let mut plan = Plan::new(&ask.request_id, tenant, claims);
         plan.lease_s = ask.lease_s;
         match self.ledger().commit(plan) {
             Ok(Verdict::Granted(grant)) => {

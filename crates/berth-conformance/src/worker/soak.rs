@@ -164,7 +164,7 @@ impl Soak<'_> {
         let answer = self.server.ledger().release(Release {
             request_id: Text::from(self.request_id("release")),
             key: ClaimKey::primary(instance),
-            owner: None,
+            tenant: None,
             fence: None,
             confirmed,
             reason: Text::from("soak"),
@@ -194,7 +194,7 @@ impl Soak<'_> {
         };
         let Some(model) = self.claims.get(&instance) else { return Ok(()) };
         let (key, fence) = (ClaimKey::primary(instance), model.held.fence);
-        let advance = Advance { key, owner: None, fence, step };
+        let advance = Advance { key, tenant: None, fence, step };
         let answer = self.server.ledger().advance(advance)?;
         if answer.is_ok()
             && let Some(model) = self.claims.get_mut(&instance)
@@ -211,7 +211,7 @@ impl Soak<'_> {
         let answer = self.server.ledger().resize(Resize {
             request_id,
             key: ClaimKey::primary(instance),
-            owner: None,
+            tenant: None,
             fence: None,
             amounts,
             cpu_hard: true,

@@ -86,14 +86,14 @@ impl Server {
 
     fn step(&self, instance: InstanceId, fence: i64, step: Step) -> StepOutcome {
         let key = ClaimKey::primary(instance);
-        step_outcome(self.ledger().advance(Advance { key, owner: None, fence, step }))
+        step_outcome(self.ledger().advance(Advance { key, tenant: None, fence, step }))
     }
 
     fn release(&self, request_id: &str, instance: InstanceId) -> StepOutcome {
         step_outcome(self.ledger().release(Release {
             request_id: Text::from(request_id),
             key: ClaimKey::primary(instance),
-            owner: None,
+            tenant: None,
             fence: None,
             confirmed: true,
             reason: Text::from("asked"),

@@ -63,30 +63,30 @@ fn define(ledger: &Ledger) {
     done(ledger, Op::SetReserve { node, reserve });
     done(ledger, Op::put_node(facts(9)));
     done(ledger, Op::RemoveNode { node: NodeId::new("n9"), expect: None });
-    for (id, owner, kind, strength, topology, max_per_domain) in [
+    for (id, tenant, kind, strength, topology, max_per_domain) in [
         ("cache", None, GroupKind::Together, Strength::Hard, Topology::Rack, None),
         ("spread", Some("acme"), GroupKind::Apart, Strength::Hard, Topology::Node, Some(1)),
         ("zones", None, GroupKind::Apart, Strength::Soft, Topology::Zone, Some(2)),
         ("gone", None, GroupKind::Apart, Strength::Soft, Topology::Node, None),
     ] {
-        let (id, owner) = (id.to_owned(), owner.map(str::to_owned));
-        done(ledger, Op::PutGroup(Group { id, owner, kind, strength, topology, max_per_domain }));
+        let (id, tenant) = (id.to_owned(), tenant.map(str::to_owned));
+        done(ledger, Op::PutGroup(Group { id, tenant, kind, strength, topology, max_per_domain }));
     }
     done(ledger, Op::RemoveGroup(Text::from("gone")));
     for (id, range) in [("overlay", "fd00:7::/64"), ("lan", "10.0.0.0/24"), ("port", "1000-4999")] {
         done(ledger, Op::PutPool(Pool::parse(id, range).unwrap()));
     }
-    for (id, owner, home) in
+    for (id, tenant, home) in
         [("data", Some("acme"), "n1"), ("logs", Some("acme"), "n2"), ("free", None, "n3")]
     {
-        let (id, owner) = (id.to_owned(), owner.map(str::to_owned));
-        let volume = Volume { id, owner, home: NodeId::new(home), attached_to: None };
+        let (id, tenant) = (id.to_owned(), tenant.map(str::to_owned));
+        let volume = Volume { id, tenant, home: NodeId::new(home), attached_to: None };
         done(ledger, Op::PutVolume(volume));
     }
     let quota = Quota { cpu_milli: Some(100_000), instances: Some(50), ..Quota::default() };
-    done(ledger, Op::PutQuota { owner: Text::from("acme"), quota });
+    done(ledger, Op::PutQuota { tenant: Text::from("acme"), quota });
     let quota = Quota { memory_mib: Some(1), ..Quota::default() };
-    done(ledger, Op::PutQuota { owner: Text::from("poor"), quota });
+    done(ledger, Op::PutQuota { tenant: Text::from("poor"), quota });
     let (env, version) = (Text::from("prod"), Some(Text::from("7")));
     done(ledger, Op::PutSecrets { env, version });
     let (kind, id) = (Text::from("note"), Text::from("kept"));
@@ -97,7 +97,7 @@ fn define(ledger: &Ledger) {
 fn place(resources: Value, more: Value) -> Value {
     let mut instance = json!({ "resources": resources });
     instance.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    json!({ "owner": "acme", "lease_s": 86_400, "instances": [instance] })
+    json!({ "tenant": "acme", "lease_s": 86_400, "instances": [instance] })
 }
 
 fn small() -> Value {
@@ -147,7 +147,7 @@ async fn tokens(api: &Api) {
     let (kind, id) = (Text::from(TOKEN.0), Text::from(TOKEN.1));
     let op = Op::PutDocument { kind, id, body: secret, expect: Expect::Absent };
     api.control.submit(op).await.unwrap();
-    let tenant = json!({ "name": "tenant", "role": "tenant", "namespaces": ["acme"] });
+    let tenant = json!({ "name": "tenant", "role": "tenant", "tenants": ["acme"] });
     api.post("/v1/tokens", tenant).await;
     let agent = json!({ "name": "agent", "role": "agent", "node": "n1", "expires_in_s": 60 });
     let agent = api.post("/v1/tokens", agent).await;
@@ -200,7 +200,7 @@ async fn lives(api: &Api) {
         "max": { "cpu_milli": 2000, "memory_mib": 2048 },
     });
     api.put(&format!("{path}/bounds"), bounds).await;
-    let batch = json!({ "owner": "other", "lease_s": 86_400, "instances": [
+    let batch = json!({ "tenant": "other", "lease_s": 86_400, "instances": [
         { "resources": small() }, { "resources": small() }, { "resources": small() },
     ] });
     api.post("/v1/placements", batch).await;
@@ -208,7 +208,7 @@ async fn lives(api: &Api) {
 
 /// Drains, migrations, volume moves and attachments that are in progress.
 async fn moves(api: &Api) {
-    api.put("/v1/attachments/set?owner=acme", json!({ "volumes": ["logs"] })).await;
+    api.put("/v1/attachments/set?tenant=acme", json!({ "volumes": ["logs"] })).await;
     let stays = placed(api, json!({ "name": "attached", "attachments": ["set"] })).await;
     run(api, &stays).await;
     let volume = placed(api, json!({ "name": "with-volume", "volumes": ["data"] })).await;
@@ -247,7 +247,7 @@ async fn refusals(api: &Api) {
     let (status, answer) = api.send("POST", "/v1/placements", &place(huge, json!({}))).await;
     assert_eq!(status, 409, "{answer:#}");
     let mut poor = place(small(), json!({}));
-    poor["owner"] = json!("poor");
+    poor["tenant"] = json!("poor");
     let (status, answer) = api.send("POST", "/v1/placements", &poor).await;
     assert_eq!(status, 409, "{answer:#}");
     let large = json!({ "cpu_milli": 100, "memory_mib": 65_536 });
@@ -275,8 +275,8 @@ pub(crate) fn planned(ledger: &Ledger, request: InstanceRequest, node: &str) -> 
 
 /// Commits a plan for one instance; returns its fence.
 pub(crate) fn commit(ledger: &Ledger, id: &str, planned: PlannedClaim) -> i64 {
-    let owner = planned.request.owner.clone();
-    match ledger.commit(Plan::new(id, &owner, vec![planned])).unwrap() {
+    let tenant = planned.request.tenant.clone();
+    match ledger.commit(Plan::new(id, &tenant, vec![planned])).unwrap() {
         Verdict::Granted(grant) => grant.claims[0].fence,
         other => panic!("{other:?}"),
     }
@@ -286,7 +286,7 @@ fn active(ledger: &Ledger, number: u128, node: &str) -> i64 {
     let fence = commit(ledger, &format!("direct-{number}"), planned(ledger, request(number), node));
     let key = ClaimKey::primary(InstanceId::from_u128(number));
     for step in [Step::Bind, Step::Activate] {
-        ledger.advance(Advance { key, owner: None, fence, step }).unwrap().unwrap();
+        ledger.advance(Advance { key, tenant: None, fence, step }).unwrap().unwrap();
     }
     fence
 }
@@ -297,7 +297,7 @@ fn claim(ledger: &Ledger) {
     let fence = commit(ledger, "direct-1", planned(ledger, request(1), "n1"));
     let key = ClaimKey::primary(InstanceId::from_u128(1));
     let step = Step::Renew { lease_s: u32::MAX };
-    ledger.advance(Advance { key, owner: None, fence, step }).unwrap().unwrap();
+    ledger.advance(Advance { key, tenant: None, fence, step }).unwrap().unwrap();
 
     let fence = active(ledger, 2, "n1");
     let hold = Hold { fence, to: planned(ledger, request(2), "n2") };
@@ -317,14 +317,14 @@ fn claim(ledger: &Ledger) {
     let release = Release {
         request_id: Text::from("release-5"),
         key: ClaimKey::primary(InstanceId::from_u128(5)),
-        owner: Some(Text::from("direct")),
+        tenant: Some(Text::from("direct")),
         fence: Some(fence),
         confirmed: false,
         reason: Text::from("stop"),
     };
     ledger.release(release).unwrap().unwrap();
     let demand = UnmetDemand {
-        owner: "direct".to_owned(),
+        tenant: "direct".to_owned(),
         code: "no_capacity_memory".to_owned(),
         spec: "{}".to_owned(),
         times: 3,
@@ -334,6 +334,6 @@ fn claim(ledger: &Ledger) {
     done(ledger, Op::Demand(demand));
     // The last segment has no number yet on PostgreSQL: no one reads the log after it.
     let volume =
-        Volume { id: "last".to_owned(), owner: None, home: NodeId::new("n1"), attached_to: None };
+        Volume { id: "last".to_owned(), tenant: None, home: NodeId::new("n1"), attached_to: None };
     done(ledger, Op::PutVolume(volume));
 }

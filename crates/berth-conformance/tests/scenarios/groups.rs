@@ -12,7 +12,7 @@ use crate::common::{
 
 fn group(kind: GroupKind, topology: Topology, max_per_domain: Option<u32>) -> Group {
     let (id, strength) = ("placement_group".to_owned(), Strength::Hard);
-    Group { id, owner: None, kind, strength, topology, max_per_domain }
+    Group { id, tenant: None, kind, strength, topology, max_per_domain }
 }
 
 fn member(number: u128) -> InstanceRequest {

@@ -33,7 +33,7 @@ fn furnish(fixture: &Fixture) -> (Vec<String>, Vec<String>, Vec<String>) {
     ] {
         let (id, strength) = (id.to_owned(), Strength::Hard);
         groups.push(id.clone());
-        let group = Group { id, owner: None, kind, strength, topology, max_per_domain };
+        let group = Group { id, tenant: None, kind, strength, topology, max_per_domain };
         fixture.put_group(group).unwrap();
     }
     let mut ports = Pool::parse("ports", "1000-1063").unwrap();
@@ -42,7 +42,7 @@ fn furnish(fixture: &Fixture) -> (Vec<String>, Vec<String>, Vec<String>) {
     let addresses = Pool::parse("addresses", "fd00:7::/64").unwrap();
     fixture.administer(Op::PutPool(addresses)).unwrap();
     let quota = Quota { instances: Some(200), ..Quota::default() };
-    fixture.administer(Op::PutQuota { owner: Text::from("soak"), quota }).unwrap();
+    fixture.administer(Op::PutQuota { tenant: Text::from("soak"), quota }).unwrap();
     (nodes, groups, vec!["ports".to_owned(), "addresses".to_owned()])
 }
 

@@ -19,20 +19,20 @@ impl LocalityKey {
 
     /// What an instance on this node shares with others of the same tenant.
     #[must_use]
-    pub fn index(&self, owner: &str, facts: &NodeFacts) -> LocalityIndex {
+    pub fn index(&self, tenant: &str, facts: &NodeFacts) -> LocalityIndex {
         let zone = facts.zone.as_deref();
         // Racks of two zones may have the same name.
         let rack = facts.rack.as_deref().map(|rack| format!("{}\0{rack}", zone.unwrap_or("")));
         LocalityIndex {
-            host: self.number(owner, "host", facts.id.as_str()),
-            rack: rack.map(|rack| self.number(owner, "rack", &rack)),
-            zone: zone.map(|zone| self.number(owner, "zone", zone)),
+            host: self.number(tenant, "host", facts.id.as_str()),
+            rack: rack.map(|rack| self.number(tenant, "rack", &rack)),
+            zone: zone.map(|zone| self.number(tenant, "zone", zone)),
         }
     }
 
-    fn number(&self, owner: &str, scope: &str, place: &str) -> String {
+    fn number(&self, tenant: &str, scope: &str, place: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        for part in [owner, scope, place] {
+        for part in [tenant, scope, place] {
             hasher.update(&u64::try_from(part.len()).unwrap_or(0).to_le_bytes());
             hasher.update(part.as_bytes());
         }

@@ -49,7 +49,7 @@ impl ClaimEntry {
     #[must_use]
     pub fn workload(&self) -> Option<WorkloadKey> {
         let workload = self.request.workload.as_deref().filter(|_| self.seat.is_some())?;
-        Some((Text::from(self.request.owner.as_str()), Text::from(workload)))
+        Some((Text::from(self.request.tenant.as_str()), Text::from(workload)))
     }
 }
 
@@ -122,7 +122,7 @@ pub struct CatalogState {
     /// Claims, by instance and role.
     pub claims: BTreeMap<ClaimKey, Arc<ClaimEntry>>,
     /// Claims of each tenant.
-    pub by_owner: FxHashMap<Text, BTreeSet<ClaimKey>>,
+    pub by_tenant: FxHashMap<Text, BTreeSet<ClaimKey>>,
     /// Instances with a name, by tenant and name. Names need not be unique.
     named: FxHashMap<Text, FxHashMap<Text, BTreeSet<ClaimKey>>>,
     /// Groups, by id.
@@ -250,12 +250,12 @@ impl CatalogState {
         if let Some(workload) = entry.workload() {
             self.seat(workload, &entry);
         }
-        let owner = Text::from(entry.request.owner.as_str());
+        let tenant = Text::from(entry.request.tenant.as_str());
         if let Some(name) = entry.name.clone().filter(|_| entry.key.role == Role::Primary) {
-            let named = self.named.entry(owner.clone()).or_default();
+            let named = self.named.entry(tenant.clone()).or_default();
             named.entry(name).or_default().insert(entry.key);
         }
-        self.by_owner.entry(owner).or_default().insert(entry.key);
+        self.by_tenant.entry(tenant).or_default().insert(entry.key);
         self.claims.insert(entry.key, Arc::new(entry));
     }
 
@@ -282,19 +282,19 @@ impl CatalogState {
                 self.members.remove(&workload);
             }
         }
-        let owner = entry.request.owner.as_str();
-        self.unname(owner, &entry);
-        if let Some(claims) = self.by_owner.get_mut(owner) {
+        let tenant = entry.request.tenant.as_str();
+        self.unname(tenant, &entry);
+        if let Some(claims) = self.by_tenant.get_mut(tenant) {
             claims.remove(&key);
             if claims.is_empty() {
-                self.by_owner.remove(owner);
+                self.by_tenant.remove(tenant);
             }
         }
         Some(entry)
     }
 
-    fn unname(&mut self, owner: &str, entry: &ClaimEntry) {
-        let (Some(name), Some(names)) = (&entry.name, self.named.get_mut(owner)) else { return };
+    fn unname(&mut self, tenant: &str, entry: &ClaimEntry) {
+        let (Some(name), Some(names)) = (&entry.name, self.named.get_mut(tenant)) else { return };
         if let Some(claims) = names.get_mut(name) {
             claims.remove(&entry.key);
             if claims.is_empty() {
@@ -302,13 +302,13 @@ impl CatalogState {
             }
         }
         if names.is_empty() {
-            self.named.remove(owner);
+            self.named.remove(tenant);
         }
     }
 
     /// The instances of a tenant that have this name.
-    pub fn named(&self, owner: &str, name: &str) -> impl Iterator<Item = &ClaimEntry> {
-        let keys = self.named.get(owner).and_then(|names| names.get(name));
+    pub fn named(&self, tenant: &str, name: &str) -> impl Iterator<Item = &ClaimEntry> {
+        let keys = self.named.get(tenant).and_then(|names| names.get(name));
         let keys = keys.into_iter().flatten();
         keys.filter_map(|key| self.claims.get(key)).map(AsRef::as_ref)
     }
@@ -324,8 +324,8 @@ impl CatalogState {
                 }
             }
             Err(error) => {
-                let (owner, name) = (&row.owner, &row.name);
-                tracing::error!(%error, owner, name, "a stored workload cannot be read");
+                let (tenant, name) = (&row.tenant, &row.name);
+                tracing::error!(%error, tenant, name, "a stored workload cannot be read");
             }
         }
     }
@@ -378,8 +378,8 @@ impl CatalogState {
             }
             EventBody::VolumeRemoved { volume_id } => drop(self.volumes.remove(&*volume_id)),
             EventBody::PolicyChanged { body, .. } => self.set_policy(&body),
-            EventBody::WorkloadChanged { owner, name, workload, .. } => {
-                let key = (owner, name);
+            EventBody::WorkloadChanged { tenant, name, workload, .. } => {
+                let key = (tenant, name);
                 match workload {
                     Some(workload) => self.define(&workload),
                     None => {

@@ -166,7 +166,8 @@ pub struct ClaimDump {
     /// The node.
     pub node: NodeId,
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
@@ -222,7 +223,8 @@ pub struct StoredRecord<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadDump {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its name.
     pub name: String,
     /// Its revision.
@@ -249,7 +251,8 @@ pub struct GroupDump {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaDump {
     /// The tenant.
-    pub owner: String,
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// Its limits.
     pub limits: Quota,
     /// What is counted of its use.

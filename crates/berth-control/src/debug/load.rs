@@ -93,7 +93,7 @@ impl Dump {
         let volumes = self.volumes.iter().cloned().map(SnapshotItem::Volume);
         let workloads = self.workloads.iter().map(|workload| {
             SnapshotItem::Workload(Workload {
-                owner: workload.owner.clone(),
+                tenant: workload.tenant.clone(),
                 name: workload.name.clone(),
                 revision: workload.revision,
                 replicas: workload.replicas,
@@ -125,7 +125,7 @@ impl ClaimDump {
         Claim {
             key: self.key(),
             node: self.node.clone(),
-            owner: Text::from(self.owner.as_str()),
+            tenant: Text::from(self.tenant.as_str()),
             workload: text(&self.workload),
             state: self.state,
             amounts: self.charged,

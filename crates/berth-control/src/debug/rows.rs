@@ -164,7 +164,7 @@ impl Rows {
             instance: InstanceId(uuid(&row.instance)?),
             role,
             node: NodeId::new(&row.node),
-            owner: row.owner,
+            tenant: row.tenant,
             workload: row.workload,
             state: state.ok_or_else(|| corrupt("claim", "its state"))?,
             charged: Amounts::new(row.cpu, row.memory)
@@ -204,14 +204,14 @@ impl Rows {
 
     fn volume(&mut self, row: VolumeRow) -> Taken {
         let attached_to = row.attached_to.as_deref().map(uuid).transpose()?.map(InstanceId);
-        let (id, owner, home) = (row.id, row.owner, NodeId::new(&row.home));
-        self.volumes.push(Volume { id, owner, home, attached_to });
+        let (id, tenant, home) = (row.id, row.tenant, NodeId::new(&row.home));
+        self.volumes.push(Volume { id, tenant, home, attached_to });
         Ok(())
     }
 
     fn tenant(&mut self, row: TenantRow) -> Taken {
         self.quotas.push(QuotaDump {
-            owner: row.owner,
+            tenant: row.tenant,
             limits: Quota {
                 cpu_milli: row.limit_cpu,
                 memory_mib: row.limit_memory,
@@ -229,9 +229,9 @@ impl Rows {
     }
 
     fn workload(&mut self, row: WorkloadRow) -> Taken {
-        let WorkloadRow { owner, name, revision, replicas, body } = row;
+        let WorkloadRow { tenant, name, revision, replicas, body } = row;
         let body = parse("workload", &body)?;
-        self.workloads.push(WorkloadDump { owner, name, revision, replicas, body });
+        self.workloads.push(WorkloadDump { tenant, name, revision, replicas, body });
         Ok(())
     }
 
@@ -322,7 +322,8 @@ struct ClaimRow {
     instance: String,
     role: i64,
     node: String,
-    owner: String,
+    #[serde(rename = "owner")]
+    tenant: String,
     workload: Option<String>,
     state: i64,
     cpu: u32,
@@ -353,14 +354,16 @@ struct DomainRow {
 #[derive(Deserialize)]
 struct VolumeRow {
     id: String,
-    owner: Option<String>,
+    #[serde(rename = "owner")]
+    tenant: Option<String>,
     home: String,
     attached_to: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct TenantRow {
-    owner: String,
+    #[serde(rename = "owner")]
+    tenant: String,
     limit_cpu: Option<i64>,
     limit_memory: Option<i64>,
     limit_disk: Option<i64>,
@@ -373,7 +376,8 @@ struct TenantRow {
 
 #[derive(Deserialize)]
 struct WorkloadRow {
-    owner: String,
+    #[serde(rename = "owner")]
+    tenant: String,
     name: String,
     revision: i64,
     replicas: i64,

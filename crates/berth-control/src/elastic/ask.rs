@@ -16,7 +16,7 @@ use crate::error::{ControlError, ControlResult};
 #[derive(Clone, Debug, Default)]
 pub struct AskedBy {
     /// The tenant, if one asks.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The node, if its agent asks: it knows nothing of instances elsewhere.
     pub node: Option<NodeId>,
     /// Whether node names may be told.
@@ -51,7 +51,7 @@ pub async fn ask(
     let ground = ground(control, instance);
     let op = Op::Permit(PermitOperation {
         instance,
-        owner: by.owner,
+        tenant: by.tenant,
         node: by.node,
         fence: asked.fence,
         wish,
@@ -88,7 +88,7 @@ pub fn read(
 ) -> Option<Permit> {
     let answer = PermitAnswer {
         node: claim.node.clone(),
-        owner: Text::from(claim.request.owner.as_str()),
+        tenant: Text::from(claim.request.tenant.as_str()),
         fence: claim.fence,
         // As all servers know it: a number must not seem to go back from one to the next.
         permit: claim.permit?,

@@ -34,18 +34,18 @@ pub async fn set_bounds(
     if asked.min.memory_mib == 0 {
         return Err(ControlError::field("min.memory_mib", Some("0".to_owned()), "1 or more"));
     }
-    let books_owner = {
+    let books_tenant = {
         let catalog = control.catalog.read();
         let claim = catalog.claims.get(&ClaimKey::primary(instance));
-        claim.map(|claim| claim.request.owner.clone())
+        claim.map(|claim| claim.request.tenant.clone())
     };
-    let seen = books_owner.filter(|owner| caller.sees(owner));
-    let Some(owner) = seen else {
+    let seen = books_tenant.filter(|tenant| caller.sees(tenant));
+    let Some(tenant) = seen else {
         return Err(ControlError::not_found("instance", &instance.to_string()));
     };
     let op = Op::Bounds(Bounds {
         instance,
-        owner: Some(Text::from(owner.as_str())),
+        tenant: Some(Text::from(tenant.as_str())),
         min: asked.min,
         max: asked.max,
     });

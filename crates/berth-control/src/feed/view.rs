@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::caller::Caller;
+use crate::instance_spec::show_tenant;
 
 /// Who reads the feed, and what they asked for.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,7 @@ pub struct FeedEvent {
     /// Its kind.
     pub kind: String,
     /// The tenant it is about; absent when it is about none.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The node it is about.
     pub node: Option<NodeId>,
     /// Whether only the server itself has a use for it.
@@ -56,7 +57,7 @@ impl FeedEvent {
     /// An event of the log.
     #[must_use]
     pub fn of(event: Event) -> Self {
-        let (owner, node) = about(&event.body);
+        let (tenant, node) = about(&event.body);
         let hidden = matches!(&event.body, EventBody::DocumentChanged { .. });
         let mut body = match serde_json::to_value(&event.body) {
             Ok(Value::Object(body)) => body,
@@ -69,15 +70,21 @@ impl FeedEvent {
         {
             body.insert("request".to_owned(), request);
         }
-        if let Some(owner) = &owner {
-            body.insert("owner".to_owned(), Value::from(&**owner));
+        for part in PARTS {
+            if let Some(Value::Object(inner)) = body.get_mut(part) {
+                show_tenant(inner);
+            }
+        }
+        show_tenant(&mut body);
+        if let Some(tenant) = &tenant {
+            body.insert("tenant".to_owned(), Value::from(&**tenant));
         }
         let kind = match body.remove("kind") {
             Some(Value::String(kind)) => kind,
             _ => String::new(),
         };
         let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::UNIX_EPOCH);
-        Self { seq: event.seq, at, kind, owner, node, hidden, body: Arc::new(body) }
+        Self { seq: event.seq, at, kind, tenant, node, hidden, body: Arc::new(body) }
     }
 
     /// The event as a caller may see it; absent when it may not, or did not ask for it.
@@ -88,12 +95,12 @@ impl FeedEvent {
         }
         let mut body = (*self.body).clone();
         if caller.is_tenant() {
-            let mine = self.owner.as_ref().is_some_and(|owner| caller.sees(owner));
+            let mine = self.tenant.as_ref().is_some_and(|tenant| caller.sees(tenant));
             if !mine {
                 return None;
             }
             if self.kind.starts_with("instance.") || self.kind == "lease.expired" {
-                let seen = |key: &String| key == "owner" || FOR_TENANTS.contains(&key.as_str());
+                let seen = |key: &String| key == "tenant" || FOR_TENANTS.contains(&key.as_str());
                 body.retain(|key, _| seen(key));
             }
             if !reader.sees_nodes {
@@ -107,6 +114,9 @@ impl FeedEvent {
         Some(berth_api::Event { seq: self.seq, at: self.at, kind, body: Value::Object(body) })
     }
 }
+
+/// Parts of events that are stored as they are in tables, and name a tenant.
+const PARTS: [&str; 4] = ["request", "group", "volume", "workload"];
 
 impl Reader {
     fn wants(&self, kind: &str) -> bool {
@@ -122,29 +132,29 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
     match body {
         EventBody::Allocated(allocated) => {
             let request = allocated.spec.as_ref().and_then(|spec| spec.request().ok());
-            let owner = request.map(|request| Text::from(request.owner));
-            (owner, Some(allocated.node_id.clone()))
+            let tenant = request.map(|request| Text::from(request.tenant));
+            (tenant, Some(allocated.node_id.clone()))
         }
-        EventBody::State { owner, node_id, .. }
-        | EventBody::Resized { owner, node_id, .. }
-        | EventBody::Permit { owner, node_id, .. }
-        | EventBody::Bounds { owner, node_id, .. }
-        | EventBody::LeaseExpired { owner, node_id, .. }
-        | EventBody::Released { owner, node_id, .. } => {
-            (Some(Text::clone(owner)), Some(node_id.clone()))
+        EventBody::State { tenant, node_id, .. }
+        | EventBody::Resized { tenant, node_id, .. }
+        | EventBody::Permit { tenant, node_id, .. }
+        | EventBody::Bounds { tenant, node_id, .. }
+        | EventBody::LeaseExpired { tenant, node_id, .. }
+        | EventBody::Released { tenant, node_id, .. } => {
+            (Some(Text::clone(tenant)), Some(node_id.clone()))
         }
         EventBody::NodeChanged { facts, .. } => (None, Some(facts.id.clone())),
         EventBody::NodeState { node_id, .. } | EventBody::NodeRemoved { node_id } => {
             (None, Some(node_id.clone()))
         }
-        EventBody::GroupChanged { group } => (group.owner.as_deref().map(Text::from), None),
+        EventBody::GroupChanged { group } => (group.tenant.as_deref().map(Text::from), None),
         EventBody::VolumeChanged { volume } => {
-            (volume.owner.as_deref().map(Text::from), Some(volume.home.clone()))
+            (volume.tenant.as_deref().map(Text::from), Some(volume.home.clone()))
         }
-        EventBody::QuotaChanged { owner }
-        | EventBody::SchedulingFailed { owner, .. }
-        | EventBody::SchedulingRecovered { owner, .. }
-        | EventBody::WorkloadChanged { owner, .. } => (Some(Text::clone(owner)), None),
+        EventBody::QuotaChanged { tenant }
+        | EventBody::SchedulingFailed { tenant, .. }
+        | EventBody::SchedulingRecovered { tenant, .. }
+        | EventBody::WorkloadChanged { tenant, .. } => (Some(Text::clone(tenant)), None),
         EventBody::GroupRemoved { .. }
         | EventBody::VolumeRemoved { .. }
         | EventBody::PoolChanged { .. }

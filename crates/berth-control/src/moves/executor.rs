@@ -136,7 +136,7 @@ async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> Con
     let release = Release {
         request_id: Text::from(format!("drain-deadline-{instance}-{fence}")),
         key: ClaimKey::primary(instance),
-        owner: None,
+        tenant: None,
         fence: Some(fence),
         confirmed: false,
         reason: Text::from("drain_deadline"),

@@ -101,7 +101,7 @@ pub(super) mod tests {
         let at = Timestamp::from_second(at).unwrap();
         MigrationRecord {
             instance: InstanceId::from_u128(1),
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             source: NodeId::new("a"),
             target: NodeId::new("b"),
             state,

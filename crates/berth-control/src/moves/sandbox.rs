@@ -224,9 +224,9 @@ impl Sandbox {
         let fleet = self.engine.fleet_mut();
         fleet.release(id);
         for volume in &claim.request.volumes {
-            let owner = Some(claim.request.owner.clone());
+            let tenant = Some(claim.request.tenant.clone());
             let (id, home) = (volume.clone(), node.clone());
-            fleet.put_volume(Volume { id, owner, home, attached_to: None });
+            fleet.put_volume(Volume { id, tenant, home, attached_to: None });
         }
         let request = as_placed(id, &claim);
         match self.engine.place(&request, self.now) {

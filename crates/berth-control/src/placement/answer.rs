@@ -28,18 +28,18 @@ pub struct Audience {
 impl Audience {
     /// The audience that a caller is.
     #[must_use]
-    pub fn of(control: &ControlPlane, caller: &Caller, owner: &str) -> Self {
-        let tenant = caller.is_tenant().then(|| owner.to_owned());
+    pub fn of(control: &ControlPlane, caller: &Caller, tenant: &str) -> Self {
+        let tenant = caller.is_tenant().then(|| tenant.to_owned());
         let policy = tenant.as_ref().and_then(|_| control.catalog.policy());
         Self { tenant, policy, catalog: Arc::clone(&control.catalog) }
     }
 
     /// The tenant itself.
     #[must_use]
-    pub fn tenant(control: &ControlPlane, owner: &str) -> Self {
+    pub fn tenant(control: &ControlPlane, tenant: &str) -> Self {
         let policy = control.catalog.policy();
         let catalog = Arc::clone(&control.catalog);
-        Self { tenant: Some(owner.to_owned()), policy, catalog }
+        Self { tenant: Some(tenant.to_owned()), policy, catalog }
     }
 
     /// Whether the names of nodes may be shown.
@@ -129,7 +129,7 @@ fn placed(prepared: &Prepared, granted: Granted, audience: &Audience) -> Placed 
     });
     Placed {
         request_id: prepared.place_id().to_owned(),
-        owner: prepared.owner.clone(),
+        tenant: prepared.tenant.clone(),
         decision: (!request.dry_run).then(|| decision_id(&granted.grant.decision)),
         dry_run: request.dry_run,
         instances,

@@ -63,13 +63,13 @@ impl MisplacedVolumes {
 /// When one does not exist, or two live on different nodes.
 pub fn home_of(
     catalog: &CatalogState,
-    owner: &str,
+    tenant: &str,
     volumes: &[String],
 ) -> Result<Option<NodeId>, MisplacedVolumes> {
     let mut first: Option<(&str, &NodeId)> = None;
     for id in volumes {
         // Another tenant's volume is treated as if it did not exist.
-        let found = catalog.volumes.get(id).filter(|volume| volume.is_for(owner));
+        let found = catalog.volumes.get(id).filter(|volume| volume.is_for(tenant));
         let Some(volume) = found else { return Err(MisplacedVolumes::Unknown(id.clone())) };
         match first {
             Some((named, home)) if *home != volume.home => {
@@ -86,13 +86,13 @@ pub fn home_of(
 
 /// The id of the document that holds a tenant's set.
 #[must_use]
-pub fn document_id(owner: &str, name: &str) -> String {
-    format!("{owner}/{name}")
+pub fn document_id(tenant: &str, name: &str) -> String {
+    format!("{tenant}/{name}")
 }
 
 /// The tenant and the name of a stored set.
 #[must_use]
-pub fn owner_and_name(document: &Document) -> Option<(&str, &str)> {
+pub fn tenant_and_name(document: &Document) -> Option<(&str, &str)> {
     document.id.rsplit_once('/')
 }
 
@@ -111,10 +111,10 @@ pub fn decode(document: &Document) -> Result<AttachmentRecord, LedgerError> {
 /// When the ledger cannot be read.
 pub async fn find(
     control: &ControlPlane,
-    owner: &str,
+    tenant: &str,
     name: &str,
 ) -> ControlResult<Option<AttachmentRecord>> {
-    let id = document_id(owner, name);
+    let id = document_id(tenant, name);
     let found = control.read(move |ledger| ledger.document(KIND, &id)).await?;
     // A slash in the name would make it another tenant's.
     let found = found.filter(|_| !name.contains('/'));
@@ -129,19 +129,19 @@ pub async fn find(
 /// When there is no such set, or its volumes cannot be used together.
 pub async fn volumes_of(
     control: &ControlPlane,
-    owner: &str,
+    tenant: &str,
     set: &str,
 ) -> ControlResult<Vec<String>> {
-    let Some(found) = find(control, owner, set).await? else {
-        let detail = format!("there is no attachment {set:?} of {owner}");
+    let Some(found) = find(control, tenant, set).await? else {
+        let detail = format!("there is no attachment {set:?} of {tenant}");
         return Err(ControlError::conflict("unknown_attachment", detail)
             .remedy("GET /v1/attachments lists those that there are"));
     };
     control.wait_for_read_your_writes().await;
-    let home = home_of(&control.catalog.read(), owner, &found.volumes);
+    let home = home_of(&control.catalog.read(), tenant, &found.volumes);
     match home {
         Ok(_) => Ok(found.volumes),
-        Err(misplaced) => Err(misplaced.into_error(Audience::tenant(control, owner).sees_nodes())),
+        Err(misplaced) => Err(misplaced.into_error(Audience::tenant(control, tenant).sees_nodes())),
     }
 }
 
@@ -151,11 +151,11 @@ pub async fn volumes_of(
 /// When the ledger cannot be read.
 pub fn list(
     ledger: &Ledger,
-    owner: Option<&str>,
+    tenant: Option<&str>,
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Document>, LedgerError> {
-    let prefix = owner.map(|owner| document_id(owner, "")).unwrap_or_default();
+    let prefix = tenant.map(|tenant| document_id(tenant, "")).unwrap_or_default();
     let mut after = after.unwrap_or("").max(&prefix).to_owned();
     let mut found = Vec::new();
     while found.len() < limit {
@@ -164,8 +164,8 @@ pub fn list(
         after = last.id.to_string();
         let beyond = !last.id.starts_with(&prefix);
         let is_listed = |document: &Document| {
-            owner.is_none_or(|owner| {
-                owner_and_name(document).is_some_and(|(whose, _)| whose == owner)
+            tenant.is_none_or(|tenant| {
+                tenant_and_name(document).is_some_and(|(whose, _)| whose == tenant)
             })
         };
         found.extend(page.into_iter().filter(is_listed));

@@ -22,8 +22,8 @@ pub use answer::Audience;
 pub use answer::decision_id;
 pub(crate) use answer::placed_or_error;
 pub use read::Prepared;
-pub use read::owner_for;
 pub(crate) use read::prepare;
+pub use read::tenant_for;
 
 /// Places for a caller what was read, now or not at all.
 ///
@@ -35,7 +35,7 @@ pub(crate) async fn place_now(
     prepared: &Prepared,
 ) -> ControlResult<Placed> {
     let answer = decide(control, prepared, Some(actor(caller)), false).await;
-    placed_or_error(prepared, answer, &Audience::of(control, caller, &prepared.owner))
+    placed_or_error(prepared, answer, &Audience::of(control, caller, &prepared.tenant))
 }
 
 /// Who asks, for the audit log.
@@ -60,7 +60,7 @@ pub(crate) async fn decide(
         target: REQUESTS,
         "decide",
         berth.request_id = prepared.place_id(),
-        berth.owner = prepared.owner,
+        berth.tenant = prepared.tenant,
         berth.instances = prepared.instances().len(),
     );
     let answer = receiver.instrument(span).await;

@@ -25,7 +25,7 @@ pub struct Prepared {
     /// The request with everything filled in that the server chooses.
     pub request: PlaceRequest,
     /// The tenant.
-    pub owner: String,
+    pub tenant: String,
     instances: Vec<Arc<InstanceRequest>>,
 }
 
@@ -55,7 +55,7 @@ impl Prepared {
         let at_least = usize::try_from(request.at_least.unwrap_or(1)).unwrap_or(usize::MAX);
         placer::PlaceRequest {
             request_id: Text::from(self.place_id()),
-            owner: Text::from(self.owner.as_str()),
+            tenant: Text::from(self.tenant.as_str()),
             instances: self.instances.clone(),
             mode: match request.mode {
                 Mode::AllOrNothing | Mode::Wait => BatchMode::AllOrNothing,
@@ -81,7 +81,7 @@ pub(crate) async fn prepare(
     mut request: PlaceRequest,
     header_id: Option<String>,
 ) -> ControlResult<Prepared> {
-    let owner = owner_for(caller, request.owner.as_deref())?;
+    let tenant = tenant_for(caller, request.tenant.as_deref())?;
     check_bounds(&request)?;
     let request_id = match (request.request_id.take(), header_id) {
         (Some(body), Some(header)) if body != header => {
@@ -93,7 +93,7 @@ pub(crate) async fn prepare(
     };
     let mut instances = Vec::new();
     for (place, spec) in request.instances.iter().enumerate() {
-        expand(control, &owner, &request_id, place, spec, &mut instances).await?;
+        expand(control, &tenant, &request_id, place, spec, &mut instances).await?;
     }
     if instances.is_empty() || instances.len() > MOST {
         let value = Some(format!("{} instances", instances.len()));
@@ -107,22 +107,22 @@ pub(crate) async fn prepare(
             "at most as many as there are instances",
         ));
     }
-    (request.owner, request.request_id) = (Some(owner.clone()), Some(request_id));
-    Ok(Prepared { request, owner, instances })
+    (request.tenant, request.request_id) = (Some(tenant.clone()), Some(request_id));
+    Ok(Prepared { request, tenant, instances })
 }
 
-/// Whose a request is: what it says, if the caller may; else the caller's only or first namespace.
-pub fn owner_for(caller: &Caller, stated: Option<&str>) -> ControlResult<String> {
-    match (stated, caller.namespaces()) {
-        (Some(owner), _) if !is_name(owner) => {
-            let value = Some(format!("{owner:?}"));
-            Err(ControlError::field("owner", value, "1 to 200 characters, none of them control"))
+/// Whose a request is: what it says, if the caller may; else the caller's only or first tenant.
+pub fn tenant_for(caller: &Caller, stated: Option<&str>) -> ControlResult<String> {
+    match (stated, caller.tenants()) {
+        (Some(tenant), _) if !is_name(tenant) => {
+            let value = Some(format!("{tenant:?}"));
+            Err(ControlError::field("tenant", value, "1 to 200 characters, none of them control"))
         }
-        (Some(owner), _) if caller.sees(owner) => Ok(owner.to_owned()),
+        (Some(tenant), _) if caller.sees(tenant) => Ok(tenant.to_owned()),
         // What a tenant may not see is as if it were not there.
-        (Some(owner), _) => Err(ControlError::not_found("namespace", owner)),
+        (Some(tenant), _) => Err(ControlError::not_found("tenant", tenant)),
         (None, Some([first, ..])) => Ok(first.clone()),
-        (None, _) => Err(ControlError::field("owner", None, "the tenant that it is for")),
+        (None, _) => Err(ControlError::field("tenant", None, "the tenant that it is for")),
     }
 }
 
@@ -166,7 +166,7 @@ fn check_bounds(request: &PlaceRequest) -> ControlResult<()> {
 /// Makes the instances of one spec.
 async fn expand(
     control: &ControlPlane,
-    owner: &str,
+    tenant: &str,
     request_id: &str,
     place: usize,
     spec: &InstanceSpec,
@@ -181,11 +181,11 @@ async fn expand(
         let value = Some(count.to_string());
         return Err(ControlError::field(&at("count"), value, "1, since an id is given"));
     }
-    let mut request = request_of(owner, spec);
+    let mut request = request_of(tenant, spec);
     let policy = control.catalog.policy();
     crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
     for set in &spec.attachments {
-        request.volumes.extend(super::attachments::volumes_of(control, owner, set).await?);
+        request.volumes.extend(super::attachments::volumes_of(control, tenant, set).await?);
     }
     // Sets may share volumes with each other and with what is named beside them.
     let mut known = std::collections::BTreeSet::new();
@@ -196,7 +196,7 @@ async fn expand(
     }
     for number in 0..count {
         let mut instance = request.clone();
-        instance.id = spec.id.unwrap_or_else(|| derived_id(owner, request_id, place, number));
+        instance.id = spec.id.unwrap_or_else(|| derived_id(tenant, request_id, place, number));
         if let (Some(name), true) = (&spec.name, count > 1) {
             instance.name = Some(format!("{name}-{}", number + 1));
         }
@@ -208,9 +208,9 @@ async fn expand(
 /// The id of an instance that was given none: the same for the same request, so that a retry means
 /// the same instances. It begins with the time of the request id where that is a UUID of version 7,
 /// so that the ids of one moment lie together in the ledger's index.
-fn derived_id(owner: &str, request_id: &str, place: usize, number: u32) -> InstanceId {
+fn derived_id(tenant: &str, request_id: &str, place: usize, number: u32) -> InstanceId {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(owner.as_bytes()).update(&[0]).update(request_id.as_bytes()).update(&[0]);
+    hasher.update(tenant.as_bytes()).update(&[0]).update(request_id.as_bytes()).update(&[0]);
     hasher.update(&u64::try_from(place).unwrap_or(u64::MAX).to_le_bytes());
     hasher.update(&number.to_le_bytes());
     let mut bytes = [0_u8; 16];

@@ -40,7 +40,7 @@ pub struct PlaceRequest {
     /// A retry under the same id gets the first answer.
     pub request_id: Text,
     /// The tenant.
-    pub owner: Text,
+    pub tenant: Text,
     /// The instances.
     pub instances: Vec<Arc<InstanceRequest>>,
     /// How many must be placed.

@@ -344,7 +344,7 @@ impl Planner {
 
     fn plan_of(&mut self, in_flight: &InFlight, claims: Vec<PlannedClaim>) -> Plan {
         let request = &in_flight.job.request;
-        let mut plan = Plan::new(&request.request_id, &request.owner, claims);
+        let mut plan = Plan::new(&request.request_id, &request.tenant, claims);
         plan.lease_s = request.lease_s;
         // A plan may place only some, and asks for the kind of capacity that a seat is; a retry
         // asks for all as it did, and must be known again.
@@ -462,9 +462,9 @@ impl Planner {
         let request = &in_flight.job.request;
         let instances = request.instances.clone();
         let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
-        let (id, owner) = (Text::clone(&request.request_id), Text::clone(&request.owner));
+        let (id, tenant) = (Text::clone(&request.request_id), Text::clone(&request.tenant));
         let basis = self.basis(in_flight.now);
-        let record = DecisionRecord::new(id, owner, basis, asked, outcome);
+        let record = DecisionRecord::new(id, tenant, basis, asked, outcome);
         named(request, "refuse", code, Op::Record(vec![record]))
     }
 
@@ -539,7 +539,7 @@ impl Planner {
         let instances = in_flight.job.request.instances.clone();
         for instance in &instances {
             ops.push(Op::Demand(UnmetDemand {
-                owner: instance.owner.clone(),
+                tenant: instance.tenant.clone(),
                 code: code.clone(),
                 spec: self.spec(instance).as_str().to_owned(),
                 times: 1,

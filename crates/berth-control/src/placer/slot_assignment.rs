@@ -27,7 +27,7 @@ impl Planner {
         for (place, instance) in asked.iter_mut().enumerate() {
             let given = self.assign_one_slot(in_flight, place, instance);
             if let Some(given) = &given {
-                let key = (given.key.owner.clone(), given.key.workload.clone());
+                let key = (given.key.tenant.clone(), given.key.workload.clone());
                 self.replica.slots.take(instance.id, key, given.key.in_workload());
             }
             in_flight.slots.push(given);
@@ -41,7 +41,7 @@ impl Planner {
         instance: &mut Arc<InstanceRequest>,
     ) -> Option<Given> {
         let workload = instance.workload.as_deref()?;
-        let key = (Text::from(instance.owner.as_str()), Text::from(workload));
+        let key = (Text::from(instance.tenant.as_str()), Text::from(workload));
         // An instance that is placed keeps its seat; that it is placed is said elsewhere.
         if self.replica.slots.has(instance.id) {
             return None;
@@ -73,7 +73,7 @@ impl Planner {
 }
 
 fn given(key: (Text, Text), seat: Slot, takes_over: Option<ClaimKey>) -> Given {
-    let (owner, workload) = key;
-    let key = SlotKey { owner, workload, revision: seat.revision, slot: seat.slot };
+    let (tenant, workload) = key;
+    let key = SlotKey { tenant, workload, revision: seat.revision, slot: seat.slot };
     Given { key, takes_over }
 }

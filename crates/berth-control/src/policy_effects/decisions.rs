@@ -58,7 +58,7 @@ pub(super) fn changed(snapshot: &FleetSnapshot, from: Policy, to: Policy, extent
 fn told(claim: &ClaimEntry, from: Choice, to: Choice) -> LiveDecision {
     LiveDecision {
         instance: claim.key.instance,
-        owner: claim.request.owner.clone(),
+        tenant: claim.request.tenant.clone(),
         node: claim.node.clone(),
         code: from.as_ref().err().or(to.as_ref().err()).cloned(),
         from: from.ok(),

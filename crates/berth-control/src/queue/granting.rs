@@ -125,7 +125,7 @@ fn has_ended(placed: &Placed, now: Timestamp) -> bool {
 /// The ticket was called off while it was granted: nobody wants the claims. Were this lost too,
 /// their leases would end by themselves.
 async fn give_back(control: &ControlPlane, placed: &Placed) {
-    let wanted = control.queue.of_request(&placed.owner, &placed.request_id);
+    let wanted = control.queue.of_request(&placed.tenant, &placed.request_id);
     let settings = control.settings.load();
     let ticket = wanted.and_then(|id| control.queue.get(&id, &settings, control.now()));
     // Another server granted it: then the claims are wanted.
@@ -136,7 +136,7 @@ async fn give_back(control: &ControlPlane, placed: &Placed) {
         let release = Release {
             request_id: Text::from(format!("call-off-{}-{:?}", instance.instance, instance.fence)),
             key: ClaimKey::primary(instance.instance),
-            owner: None,
+            tenant: None,
             fence: instance.fence,
             confirmed: true,
             reason: Text::from("waiting_cancelled"),

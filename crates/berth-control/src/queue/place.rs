@@ -58,7 +58,7 @@ async fn place_or_wait(
     prepared: Prepared,
 ) -> ControlResult<Outcome> {
     let request_id = prepared.place_id();
-    if let Some(ticket) = control.queue.of_request(&prepared.owner, request_id) {
+    if let Some(ticket) = control.queue.of_request(&prepared.tenant, request_id) {
         return Ok(Outcome::Waits(ticket));
     }
     let mut problem = None;
@@ -70,9 +70,9 @@ async fn place_or_wait(
         );
         // A tenant may read the ticket later.
         let audience = if may_wait {
-            Audience::tenant(control, &prepared.owner)
+            Audience::tenant(control, &prepared.tenant)
         } else {
-            Audience::of(control, caller, &prepared.owner)
+            Audience::of(control, caller, &prepared.tenant)
         };
         match placed_or_error(&prepared, answer, &audience) {
             Ok(placed) => return Ok(Outcome::Placed(placed)),
@@ -104,7 +104,7 @@ pub(super) async fn try_waiting(
         return Attempt::Unknown(error);
     }
     // A tenant may read the ticket later.
-    let audience = Audience::tenant(control, &prepared.owner);
+    let audience = Audience::tenant(control, &prepared.tenant);
     match placed_or_error(&prepared, answer, &audience) {
         Ok(placed) => Attempt::Placed(placed),
         Err(error) if error.may_retry() => Attempt::NoRoom(error.into_problem()),

@@ -28,10 +28,10 @@ pub enum TicketError {
         state: TicketState,
     },
     /// Its tenant has too many.
-    #[error("{owner} has {limit} waiting requests, the most that may wait; cancel some")]
+    #[error("{tenant} has {limit} waiting requests, the most that may wait; cancel some")]
     TooMany {
         /// The tenant.
-        owner: String,
+        tenant: String,
         /// The limit.
         limit: usize,
     },
@@ -69,18 +69,18 @@ pub async fn enqueue(
     problem: Option<Problem>,
 ) -> Result<String, TicketError> {
     let now = control.now();
-    let owner = request.owner.clone().unwrap_or_default();
+    let tenant = request.tenant.clone().unwrap_or_default();
     let limit = control.settings.load().queue_limit;
     let open = control.queue.open();
-    if open.iter().filter(|known| known.value.ticket.owner == owner).count() >= limit {
-        return Err(TicketError::TooMany { owner, limit });
+    if open.iter().filter(|known| known.value.ticket.tenant == tenant).count() >= limit {
+        return Err(TicketError::TooMany { tenant, limit });
     }
     let wait_s = request.wait_s.unwrap_or(DEFAULT_WAIT_S);
     let deadline = now.saturating_add(SignedDuration::from_secs(wait_s.into()));
     let ticket = Ticket {
         id: Uuid::now_v7().to_string(),
         state: TicketState::Waiting,
-        owner,
+        tenant,
         position: None,
         since: now,
         deadline: deadline.unwrap_or(Timestamp::MAX),
@@ -93,7 +93,7 @@ pub async fn enqueue(
     let (actor, origin) = (caller.actor(), caller.origin());
     let stored = TicketRecord { ticket, actor, origin, lapsed: 0 };
     let op = put(&stored, Expect::Absent)?;
-    let subject = format!("request {id} of {}", stored.ticket.owner);
+    let subject = format!("request {id} of {}", stored.ticket.tenant);
     control.call(caller, "queue.enqueue", subject, None, op).await?;
     control.queue.tickets.put(&id, stored, 1);
     Ok(id)
@@ -114,7 +114,7 @@ pub async fn cancel(control: &ControlPlane, caller: &Caller, id: &str) -> Result
     let mut stored = known.value.clone();
     stored.ticket.state = TicketState::Cancelled;
     let op = put(&stored, Expect::Revision(known.revision))?;
-    let subject = format!("request {id} of {}", stored.ticket.owner);
+    let subject = format!("request {id} of {}", stored.ticket.tenant);
     match control.call(caller, "queue.cancel", subject, None, op).await? {
         Answer::Outcome(Outcome::Done) => {
             control.queue.tickets.put(id, stored, known.revision + 1);

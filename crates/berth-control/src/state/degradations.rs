@@ -50,8 +50,8 @@ fn document_id(key: &WorkloadKey) -> String {
 }
 
 fn key_of(id: &str) -> Option<WorkloadKey> {
-    let (owner, workload) = id.split_once('\n')?;
-    Some((Text::from(owner), Text::from(workload)))
+    let (tenant, workload) = id.split_once('\n')?;
+    Some((Text::from(tenant), Text::from(workload)))
 }
 
 /// The operation that says what is wrong with a workload, or that nothing is.
@@ -61,7 +61,7 @@ pub(crate) fn set_degraded(
     definition: Option<&Definition>,
     wrong: Option<&Degraded>,
 ) -> Op {
-    let (owner, workload) = key.clone();
+    let (tenant, workload) = key.clone();
     let env = definition.and_then(Definition::env).map(Text::from);
     let failing = wrong.map(|wrong| SchedulingFailure {
         code: Text::from(wrong.code.as_str()),
@@ -69,5 +69,5 @@ pub(crate) fn set_degraded(
         // Plain data always can be written.
         body: serde_json::to_string(wrong).unwrap_or_default(),
     });
-    Op::SetScheduling(Box::new(Scheduling { owner, env, workload, failing }))
+    Op::SetScheduling(Box::new(Scheduling { tenant, env, workload, failing }))
 }

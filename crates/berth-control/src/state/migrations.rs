@@ -25,7 +25,8 @@ pub struct MigrationRecord {
     /// The instance.
     pub instance: InstanceId,
     /// The tenant.
-    pub owner: String,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: String,
     /// Where it was.
     pub source: NodeId,
     /// Where it goes.

@@ -24,7 +24,7 @@ pub(crate) fn order<'a>(
     let mut ranked: Vec<(bool, u64, &Ticket)> = Vec::with_capacity(waiting.len());
     for ticket in waiting {
         let overdue = is_overdue(ticket, settings, now);
-        let round = rounds.entry(&ticket.owner).or_default();
+        let round = rounds.entry(&ticket.tenant).or_default();
         ranked.push((!overdue, if overdue { 0 } else { *round }, ticket));
         *round += 1;
     }

@@ -146,11 +146,11 @@ impl Queue {
 
     /// The ticket of a request, if it has one: a retry gets it again.
     #[must_use]
-    pub fn of_request(&self, owner: &str, request_id: &str) -> Option<String> {
+    pub fn of_request(&self, tenant: &str, request_id: &str) -> Option<String> {
         let tickets = &self.tickets.read().documents;
         let mut same = tickets.values().filter(|known| {
             let ticket = &known.value.ticket;
-            ticket.owner == owner && ticket.request.request_id.as_deref() == Some(request_id)
+            ticket.tenant == tenant && ticket.request.request_id.as_deref() == Some(request_id)
         });
         same.next().map(|known| known.value.ticket.id.clone())
     }

@@ -74,7 +74,7 @@ impl Definition {
             Ok(Body::first(template, row.revision))
         })?;
         Ok(Self {
-            key: (Text::from(row.owner.as_str()), Text::from(row.name.as_str())),
+            key: (Text::from(row.tenant.as_str()), Text::from(row.name.as_str())),
             version: row.revision,
             replicas: u32::try_from(row.replicas).ok(),
             body,
@@ -85,7 +85,7 @@ impl Definition {
     #[must_use]
     pub fn row(&self) -> Workload {
         Workload {
-            owner: self.owner().to_owned(),
+            tenant: self.tenant().to_owned(),
             name: self.name().to_owned(),
             revision: self.version,
             replicas: self.replicas.map_or(NO_REPLICAS, i64::from),
@@ -128,7 +128,7 @@ impl Definition {
 
     /// The tenant.
     #[must_use]
-    pub fn owner(&self) -> &str {
+    pub fn tenant(&self) -> &str {
         &self.key.0
     }
 
@@ -166,7 +166,7 @@ impl Definition {
     /// What a member asks for, but for its id and its sets of volumes.
     #[must_use]
     pub fn request(&self) -> InstanceRequest {
-        let mut request = request_of(self.owner(), &self.body.template);
+        let mut request = request_of(self.tenant(), &self.body.template);
         request.workload = Some(self.name().to_owned());
         request
     }
@@ -174,8 +174,8 @@ impl Definition {
     /// A seat's name in the ledger.
     #[must_use]
     pub fn slot_key(&self, seat: Slot) -> SlotKey {
-        let (owner, workload) = self.key.clone();
-        SlotKey { owner, workload, revision: seat.revision, slot: seat.slot }
+        let (tenant, workload) = self.key.clone();
+        SlotKey { tenant, workload, revision: seat.revision, slot: seat.slot }
     }
 
     /// What somebody would ask for to get the same.

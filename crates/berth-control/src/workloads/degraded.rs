@@ -38,8 +38,8 @@ pub(super) async fn tell(control: &ControlPlane, turn: &ReconcilePlan, found: Pa
     let key = &turn.definition.key;
     let op = degradations::set_degraded(key, Some(&turn.definition), wrong.as_ref());
     if let Err(error) = control.submit(op).await {
-        let (owner, workload): (&Text, &Text) = (&key.0, &key.1);
-        tracing::warn!(%error, %owner, %workload, "what is wrong with a workload is not stored");
+        let (tenant, workload): (&Text, &Text) = (&key.0, &key.1);
+        tracing::warn!(%error, %tenant, %workload, "what is wrong with a workload is not stored");
     }
 }
 
@@ -72,7 +72,7 @@ fn wrong(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult, now: T
     let message = match (&why.refusal, control.catalog.policy()) {
         // Tenants read it, so it names nothing that they may not see.
         (Some(refusal), Some(policy)) => {
-            let tenant = Audience::Tenant(turn.definition.owner());
+            let tenant = Audience::Tenant(turn.definition.tenant());
             let headline = refusal.redacted_for(tenant, &policy).headline();
             headline.strip_prefix(&format!("{}: ", why.code)).unwrap_or(&headline).to_owned()
         }

@@ -33,13 +33,13 @@ pub(super) async fn release_member(control: &ControlPlane) {
     }
     let Ok(stored) = control.read(berth_ledger::Ledger::workloads).await else { return };
     let stored: FxHashSet<(String, String)> =
-        stored.into_iter().map(|workload| (workload.owner, workload.name)).collect();
-    for ((owner, name), partings) in suspects {
-        if stored.contains(&(owner.to_string(), name.to_string())) {
+        stored.into_iter().map(|workload| (workload.tenant, workload.name)).collect();
+    for ((tenant, name), partings) in suspects {
+        if stored.contains(&(tenant.to_string(), name.to_string())) {
             continue;
         }
         for parting in &partings {
-            tracing::warn!(%owner, %name, instance = %parting.key, "a member of no workload goes");
+            tracing::warn!(%tenant, %name, instance = %parting.key, "a member of no workload goes");
             reconciler::release_member(control, parting).await;
         }
     }

@@ -68,12 +68,12 @@ pub(super) async fn recipe(
             return Err(PlacementFailure { code, message, refusal: None });
         }
     };
-    let mut request = request_of(definition.owner(), template);
+    let mut request = request_of(definition.tenant(), template);
     request.workload = Some(definition.name().to_owned());
     let policy = control.catalog.policy();
     classify(policy.as_deref(), &mut request, "template.elastic").map_err(why)?;
     for set in &template.attachments {
-        let found = volumes_of(control, definition.owner(), set).await;
+        let found = volumes_of(control, definition.tenant(), set).await;
         request.volumes.extend(found.map_err(why)?);
     }
     request.volumes.sort();
@@ -110,7 +110,7 @@ pub(super) fn submit(
     instance.capacity_type = class.or(instance.capacity_type);
     let request = PlaceRequest {
         request_id: Text::from(format!("member-{}", instance.id)),
-        owner: Text::from(instance.owner.as_str()),
+        tenant: Text::from(instance.tenant.as_str()),
         instances: vec![Arc::new(instance)],
         lease_s: LEASE_S,
         pools: recipe.pools.clone(),

@@ -483,7 +483,7 @@ pub(super) async fn release_member(control: &ControlPlane, parting: &ReleaseActi
     let release = Release {
         request_id: Text::from(Uuid::now_v7().to_string()),
         key: parting.key,
-        owner: None,
+        tenant: None,
         fence: Some(parting.fence),
         confirmed: false,
         reason: Text::from(reason(parting.cause)),
@@ -516,7 +516,7 @@ pub async fn forget_workload(
     control: &ControlPlane,
     key: &WorkloadKey,
 ) -> Result<bool, LedgerError> {
-    let (owner, name) = key.clone();
+    let (tenant, name) = key.clone();
     control.wait_for_read_your_writes().await;
     let known = control.catalog.read().workloads.get(key).cloned();
     let Some(known) = known else { return Ok(true) };
@@ -525,7 +525,7 @@ pub async fn forget_workload(
     }
     // Not one that was stored again meanwhile.
     let expect = Expect::Revision(known.version);
-    let answer = control.submit(Op::RemoveWorkload { owner, name, expect }).await?;
+    let answer = control.submit(Op::RemoveWorkload { tenant, name, expect }).await?;
     let gone = matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged));
     if gone && control.degraded.get(key).is_some() {
         // What is not there lacks nothing.

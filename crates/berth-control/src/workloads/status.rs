@@ -29,7 +29,7 @@ pub struct Seen<'a> {
 #[must_use]
 pub fn view(definition: &Definition, seen: Seen<'_>) -> Workload {
     Workload {
-        owner: definition.owner().to_owned(),
+        tenant: definition.tenant().to_owned(),
         name: definition.name().to_owned(),
         version: definition.version,
         revision: definition.body.revision,
@@ -205,7 +205,7 @@ fn message(definition: &Definition, status: &WorkloadStatus) -> String {
 /// An environment of these workloads.
 #[must_use]
 pub fn env(
-    owner: &str,
+    tenant: &str,
     name: &str,
     secrets_version: Option<String>,
     workloads: Vec<Workload>,
@@ -236,7 +236,7 @@ pub fn env(
         reason: workload.status.reason,
     });
     Env {
-        owner: owner.to_owned(),
+        tenant: tenant.to_owned(),
         name: name.to_owned(),
         state,
         message,

@@ -1,12 +1,12 @@
-//! Affinity expressions: which instances of the same owner a new instance must, or should, be
+//! Affinity expressions: which instances of the same tenant a new instance must, or should, be
 //! near to or away from.
 //!
-//! `role==db` keeps the new instance on a node that holds one of the owner's instances tagged
+//! `role==db` keeps the new instance on a node that holds one of the tenant's instances tagged
 //! `role=db`; `role!=~web*@rack` would rather not share a rack with one whose role starts with
 //! `web`. This file holds the terms of the language. The grammar is in `parse.rs`, value
 //! matching in `pattern.rs`, and the check for rules that cannot hold together in `lint.rs`.
 //!
-//! This module must never look at nodes, owners or capacity: it says which instances a rule
+//! This module must never look at nodes, tenants or capacity: it says which instances a rule
 //! selects, and the planner decides what follows. It holds no state and does no I/O.
 
 mod error;

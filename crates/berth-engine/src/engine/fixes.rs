@@ -93,7 +93,7 @@ impl Engine {
         fixes
     }
 
-    /// The fewest instances on one node whose release makes room; the owner's own first.
+    /// The fewest instances on one node whose release makes room; the tenant's own first.
     fn propose_release(
         &self,
         request: &InstanceRequest,
@@ -103,7 +103,7 @@ impl Engine {
         let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
         let mut indexes = diagnosis.lack_only_room.clone();
         indexes.sort_by_key(|index| shortfall(&prepared, *index));
-        let own = |row: &crate::fleet::InstanceRow| Some(row.owner) == prepared.owner;
+        let own = |row: &crate::fleet::InstanceRow| Some(row.tenant) == prepared.tenant;
         let any = |row: &crate::fleet::InstanceRow| row.priority <= request.priority;
         let search = |may_go: &dyn Fn(&crate::fleet::InstanceRow) -> bool| {
             let nodes = indexes.iter().take(NODES_SEARCHED).filter_map(|&index| {
@@ -115,12 +115,12 @@ impl Engine {
             nodes.min_by(|(a, _), (b, _)| a.cmp(b))
         };
         let ((_, _, node), released) = search(&own).or_else(|| search(&any))?;
-        let mut owners: Vec<String> =
-            released.iter().map(|row| self.fleet().texts().text(row.owner).to_owned()).collect();
-        owners.sort_unstable();
-        owners.dedup();
+        let mut tenants: Vec<String> =
+            released.iter().map(|row| self.fleet().texts().text(row.tenant).to_owned()).collect();
+        tenants.sort_unstable();
+        tenants.dedup();
         let instances = released.iter().map(|row| row.id).collect();
-        Some(Fix::Free { instances, owners, node: Some(node) })
+        Some(Fix::Free { instances, tenants, node: Some(node) })
     }
 
     /// A node that one filter about the node itself keeps out.

@@ -1,6 +1,6 @@
 //! One bit per node for the requirements on its facts: traits, networks, platform and the like.
 //!
-//! Requests with the same requirements share a mask, whatever their size or owner. A mask follows the
+//! Requests with the same requirements share a mask, whatever their size or tenant. A mask follows the
 //! log of fact changes and is recomputed only for nodes whose facts changed.
 
 use std::hash::{Hash, Hasher};

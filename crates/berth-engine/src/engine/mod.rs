@@ -267,14 +267,14 @@ impl Engine {
             return Err(InvalidRequest::AlreadyPlaced { id: request.id, node: node.clone() });
         }
         let joins = |id: &str| {
-            let owner = self.fleet.group(id).map(|group| group.owner.as_deref());
-            owner.is_some_and(|owner| owner.is_none_or(|owner| owner == request.owner))
+            let tenant = self.fleet.group(id).map(|group| group.tenant.as_deref());
+            tenant.is_some_and(|tenant| tenant.is_none_or(|tenant| tenant == request.tenant))
         };
         if let Some(group) = request.groups.iter().find(|id| !joins(id)) {
             return Err(InvalidRequest::UnknownGroup { group: group.clone() });
         }
         let uses =
-            |id: &str| self.fleet.volume(id).is_some_and(|volume| volume.is_for(&request.owner));
+            |id: &str| self.fleet.volume(id).is_some_and(|volume| volume.is_for(&request.tenant));
         if let Some(volume) = request.volumes.iter().find(|id| !uses(id)) {
             return Err(InvalidRequest::UnknownVolume { volume: volume.clone() });
         }

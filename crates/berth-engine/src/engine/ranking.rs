@@ -25,7 +25,7 @@ const REPAIRED_ONE_IN: usize = 8;
 pub(super) struct Ranking {
     /// A request of the class.
     pub(super) sample: InstanceRequest,
-    /// Its owner and workload, as the change log has them.
+    /// Its tenant and workload, as the change log has them.
     claimant: Claimant,
     totals: Vec<Block<i32>>,
     /// Best total in the high half, inverted rank in the low half; `i64::MIN` when all are out.
@@ -99,7 +99,7 @@ impl Ranking {
     pub(super) fn new(request: &InstanceRequest, last_used: u64) -> Self {
         Self {
             sample: request.clone(),
-            claimant: Claimant::new(&request.owner, request.workload.as_deref()),
+            claimant: Claimant::new(&request.tenant, request.workload.as_deref()),
             totals: Vec::new(),
             keys: Vec::new(),
             groups: Vec::new(),
@@ -292,16 +292,16 @@ fn needs_recompute(inputs: &Inputs<'_>, claimant: Claimant, kind: ChangeKind) ->
         ChangeKind::Facts | ChangeKind::Eligibility => true,
         ChangeKind::Claim(_) if !scorers.dense.is_empty() => true,
         ChangeKind::Claim(by) if by == claimant => true,
-        // Soft rules and hints depend on all of the owner's instances; groups have members of any
-        // owner. The request's own hints are checked and not what they resolved to: a hint whose last
+        // Soft rules and hints depend on all of the tenant's instances; groups have members of any
+        // tenant. The request's own hints are checked and not what they resolved to: a hint whose last
         // instance was just released resolves to nothing, and that is the change.
         ChangeKind::Claim(by) => {
-            let sees_owner = !prepared.soft_rules.is_empty()
+            let sees_tenant = !prepared.soft_rules.is_empty()
                 || !prepared.request.locality.is_empty()
                 || prepared.policy.options.owner_spread
-                || scorers.counts_owners;
+                || scorers.counts_tenants;
             let grouped = || prepared.soft_rules.iter().any(|rule| rule.origin == Origin::Group);
-            (by.owner == claimant.owner && sees_owner) || grouped()
+            (by.tenant == claimant.tenant && sees_tenant) || grouped()
         }
     }
 }

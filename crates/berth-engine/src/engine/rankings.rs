@@ -110,7 +110,7 @@ impl Rankings {
 fn class_hash(request: &InstanceRequest) -> u64 {
     let mut hasher = FxHasher::default();
     request.resources.hash(&mut hasher);
-    request.owner.hash(&mut hasher);
+    request.tenant.hash(&mut hasher);
     request.workload.hash(&mut hasher);
     request.image.hash(&mut hasher);
     request.capacity_type.hash(&mut hasher);

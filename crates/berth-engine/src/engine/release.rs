@@ -37,7 +37,7 @@ pub(crate) fn smallest_release<'a>(
 /// Whether the request must be placed with this instance.
 fn is_required_neighbour(prepared: &PreparedRequest<'_>, instance: &InstanceRow) -> bool {
     let mut rules = prepared.hard_rules.iter().filter(|rule| rule.wants_members());
-    rules.any(|rule| rule.may_count(prepared.fleet, prepared.owner, instance))
+    rules.any(|rule| rule.may_count(prepared.fleet, prepared.tenant, instance))
 }
 
 /// Drops every instance whose release turns out not to be needed, the most important first.

@@ -88,7 +88,7 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         .filter(|(admits, _)| *admits > 0);
     Refusal {
         instance: prepared.request.id,
-        owner: prepared.request.owner.clone(),
+        tenant: prepared.request.tenant.clone(),
         // A fleet without nodes has no active ones.
         code: last.map_or("no_nodes_active", |id| id.filter().code).into(),
         filter: last.map(|id| id.filter().name.into()),

@@ -23,7 +23,7 @@ pub(crate) use table::explain_choice;
 pub enum Audience<'a> {
     /// An operator of the fleet: sees everything.
     Operator,
-    /// The owner of the request: nothing of others, no racks, nodes only if the policy says so.
+    /// The tenant of the request: nothing of others, no racks, nodes only if the policy says so.
     Tenant(&'a str),
 }
 
@@ -82,7 +82,7 @@ pub enum Fix {
         /// Which.
         instances: Vec<InstanceId>,
         /// Whose.
-        owners: Vec<String>,
+        tenants: Vec<String>,
         /// Where.
         node: Option<NodeId>,
     },
@@ -129,8 +129,9 @@ pub enum SearchEnd {
 pub struct Refusal {
     /// The instance.
     pub instance: InstanceId,
-    /// Its owner.
-    pub owner: String,
+    /// Its tenant.
+    #[serde(alias = "owner")]
+    pub tenant: String,
     /// The stable reason code.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub code: StableName,

@@ -15,11 +15,11 @@ impl Refusal {
     #[must_use]
     pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
-        let Audience::Tenant(owner) = audience else {
+        let Audience::Tenant(tenant) = audience else {
             return seen;
         };
         seen.fixes.retain(|fix| match fix {
-            Fix::Free { owners, .. } => owners.iter().all(|other| other == owner),
+            Fix::Free { tenants, .. } => tenants.iter().all(|other| other == tenant),
             Fix::Mend { .. } | Fix::AddNode { .. } => false,
             Fix::Shrink { .. } | Fix::Relax { .. } => true,
         });

@@ -61,7 +61,7 @@ pub(super) static GROUPS: Filter = Filter {
     example: |setup| {
         setup.group(Group {
             id: "db".to_owned(),
-            owner: None,
+            tenant: None,
             kind: GroupKind::Apart,
             strength: Strength::Hard,
             topology: Topology::Node,
@@ -78,7 +78,7 @@ pub(super) static GROUPS: Filter = Filter {
 
 pub(super) static RESIDENT_RULES: Filter = Filter {
     name: "resident-rules",
-    rule: "no hard `!=` rule of the owner's instances that are placed there selects this one",
+    rule: "no hard `!=` rule of the tenant's instances that are placed there selects this one",
     means: "a hard `!=` rule of a placed instance keeps this one out",
     settings: &[],
     example: |setup| {

@@ -83,22 +83,22 @@ pub(crate) enum ChangeKind {
     Claim(Claimant),
 }
 
-/// The owner and workload of an instance that was claimed or released, as hashes: followers use them
+/// The tenant and workload of an instance that was claimed or released, as hashes: followers use them
 /// to skip changes that cannot affect them. A collision costs an unneeded recomputation, never a
 /// missed one. Hashes of the texts and not of their symbols, which may be reused for other texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claimant {
-    pub(crate) owner: u32,
+    pub(crate) tenant: u32,
     pub(crate) workload: u32,
 }
 
 impl Claimant {
-    pub(crate) fn new(owner: &str, workload: Option<&str>) -> Self {
+    pub(crate) fn new(tenant: &str, workload: Option<&str>) -> Self {
         let mut hasher = FxHasher::default();
-        owner.hash(&mut hasher);
-        let of_owner = hasher.finish();
+        tenant.hash(&mut hasher);
+        let of_tenant = hasher.finish();
         workload.hash(&mut hasher);
-        Self { owner: (of_owner >> 32) as u32, workload: (hasher.finish() >> 32) as u32 }
+        Self { tenant: (of_tenant >> 32) as u32, workload: (hasher.finish() >> 32) as u32 }
     }
 }
 

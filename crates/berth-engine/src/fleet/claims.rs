@@ -56,7 +56,7 @@ impl Fleet {
         }
         let instance = self.instance_row(request, index);
         self.attach_volumes(&instance);
-        let claimant = Claimant::new(&request.owner, request.workload.as_deref());
+        let claimant = Claimant::new(&request.tenant, request.workload.as_deref());
         self.insert_instance(instance, index, claimant);
     }
 
@@ -90,7 +90,7 @@ impl Fleet {
         let Some(instance) = self.instances[number as usize].as_mut() else { return false };
         let (index, old) = (instance.host.index(), instance.clone());
         instance.resources = resources;
-        let claimant = (instance.owner, instance.workload);
+        let claimant = (instance.tenant, instance.workload);
         if let Some(row) = self.rows[index.as_usize()].as_mut() {
             row.used.charge(&old.resources, old.host.is_cpu_capped(), -1);
             row.used.charge(&resources, old.host.is_cpu_capped(), 1);
@@ -127,7 +127,7 @@ impl Fleet {
         self.refresh(index);
         self.drop_unused_classes(index);
         let workload = instance.workload.map(|workload| self.texts.text(workload));
-        let claimant = Claimant::new(self.texts.text(instance.owner), workload);
+        let claimant = Claimant::new(self.texts.text(instance.tenant), workload);
         self.changes.push(Change::new(index, ChangeKind::Claim(claimant)));
         self.free_instances.push(number);
         Some(instance)
@@ -148,7 +148,7 @@ impl Fleet {
             self.add_extra_classes(rare, index);
         }
         let workload = instance.workload.map(|workload| self.texts.text(workload));
-        let claimant = Claimant::new(self.texts.text(instance.owner), workload);
+        let claimant = Claimant::new(self.texts.text(instance.tenant), workload);
         self.insert_instance(instance, index, claimant);
     }
 
@@ -184,7 +184,7 @@ impl Fleet {
         self.add_extra_classes(&rare, index);
         InstanceRow {
             id: request.id,
-            owner: self.texts.acquire(&request.owner),
+            tenant: self.texts.acquire(&request.tenant),
             workload: request.workload.as_deref().map(|name| self.texts.acquire(name)),
             image: request.image.as_deref().map(|name| self.texts.acquire(name)),
             host: Host::new(index, request.cpu_capped),
@@ -229,7 +229,7 @@ impl Fleet {
                 texts.release(symbol);
             }
         }
-        texts.release(instance.owner);
+        texts.release(instance.tenant);
         let mut rest: Vec<Symbol> = instance.workload.into_iter().chain(instance.image).collect();
         if let Some(rare) = &instance.rare {
             rest.extend(rare.name);
@@ -265,7 +265,7 @@ impl Fleet {
     fn attach_volumes(&mut self, instance: &InstanceRow) {
         for volume in instance.rare.iter().flat_map(|rare| &rare.volumes) {
             if let Some(volume) = self.volumes.get_mut(self.texts.text(*volume))
-                && volume.is_for(self.texts.text(instance.owner))
+                && volume.is_for(self.texts.text(instance.tenant))
             {
                 // The first user keeps it: two claims on one volume are an inconsistency, and
                 // releasing the second must not make the volume look free.

@@ -27,7 +27,7 @@ impl Fleet {
         }
         parts.push(format!("addresses {:?}", self.free_addresses));
         for (id, volume) in &self.volumes {
-            parts.push(format!("volume {id} {:?} {:?}", volume.owner, volume.attached_to));
+            parts.push(format!("volume {id} {:?} {:?}", volume.tenant, volume.attached_to));
         }
         parts.extend(self.index_parts());
         *blake3::hash(parts.join("\n").as_bytes()).as_bytes()
@@ -73,15 +73,15 @@ impl Fleet {
     fn index_parts(&self) -> Vec<String> {
         let text = |symbol: Symbol| self.texts.text(symbol).to_owned();
         let mut parts: Vec<String> = Vec::new();
-        for (owner, nodes) in self.index.owners() {
-            parts.push(format!("owner {} {}", text(owner), self.places(nodes)));
+        for (tenant, nodes) in self.index.tenants() {
+            parts.push(format!("tenant {} {}", text(tenant), self.places(nodes)));
         }
-        for ((owner, workload), presence) in self.index.workloads() {
+        for ((tenant, workload), presence) in self.index.workloads() {
             let places = self.presence(presence);
-            parts.push(format!("workload {} {} {places}", text(owner), text(workload)));
+            parts.push(format!("workload {} {} {places}", text(tenant), text(workload)));
         }
-        for ((owner, key, value), nodes) in self.index.tags() {
-            let tag = format!("{} {}={}", text(owner), text(key), text(value));
+        for ((tenant, key, value), nodes) in self.index.tags() {
+            let tag = format!("{} {}={}", text(tenant), text(key), text(value));
             parts.push(format!("tag {tag} {}", self.places(nodes)));
         }
         parts.sort_unstable();

@@ -1,4 +1,4 @@
-//! Where instances are, by owner, workload, tag, rule and cached image.
+//! Where instances are, by tenant, workload, tag, rule and cached image.
 //!
 //! Kept in step with the rows by `claims` and `nodes`; answers "on which nodes, and how many"
 //! without reading instance rows.
@@ -16,7 +16,7 @@ use crate::affinity::{Rule, Subject};
 /// Postings by attribute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
-    owners: FxHashMap<Symbol, Posting>,
+    tenants: FxHashMap<Symbol, Posting>,
     workloads: FxHashMap<Symbol, FxHashMap<Symbol, Presence>>,
     tags: BTreeMap<(Symbol, Symbol, Symbol), Posting>,
     names: BTreeMap<(Symbol, Symbol), Posting>,
@@ -34,54 +34,54 @@ pub(crate) struct Location {
 
 impl Index {
     pub(crate) fn add(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Location) {
-        let owner = row.owner;
-        self.owners.entry(owner).or_default().add(place.index);
+        let tenant = row.tenant;
+        self.tenants.entry(tenant).or_default().add(place.index);
         if let Some(workload) = row.workload {
-            let presence = self.workloads.entry(owner).or_default().entry(workload).or_default();
+            let presence = self.workloads.entry(tenant).or_default().entry(workload).or_default();
             presence.add(place.index, place.rack, place.zone);
         }
         for &(key, value) in tags {
-            self.tags.entry((owner, key, value)).or_default().add(place.index);
+            self.tags.entry((tenant, key, value)).or_default().add(place.index);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
-                self.names.entry((owner, name)).or_default().add(place.index);
+                self.names.entry((tenant, name)).or_default().add(place.index);
             }
             for rule in &rare.apart_rules {
-                let of_owner = self.apart_rules.entry(owner).or_default();
-                of_owner.entry(Arc::clone(rule)).or_default().add(place.index);
+                let of_tenant = self.apart_rules.entry(tenant).or_default();
+                of_tenant.entry(Arc::clone(rule)).or_default().add(place.index);
             }
         }
     }
 
     pub(crate) fn remove(&mut self, row: &InstanceRow, tags: &[(Symbol, Symbol)], place: Location) {
-        let owner = row.owner;
-        remove_from_hash(&mut self.owners, &owner, place.index);
+        let tenant = row.tenant;
+        remove_from_hash(&mut self.tenants, &tenant, place.index);
         if let Some(workload) = row.workload {
-            let of_owner = self.workloads.entry(owner).or_default();
-            if let Some(presence) = of_owner.get_mut(&workload) {
+            let of_tenant = self.workloads.entry(tenant).or_default();
+            if let Some(presence) = of_tenant.get_mut(&workload) {
                 presence.remove(place.index, place.rack, place.zone);
                 if presence.nodes.is_empty() {
-                    of_owner.remove(&workload);
+                    of_tenant.remove(&workload);
                 }
             }
-            if of_owner.is_empty() {
-                self.workloads.remove(&owner);
+            if of_tenant.is_empty() {
+                self.workloads.remove(&tenant);
             }
         }
         for &(key, value) in tags {
-            remove_from_tree(&mut self.tags, &(owner, key, value), place.index);
+            remove_from_tree(&mut self.tags, &(tenant, key, value), place.index);
         }
         if let Some(rare) = &row.rare {
             if let Some(name) = rare.name {
-                remove_from_tree(&mut self.names, &(owner, name), place.index);
+                remove_from_tree(&mut self.names, &(tenant, name), place.index);
             }
-            if let Some(of_owner) = self.apart_rules.get_mut(&owner) {
+            if let Some(of_tenant) = self.apart_rules.get_mut(&tenant) {
                 for rule in &rare.apart_rules {
-                    remove_from_tree(of_owner, rule, place.index);
+                    remove_from_tree(of_tenant, rule, place.index);
                 }
-                if of_owner.is_empty() {
-                    self.apart_rules.remove(&owner);
+                if of_tenant.is_empty() {
+                    self.apart_rules.remove(&tenant);
                 }
             }
         }
@@ -95,15 +95,15 @@ impl Index {
         remove_from_hash(&mut self.cached_images, &image, index);
     }
 
-    /// All owners.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = (Symbol, &Posting)> {
-        self.owners.iter().map(|(owner, nodes)| (*owner, nodes))
+    /// All tenants.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (Symbol, &Posting)> {
+        self.tenants.iter().map(|(tenant, nodes)| (*tenant, nodes))
     }
 
     /// All workloads.
     pub(crate) fn workloads(&self) -> impl Iterator<Item = ((Symbol, Symbol), &Presence)> {
-        self.workloads.iter().flat_map(|(owner, of_owner)| {
-            of_owner.iter().map(|(workload, presence)| ((*owner, *workload), presence))
+        self.workloads.iter().flat_map(|(tenant, of_tenant)| {
+            of_tenant.iter().map(|(workload, presence)| ((*tenant, *workload), presence))
         })
     }
 
@@ -112,24 +112,24 @@ impl Index {
         self.tags.iter().map(|(tag, nodes)| (*tag, nodes))
     }
 
-    /// Nodes that hold any of this owner's instances.
-    pub(crate) fn owner(&self, owner: Symbol) -> Option<&Posting> {
-        self.owners.get(&owner)
+    /// Nodes that hold any of this tenant's instances.
+    pub(crate) fn tenant(&self, tenant: Symbol) -> Option<&Posting> {
+        self.tenants.get(&tenant)
     }
 
-    /// Where the replicas of one of this owner's workloads are.
-    pub(crate) fn workload(&self, owner: Symbol, workload: Symbol) -> Option<&Presence> {
-        self.workloads.get(&owner)?.get(&workload)
+    /// Where the replicas of one of this tenant's workloads are.
+    pub(crate) fn workload(&self, tenant: Symbol, workload: Symbol) -> Option<&Presence> {
+        self.workloads.get(&tenant)?.get(&workload)
     }
 
-    /// Nodes that hold any of this owner's instances with this tag and value.
-    pub(crate) fn tag(&self, owner: Symbol, key: Symbol, value: Symbol) -> Option<&Posting> {
-        self.tags.get(&(owner, key, value))
+    /// Nodes that hold any of this tenant's instances with this tag and value.
+    pub(crate) fn tag(&self, tenant: Symbol, key: Symbol, value: Symbol) -> Option<&Posting> {
+        self.tags.get(&(tenant, key, value))
     }
 
-    /// Nodes that hold any of this owner's instances with this name.
-    pub(crate) fn name(&self, owner: Symbol, name: Symbol) -> Option<&Posting> {
-        self.names.get(&(owner, name))
+    /// Nodes that hold any of this tenant's instances with this name.
+    pub(crate) fn name(&self, tenant: Symbol, name: Symbol) -> Option<&Posting> {
+        self.names.get(&(tenant, name))
     }
 
     /// Nodes that already have an image.
@@ -137,33 +137,33 @@ impl Index {
         self.cached_images.get(&image)
     }
 
-    /// This owner's values of a tag, with where they are.
+    /// This tenant's values of a tag, with where they are.
     pub(crate) fn tag_values<'a>(
         &'a self,
-        owner: Symbol,
+        tenant: Symbol,
         key: Symbol,
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
-        let span = (owner, key, Symbol::MIN)..=(owner, key, Symbol::MAX);
+        let span = (tenant, key, Symbol::MIN)..=(tenant, key, Symbol::MAX);
         self.tags.range(span).map(|((_, _, value), posting)| (texts.text(*value), posting))
     }
 
-    /// This owner's workloads, with the nodes they are on. In no particular order.
+    /// This tenant's workloads, with the nodes they are on. In no particular order.
     pub(crate) fn workloads_of<'a>(
         &'a self,
-        owner: Symbol,
+        tenant: Symbol,
         texts: &'a Interner,
     ) -> impl Iterator<Item = (&'a str, &'a Posting)> {
-        let of_owner = self.workloads.get(&owner).into_iter().flatten();
-        of_owner.map(|(workload, presence)| (texts.text(*workload), &presence.nodes))
+        let of_tenant = self.workloads.get(&tenant).into_iter().flatten();
+        of_tenant.map(|(workload, presence)| (texts.text(*workload), &presence.nodes))
     }
 
-    /// Hard "apart" rules that this owner's instances carry, with where those instances are.
+    /// Hard "apart" rules that this tenant's instances carry, with where those instances are.
     pub(crate) fn apart_rules_of(
         &self,
-        owner: Symbol,
+        tenant: Symbol,
     ) -> impl Iterator<Item = (&Arc<Rule>, &Posting)> {
-        self.apart_rules.get(&owner).into_iter().flatten()
+        self.apart_rules.get(&tenant).into_iter().flatten()
     }
 
     /// Whether anyone carries a hard "apart" rule that names instances.

@@ -1,7 +1,7 @@
 //! How many members of something live on which node, rack or zone.
 //!
 //! Most postings hold a handful of places, a few hold a hundred thousand, and there is one for
-//! each workload, group, owner and tag value; so the form follows the size. Places are visited in no
+//! each workload, group, tenant and tag value; so the form follows the size. Places are visited in no
 //! particular order: whatever is made of a posting must not depend on it.
 
 use rustc_hash::FxHashMap;

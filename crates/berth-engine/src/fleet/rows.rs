@@ -168,7 +168,7 @@ const _: () = assert!(size_of::<Option<InstanceRow>>() == 64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InstanceRow {
     pub(crate) id: InstanceId,
-    pub(crate) owner: Symbol,
+    pub(crate) tenant: Symbol,
     pub(crate) workload: Option<Symbol>,
     pub(crate) image: Option<Symbol>,
     pub(crate) host: Host,

@@ -90,11 +90,11 @@ pub struct PlatformBounds {
 pub enum Hint {
     /// The one with this id.
     Instance(InstanceId),
-    /// All of the owner's with this tag and value.
+    /// All of the tenant's with this tag and value.
     Tag(String, String),
 }
 
-/// Near to and far from instances of the same owner.
+/// Near to and far from instances of the same tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -127,7 +127,8 @@ pub struct InstanceRequest {
     pub name: Option<String>,
     /// The tenant it belongs to.
     #[cfg_attr(feature = "schema", schema(min_length = 1))]
-    pub owner: String,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: String,
     /// The environment whose secrets it uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
@@ -238,7 +239,7 @@ impl InstanceRequest {
 
     /// A request with these resources, the default disk and nothing else.
     #[must_use]
-    pub fn new(id: InstanceId, owner: &str, resources: Amounts) -> Self {
+    pub fn new(id: InstanceId, tenant: &str, resources: Amounts) -> Self {
         let mut resources = resources;
         if resources.disk_mib == 0 {
             resources.disk_mib = Self::DEFAULT_DISK_MIB;
@@ -246,7 +247,7 @@ impl InstanceRequest {
         Self {
             id,
             name: None,
-            owner: owner.to_owned(),
+            tenant: tenant.to_owned(),
             env: None,
             workload: None,
             resources,
@@ -275,11 +276,11 @@ impl InstanceRequest {
     /// Whether two requests differ at most in their ids and names, and so share a ranking.
     #[must_use]
     pub fn same_class(&self, other: &Self) -> bool {
-        let Self { id: _, name: _, owner, env, workload, resources, extra, elastic, .. } = self;
+        let Self { id: _, name: _, tenant, env, workload, resources, extra, elastic, .. } = self;
         // Listed in the order of how often they differ, so that most pairs part early.
         *resources == other.resources
             && *workload == other.workload
-            && *owner == other.owner
+            && *tenant == other.tenant
             && self.tags == other.tags
             && self.image == other.image
             && *env == other.env
@@ -333,8 +334,8 @@ impl InstanceRequest {
         if self.resources.memory_mib == 0 {
             return Err(InvalidRequest::Zero { field: "memory_mib" });
         }
-        if self.owner.is_empty() {
-            return Err(InvalidRequest::Empty { field: "owner" });
+        if self.tenant.is_empty() {
+            return Err(InvalidRequest::Empty { field: "tenant" });
         }
         if let Some(elastic) = &self.elastic {
             self.validate_elastic(elastic)?;
@@ -425,7 +426,7 @@ pub enum InvalidRequest {
         value: String,
     },
     /// A group that does not exist.
-    #[error("group {group:?} does not exist for this owner; create it first")]
+    #[error("group {group:?} does not exist for this tenant; create it first")]
     UnknownGroup {
         /// The group.
         group: String,
@@ -456,9 +457,10 @@ pub enum GroupKind {
 pub struct Group {
     /// Its name.
     pub id: String,
-    /// The only owner whose instances may join; absent: anyone's.
+    /// The only tenant whose instances may join; absent: anyone's.
     #[serde(default)]
-    pub owner: Option<String>,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: Option<String>,
     /// Together or apart.
     pub kind: GroupKind,
     /// Whether it must hold or is only preferred.
@@ -488,9 +490,10 @@ impl Group {
 pub struct Volume {
     /// Its name.
     pub id: String,
-    /// The only owner whose instances may use it; for others it is not there. Absent: anyone's.
+    /// The only tenant whose instances may use it; for others it is not there. Absent: anyone's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: Option<String>,
     /// The node that holds it.
     pub home: NodeId,
     /// The one instance that uses it.
@@ -499,9 +502,9 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Whether this owner's instances may use it.
+    /// Whether this tenant's instances may use it.
     #[must_use]
-    pub fn is_for(&self, owner: &str) -> bool {
-        self.owner.as_deref().is_none_or(|only| only == owner)
+    pub fn is_for(&self, tenant: &str) -> bool {
+        self.tenant.as_deref().is_none_or(|only| only == tenant)
     }
 }

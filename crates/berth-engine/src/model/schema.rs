@@ -57,7 +57,7 @@ impl PartialSchema for Hint {
         let hint = OneOfBuilder::new()
             .description(Some("Which instances a locality hint means."))
             .item(one("instance", "The one with this id.", id))
-            .item(one("tag", "All of the owner's with this tag and value.", pair.into()));
+            .item(one("tag", "All of the tenant's with this tag and value.", pair.into()));
         hint.into()
     }
 }

@@ -172,7 +172,7 @@ pub struct ScoreOptions {
     pub prefer_capacity: CapacityType,
     /// What `next-reboot` makes of a missed date.
     pub missed_reboot: MissedReboot,
-    /// Without hints, `locality` keeps an owner's instances apart.
+    /// Without hints, `locality` keeps a tenant's instances apart.
     pub owner_spread: bool,
     /// How fast `recent-failures` fades.
     #[cfg_attr(feature = "schema", schema(minimum = 60, maximum = 31536000))]

@@ -43,7 +43,7 @@ const KEYS: [(&str, &str, &str); 36] = [
     (
         "options.owner_spread",
         "`true`, `false`",
-        "without hints, `locality` keeps an owner's instances apart",
+        "without hints, `locality` keeps a tenant's instances apart",
     ),
     ("options.failure_half_life_s", "", "how fast `recent-failures` fades"),
     ("options.tent.idle_ppm", "", "height of `tent` on an idle node"),

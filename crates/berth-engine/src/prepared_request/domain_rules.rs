@@ -2,7 +2,7 @@
 //!
 //! Groups, affinity expressions, the rules of instances already placed and locality hints all
 //! become [`DomainRule`]s: counts of members and a test of the count. Only instances of the same
-//! owner are considered; a rule that matches nothing is reported, never dropped silently.
+//! tenant are considered; a rule that matches nothing is reported, never dropped silently.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,9 +35,9 @@ pub(crate) enum Origin {
 pub(crate) enum RuleMembers<'a> {
     /// Members of this group.
     Group(&'a str),
-    /// The owner's instances that this rule selects.
+    /// The tenant's instances that this rule selects.
     Selected(&'a Rule),
-    /// Instances of the owner that a hint may name.
+    /// Instances of the tenant that a hint may name.
     Hinted,
 }
 
@@ -107,7 +107,7 @@ impl DomainRule<'_> {
     pub(crate) fn may_count(
         &self,
         fleet: &Fleet,
-        owner: Option<Symbol>,
+        tenant: Option<Symbol>,
         row: &InstanceRow,
     ) -> bool {
         match self.members {
@@ -117,9 +117,9 @@ impl DomainRule<'_> {
                 groups.any(|group| Some(*group) == symbol)
             }
             RuleMembers::Selected(rule) => {
-                Some(row.owner) == owner && selects_row(rule, row, fleet)
+                Some(row.tenant) == tenant && selects_row(rule, row, fleet)
             }
-            RuleMembers::Hinted => Some(row.owner) == owner,
+            RuleMembers::Hinted => Some(row.tenant) == tenant,
         }
     }
 
@@ -163,7 +163,7 @@ impl Hints<'_> {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Notice {
-    /// A hard rule matches no instance of this owner.
+    /// A hard rule matches no instance of this tenant.
     MatchesNothing {
         /// The rule.
         rule: String,
@@ -173,7 +173,7 @@ pub enum Notice {
         /// The rule.
         rule: String,
     },
-    /// A locality hint names no instance of this owner.
+    /// A locality hint names no instance of this tenant.
     UnknownHint {
         /// The hint.
         hint: String,
@@ -281,11 +281,11 @@ fn add_affinity<'a>(prepared: &mut PreparedRequest<'a>, rule: &'a Rule) {
     }
 }
 
-/// Hard `!=` rules of the owner's placed instances apply to new instances too, or parallel creates
+/// Hard `!=` rules of the tenant's placed instances apply to new instances too, or parallel creates
 /// would break them from the other side.
 fn add_resident_rules(prepared: &mut PreparedRequest<'_>) {
-    let Some(owner) = prepared.owner else { return };
-    for (rule, nodes) in prepared.fleet.index().apart_rules_of(owner) {
+    let Some(tenant) = prepared.tenant else { return };
+    for (rule, nodes) in prepared.fleet.index().apart_rules_of(tenant) {
         prepared.may_be_named_by_rule |= *rule.subject() == Subject::Instance;
         if selects_request(rule, prepared.request) {
             prepared.hard_rules.push(DomainRule {
@@ -305,7 +305,7 @@ fn add_locality(prepared: &mut PreparedRequest<'_>) {
     if locality.is_empty() {
         if prepared.policy.options.owner_spread
             && let Some(nodes) =
-                prepared.owner.and_then(|owner| prepared.fleet.index().owner(owner))
+                prepared.tenant.and_then(|tenant| prepared.fleet.index().tenant(tenant))
         {
             prepared.hints.far.push(Cow::Borrowed(nodes));
         }
@@ -354,17 +354,17 @@ fn hinted_nodes<'a>(prepared: &PreparedRequest<'a>, hint: &Hint) -> Cow<'a, Post
         Hint::Instance(id) => Cow::Owned(node_of_own_instance(prepared, *id)),
         Hint::Tag(key, value) => {
             let texts = prepared.fleet.texts();
-            let symbols = (prepared.owner, texts.find(key), texts.find(value));
-            let (Some(owner), Some(key), Some(value)) = symbols else {
+            let symbols = (prepared.tenant, texts.find(key), texts.find(value));
+            let (Some(tenant), Some(key), Some(value)) = symbols else {
                 return no_nodes();
             };
-            borrowed(prepared.fleet.index().tag(owner, key, value))
+            borrowed(prepared.fleet.index().tag(tenant, key, value))
         }
     }
 }
 
 fn node_of_own_instance(prepared: &PreparedRequest<'_>, id: InstanceId) -> Posting {
-    let own = prepared.fleet.instance(id).filter(|row| Some(row.owner) == prepared.owner);
+    let own = prepared.fleet.instance(id).filter(|row| Some(row.tenant) == prepared.tenant);
     own.map_or(Posting::Empty, |row| Posting::One(row.host.index().0, 1))
 }
 
@@ -381,10 +381,10 @@ fn at_scope<'a>(fleet: &Fleet, nodes: Cow<'a, Posting>, scope: Topology) -> Cow<
     Cow::Owned(Posting::from_counts(counts))
 }
 
-/// Nodes that hold instances of the owner which the rule selects, and how many.
+/// Nodes that hold instances of the tenant which the rule selects, and how many.
 fn matching_nodes<'a>(prepared: &PreparedRequest<'a>, rule: &Rule) -> Cow<'a, Posting> {
     let (index, texts) = (prepared.fleet.index(), prepared.fleet.texts());
-    let Some(owner) = prepared.owner else {
+    let Some(tenant) = prepared.tenant else {
         return no_nodes();
     };
     let pattern = rule.pattern();
@@ -393,49 +393,49 @@ fn matching_nodes<'a>(prepared: &PreparedRequest<'a>, rule: &Rule) -> Cow<'a, Po
         // An exact value that no row uses matches nothing.
         (Subject::Tag(_) | Subject::Workload, Some(None)) => no_nodes(),
         (Subject::Workload, Some(Some(name))) => {
-            borrowed(index.workload(owner, name).map(|presence| &presence.nodes))
+            borrowed(index.workload(tenant, name).map(|presence| &presence.nodes))
         }
         (Subject::Tag(key), Some(Some(value))) => {
-            borrowed(texts.find(key).and_then(|key| index.tag(owner, key, value)))
+            borrowed(texts.find(key).and_then(|key| index.tag(tenant, key, value)))
         }
         (Subject::Workload, None) => {
-            merged(index.workloads_of(owner, texts).filter(|(name, _)| pattern.matches(name)))
+            merged(index.workloads_of(tenant, texts).filter(|(name, _)| pattern.matches(name)))
         }
         (Subject::Tag(key), None) => {
             let Some(key) = texts.find(key) else {
                 return no_nodes();
             };
-            let values = index.tag_values(owner, key, texts);
+            let values = index.tag_values(tenant, key, texts);
             merged(values.filter(|(value, _)| pattern.matches(value)))
         }
         // A longer text may also be the beginning of an id.
         (Subject::Instance, Some(name)) if pattern.source().len() < MIN_ID_PREFIX_CHARS => {
-            borrowed(name.and_then(|name| index.name(owner, name)))
+            borrowed(name.and_then(|name| index.name(tenant, name)))
         }
         (Subject::Instance, Some(name)) => {
-            let named = name.is_some_and(|name| index.name(owner, name).is_some());
+            let named = name.is_some_and(|name| index.name(tenant, name).is_some());
             match pattern.source().parse() {
                 // A complete id that no instance uses as its name.
                 Ok(id) if !named => Cow::Owned(node_of_own_instance(prepared, InstanceId(id))),
-                Ok(_) | Err(_) => Cow::Owned(matching_instances(prepared, owner, rule)),
+                Ok(_) | Err(_) => Cow::Owned(matching_instances(prepared, tenant, rule)),
             }
         }
         (Subject::Instance | Subject::Image, _) => {
-            Cow::Owned(matching_instances(prepared, owner, rule))
+            Cow::Owned(matching_instances(prepared, tenant, rule))
         }
     }
 }
 
-/// Ids and images have no index, so the owner's instances are checked one by one.
-fn matching_instances(prepared: &PreparedRequest<'_>, owner: Symbol, rule: &Rule) -> Posting {
+/// Ids and images have no index, so the tenant's instances are checked one by one.
+fn matching_instances(prepared: &PreparedRequest<'_>, tenant: Symbol, rule: &Rule) -> Posting {
     let mut found = Posting::Empty;
-    let Some(nodes) = prepared.fleet.index().owner(owner) else {
+    let Some(nodes) = prepared.fleet.index().tenant(tenant) else {
         return found;
     };
     nodes.for_each(|index, _| {
         let rows = prepared.fleet.row(NodeIndex(index)).map_or(&[][..], |row| &row.instances);
         for instance in rows.iter().filter_map(|&number| prepared.fleet.instance_at(number)) {
-            if instance.owner == owner && selects_row(rule, instance, prepared.fleet) {
+            if instance.tenant == tenant && selects_row(rule, instance, prepared.fleet) {
                 found.add(index);
             }
         }

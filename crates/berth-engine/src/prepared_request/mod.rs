@@ -19,8 +19,8 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) fleet: &'a Fleet,
     pub(crate) now: Timestamp,
-    /// The owner, when it has anything placed.
-    pub(crate) owner: Option<Symbol>,
+    /// The tenant, when it has anything placed.
+    pub(crate) tenant: Option<Symbol>,
     /// Where the workload's replicas are, when there are any.
     pub(crate) replicas: Option<&'a Presence>,
     /// The fewest and the most replicas in one zone.
@@ -49,16 +49,16 @@ impl<'a> PreparedRequest<'a> {
         now: Timestamp,
     ) -> Self {
         let texts = fleet.texts();
-        let owner = texts.find(&request.owner);
+        let tenant = texts.find(&request.tenant);
         let workload = request.workload.as_deref().and_then(|name| texts.find(name));
-        let replicas = owner.zip(workload).and_then(|(o, w)| fleet.index().workload(o, w));
+        let replicas = tenant.zip(workload).and_then(|(o, w)| fleet.index().workload(o, w));
         let image = request.image.as_deref().and_then(|name| texts.find(name));
         let mut prepared = Self {
             request,
             policy,
             fleet,
             now,
-            owner,
+            tenant,
             replicas,
             replicas_per_zone: replicas
                 .map_or((0, 0), |replicas| replicas.zones.range(fleet.domains().populated_zones())),

@@ -1,4 +1,4 @@
-//! Scores by what else is on a node: replicas, soft rules, hints, the owner's other instances, and
+//! Scores by what else is on a node: replicas, soft rules, hints, the tenant's other instances, and
 //! the cached image.
 
 use super::scale::between;
@@ -203,7 +203,7 @@ fn list_domain(
 pub(super) static LOCALITY: Scorer = Scorer {
     name: "locality",
     about: "follows locality hints that are not strict",
-    notes: "1 without hints, unless `owner_spread` makes the owner's instances count as `far` hints",
+    notes: "1 without hints, unless `owner_spread` makes the tenant's instances count as `far` hints",
     settings: &["options.owner_spread"],
     example: |setup| {
         setup.place("a", |_| {});
@@ -253,15 +253,15 @@ fn list_locality_exceptions(prepared: &PreparedRequest<'_>, out: &mut Exceptions
 
 pub(super) static FEWEST_OF_OWNER: Scorer = Scorer {
     name: "fewest-of-owner",
-    about: "spreads all instances of an owner, whatever their workload",
+    about: "spreads all instances of a tenant, whatever their workload",
     notes: "",
     settings: &[],
     example: |setup| {
         setup.place("a", |_| {});
         setup.place("a", |_| {});
-        setup.place("b", |request| request.owner = "other".to_owned());
+        setup.place("b", |request| request.tenant = "other".to_owned());
     },
-    formula: "1 / (1 + instances of this owner on the node)",
+    formula: "1 / (1 + instances of this tenant on the node)",
     kind: ScorerKind::Sparse(Sparse {
         value: |prepared, index| one_over(owned(prepared).map_or(0, |nodes| nodes.count(index.0))),
         default: full,
@@ -276,7 +276,7 @@ pub(super) static FEWEST_OF_OWNER: Scorer = Scorer {
 };
 
 fn owned<'a>(prepared: &PreparedRequest<'a>) -> Option<&'a crate::fleet::Posting> {
-    prepared.owner.and_then(|owner| prepared.fleet.index().owner(owner))
+    prepared.tenant.and_then(|tenant| prepared.fleet.index().tenant(tenant))
 }
 
 pub(super) static IMAGE_CACHED: Scorer = Scorer {

@@ -16,8 +16,8 @@ pub(crate) struct WeightedScorers {
     pub(crate) dense: Vec<(DenseValue, u32)>,
     /// The weight that whole racks are repaired by.
     pub(crate) spread_racks: u32,
-    /// Whether an owner's instances count beyond their workload.
-    pub(crate) counts_owners: bool,
+    /// Whether a tenant's instances count beyond their workload.
+    pub(crate) counts_tenants: bool,
     /// Whether totals can be scanned from columns: a plain sum of terms, none of which compares
     /// the surviving nodes with each other.
     pub(crate) is_columnar: bool,
@@ -36,7 +36,7 @@ impl WeightedScorers {
             }
             match id.scorer().name {
                 "spread-racks" => scorers.spread_racks = weight,
-                "fewest-of-owner" => scorers.counts_owners = true,
+                "fewest-of-owner" => scorers.counts_tenants = true,
                 _ => {}
             }
         }

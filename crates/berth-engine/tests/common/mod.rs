@@ -42,13 +42,13 @@ pub(crate) fn request(number: u128, cpu_milli: u32, memory_mib: u32) -> Instance
 
 /// A request of anybody.
 pub(crate) fn request_of(
-    owner: &str,
+    tenant: &str,
     number: u128,
     cpu_milli: u32,
     memory_mib: u32,
 ) -> InstanceRequest {
     let wanted = Amounts::new(cpu_milli, memory_mib).with_disk(1);
-    InstanceRequest::new(InstanceId::from_u128(number), owner, wanted)
+    InstanceRequest::new(InstanceId::from_u128(number), tenant, wanted)
 }
 
 /// A policy from TOML.

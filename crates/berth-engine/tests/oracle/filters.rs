@@ -273,11 +273,11 @@ fn group_admits(q: &Question<'_>, group: &Group) -> bool {
     known && below_limit && (first || members > 0)
 }
 
-/// Hard `!=` rules of the same owner's instances hold against newcomers, too.
+/// Hard `!=` rules of the same tenant's instances hold against newcomers, too.
 fn residents_agree(q: &Question<'_>) -> bool {
     let mut residents = q.world.placed.iter();
     residents.all(|(resident, at)| {
-        resident.owner != q.request.owner
+        resident.tenant != q.request.tenant
             || resident.affinity.iter().all(|rule| {
                 let here = q.world.domain(&q.node.id, rule.scope());
                 let shares = here.is_some() && q.world.domain(at, rule.scope()) == here;
@@ -291,7 +291,7 @@ fn affinity(q: &Question<'_>) -> bool {
     let mut hard = q.request.affinity.iter().filter(|rule| rule.is_hard());
     hard.all(|rule| {
         let matches =
-            |other: &InstanceRequest| other.owner == q.request.owner && selects(rule, other);
+            |other: &InstanceRequest| other.tenant == q.request.tenant && selects(rule, other);
         let here = q.world.in_domain(q.node, rule.scope(), matches);
         let anywhere = q.world.placed.iter().any(|(other, _)| matches(other));
         match rule.operator() {
@@ -308,7 +308,7 @@ pub fn hinted(request: &InstanceRequest, hint: &Hint, other: &InstanceRequest) -
         Hint::Instance(id) => other.id == *id,
         Hint::Tag(key, value) => other.tags.get(key) == Some(value),
     };
-    meant && other.owner == request.owner
+    meant && other.tenant == request.tenant
 }
 
 fn strict_locality(q: &Question<'_>) -> bool {

@@ -55,7 +55,7 @@ impl Rng {
     }
 }
 
-pub const OWNERS: [&str; 2] = ["acme", "bolt"];
+pub const TENANTS: [&str; 2] = ["acme", "bolt"];
 pub const WORKLOADS: [&str; 3] = ["web", "db", "cache"];
 pub const IMAGES: [&str; 3] = ["img-a", "img-b", "img-c"];
 pub const NAMES: [&str; 5] = ["web-1", "web-2", "db-1", "abcd1234", "00000000"];
@@ -240,7 +240,7 @@ pub fn group(id: &str, seed: u64) -> Group {
     let mut rng = Rng::new(seed);
     Group {
         id: id.to_owned(),
-        owner: None,
+        tenant: None,
         kind: rng.pick(&[GroupKind::Together, GroupKind::Apart]),
         strength: rng.pick(&[Strength::Hard, Strength::Soft]),
         topology: rng.pick(&[Topology::Node, Topology::Node, Topology::Rack, Topology::Zone]),
@@ -257,7 +257,7 @@ pub fn volume(id: &str, seed: u64, nodes: &[NodeFacts]) -> Volume {
         count => nodes[rng.below(count)].id.clone(),
     };
     Volume {
-        owner: None,
+        tenant: None,
         id: id.to_owned(),
         home,
         attached_to: rng.chance(5).then(|| InstanceId::from_u128(9)),

@@ -9,7 +9,7 @@ use berth_engine::{
 };
 
 use super::random::{
-    ENVS, GROUPS, IMAGES, NAMES, OWNERS, Rng, TAGS, TRAITS, VOLUMES, WORKLOADS, Wildness, node_id,
+    ENVS, GROUPS, IMAGES, NAMES, Rng, TAGS, TENANTS, TRAITS, VOLUMES, WORKLOADS, Wildness, node_id,
     ratios, trait_value,
 };
 
@@ -29,7 +29,7 @@ pub fn request(shape: u64, number: u64, wild: Wildness) -> InstanceRequest {
         disk_mib: rng.pick(&[0, 4096, 10_000, 15_000]),
         bandwidth_mbps: rng.pick(&[0, 0, 100, 600]),
     };
-    let mut request = InstanceRequest::new(instance_id(number), rng.pick(&OWNERS), resources);
+    let mut request = InstanceRequest::new(instance_id(number), rng.pick(&TENANTS), resources);
     request.resources = resources;
     request.workload = rng.chance(75).then(|| rng.pick(&WORKLOADS).to_owned());
     request.image = rng.chance(50).then(|| rng.pick(&IMAGES).to_owned());

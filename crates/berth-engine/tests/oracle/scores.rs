@@ -80,7 +80,7 @@ fn value(name: &str, c: &Contest<'_>, node: &NodeFacts) -> i128 {
         "affinity" => affinity(c, node),
         "locality" => locality(c, node),
         "fewest-of-owner" => {
-            let own = c.world.on(&node.id).filter(|o| o.owner == c.request.owner);
+            let own = c.world.on(&node.id).filter(|o| o.tenant == c.request.tenant);
             one_over(own.map(|_| 1).sum())
         }
         "image-cached" => match &c.request.image {
@@ -190,7 +190,7 @@ fn fragmentation(c: &Contest<'_>, node: &NodeFacts) -> i128 {
 fn is_replica(c: &Contest<'_>, other: &InstanceRequest) -> bool {
     c.request.workload.is_some()
         && other.workload == c.request.workload
-        && other.owner == c.request.owner
+        && other.tenant == c.request.tenant
 }
 
 fn replicas(c: &Contest<'_>, node: &NodeFacts, topology: Topology) -> i64 {
@@ -226,7 +226,7 @@ fn affinity(c: &Contest<'_>, node: &NodeFacts) -> i128 {
     }
     for rule in c.request.affinity.iter().filter(|rule| !rule.is_hard()) {
         let matches =
-            |other: &InstanceRequest| other.owner == c.request.owner && selects(rule, other);
+            |other: &InstanceRequest| other.tenant == c.request.tenant && selects(rule, other);
         let members = c.world.in_domain(node, rule.scope(), matches);
         sum += match rule.operator() {
             Operator::Same => members,
@@ -241,7 +241,7 @@ fn locality(c: &Contest<'_>, node: &NodeFacts) -> i128 {
     let hints = &c.request.locality;
     let here: Vec<&InstanceRequest> = c.world.on(&node.id).collect();
     if hints.is_empty() {
-        let own = here.iter().any(|other| other.owner == c.request.owner);
+        let own = here.iter().any(|other| other.tenant == c.request.tenant);
         let kept_apart = c.policy.options().owner_spread && own;
         return if kept_apart { FULL / 3 } else { FULL };
     }

@@ -253,7 +253,7 @@ impl SlotStore {
             request.slot.map(|slot| RequestedSlot { seat: slot_key(slot), takes_over: None });
         let request = PlaceRequest {
             request_id: Text::from(request.request_id.as_str()),
-            owner: Text::clone(&request.key.0),
+            tenant: Text::clone(&request.key.0),
             instances: vec![Arc::new(instance)],
             mode: BatchMode::AllOrNothing,
             lease_s: self.lease_s,
@@ -314,7 +314,7 @@ impl SlotStore {
         };
         Ok(Some(SlotClaim {
             id,
-            key: (Text::clone(&claim.owner), workload),
+            key: (Text::clone(&claim.tenant), workload),
             slot: seat.slot,
             class: class_of(&claim.node),
             state: claim.state,
@@ -328,7 +328,7 @@ impl SlotStore {
             return Ok(true);
         }
         let key = ClaimKey::primary(claim.id);
-        let step = |step| Op::Advance(Advance { key, owner: None, fence: claim.fence, step });
+        let step = |step| Op::Advance(Advance { key, tenant: None, fence: claim.fence, step });
         let (bound, activated) =
             tokio::join!(self.call(step(Step::Bind)), self.call(step(Step::Activate)));
         match (bound?, activated?) {
@@ -347,7 +347,7 @@ impl SlotStore {
         let release = Release {
             request_id: Text::from(format!("release/{}/{}", claim.id.0, claim.fence)),
             key: ClaimKey::primary(claim.id),
-            owner: None,
+            tenant: None,
             fence: Some(claim.fence),
             confirmed: true,
             reason: Text::from(reason),
@@ -405,9 +405,9 @@ impl SlotStore {
 
     /// Removes a workload without members.
     pub(super) async fn remove_workload(&self, key: &WorkloadKey) -> Result<(), SlotStoreError> {
-        let (owner, name) = key.clone();
+        let (tenant, name) = key.clone();
         // If it has members again, it stays.
-        self.administer(Op::RemoveWorkload { owner, name, expect: Expect::Any }).await.map(drop)
+        self.administer(Op::RemoveWorkload { tenant, name, expect: Expect::Any }).await.map(drop)
     }
 
     async fn administer(&self, op: Op) -> Result<Outcome, SlotStoreError> {
@@ -458,9 +458,9 @@ fn row(key: &WorkloadKey, rule: CapacityRule, read_from: Option<&str>, version: 
         "capacity": rule,
         "release": read_from,
     });
-    let (owner, name) = (key.0.to_string(), key.1.to_string());
+    let (tenant, name) = (key.0.to_string(), key.1.to_string());
     // The caller creates the members.
-    Workload { owner, name, revision: version, replicas: -1, body: body.to_string() }
+    Workload { tenant, name, revision: version, replicas: -1, body: body.to_string() }
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

@@ -176,7 +176,7 @@ pub enum RefusalReason {
     /// The tenant's quota.
     Quota {
         /// The tenant.
-        owner: Text,
+        tenant: Text,
         /// Of what.
         resource: &'static str,
         /// In use.

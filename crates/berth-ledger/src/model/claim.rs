@@ -282,7 +282,8 @@ impl HeldValue {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlotKey {
     /// The tenant.
-    pub owner: Text,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: Text,
     /// The workload.
     pub workload: Text,
     /// Its revision.
@@ -337,7 +338,7 @@ pub struct Claim {
     /// The node.
     pub node: NodeId,
     /// The tenant.
-    pub owner: Text,
+    pub tenant: Text,
     /// The workload, if any.
     pub workload: Option<Text>,
     /// Where it stands.

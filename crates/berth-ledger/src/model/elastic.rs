@@ -16,7 +16,7 @@ pub struct PermitOperation {
     /// The instance.
     pub instance: InstanceId,
     /// The tenant that asks; absent when an agent or operator does.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The node whose agent asks; absent when it need not be checked.
     pub node: Option<NodeId>,
     /// The fence of its claim; absent: whatever it is.
@@ -41,7 +41,7 @@ pub struct PermitAnswer {
     /// The node it is on.
     pub node: NodeId,
     /// The tenant.
-    pub owner: Text,
+    pub tenant: Text,
     /// The fence of its claim.
     pub fence: i64,
     /// What is recorded now.
@@ -62,7 +62,7 @@ pub struct Bounds {
     /// The instance.
     pub instance: InstanceId,
     /// The tenant that asks; absent when an operator does.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The least it runs with.
     pub min: Size,
     /// The most it may grow to.

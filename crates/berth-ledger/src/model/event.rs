@@ -33,7 +33,8 @@ pub enum EventBody {
         state: ClaimState,
         /// The tenant; empty in events of the first logs.
         #[serde(default)]
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// Its fence.
         fence: i64,
         /// Its lease, while held.
@@ -50,7 +51,8 @@ pub enum EventBody {
         node_id: NodeId,
         /// The tenant; empty in events of the first logs.
         #[serde(default)]
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// What it is charged now.
         resources: Amounts,
     },
@@ -62,7 +64,8 @@ pub enum EventBody {
         /// The node.
         node_id: NodeId,
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// Its fence.
         fence: i64,
         /// What it is charged now.
@@ -78,7 +81,8 @@ pub enum EventBody {
         /// The node.
         node_id: NodeId,
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// What it is charged now.
         resources: Amounts,
         /// Its permit.
@@ -98,7 +102,8 @@ pub enum EventBody {
         /// The node it was on.
         node_id: NodeId,
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// Its fence.
         fence: i64,
         /// Why.
@@ -113,7 +118,8 @@ pub enum EventBody {
         node_id: NodeId,
         /// The tenant; empty in events of the first logs.
         #[serde(default)]
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// When.
         expired_at: Micros,
     },
@@ -177,13 +183,15 @@ pub enum EventBody {
     #[serde(rename = "quota.changed")]
     QuotaChanged {
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
     },
     /// A workload was stored or removed.
     #[serde(rename = "workload.changed")]
     WorkloadChanged {
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// Its name.
         name: Text,
         /// Its revision; absent when it is gone.
@@ -196,7 +204,8 @@ pub enum EventBody {
     #[serde(rename = "env.scheduling_failed")]
     SchedulingFailed {
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// The environment, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         env: Option<Text>,
@@ -211,7 +220,8 @@ pub enum EventBody {
     #[serde(rename = "env.scheduling_recovered")]
     SchedulingRecovered {
         /// The tenant.
-        owner: Text,
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
         /// The environment, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         env: Option<Text>,

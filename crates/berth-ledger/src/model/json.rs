@@ -124,7 +124,7 @@ pub(super) fn decision(out: &mut String, record: &DecisionRecord) {
     out.push_str("{\"request_id\":");
     text(out, &record.request_id);
     out.push_str(",\"owner\":");
-    text(out, &record.owner);
+    text(out, &record.tenant);
     out.push_str(",\"basis\":{\"policy\":");
     text(out, &record.basis.policy);
     out.push_str(",\"fleet_version\":");
@@ -264,7 +264,7 @@ mod tests {
         for outcome in [DecisionOutcome::Granted(vec![placed.clone(), placed]), refused] {
             let record = DecisionRecord {
                 request_id: Text::from("r"),
-                owner: Text::from("o\u{7f}"),
+                tenant: Text::from("o\u{7f}"),
                 basis: Basis { policy: "ff".to_owned(), fleet_version: 12, now: 34 },
                 asked: vec![(id, 0), (id, 4)],
                 specs: Vec::new(),

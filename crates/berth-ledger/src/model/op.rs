@@ -24,7 +24,7 @@ pub struct Advance {
     /// The claim.
     pub key: ClaimKey,
     /// The tenant that asks; absent when an agent or operator does.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The fence it was granted with.
     pub fence: i64,
     /// The step.
@@ -53,7 +53,7 @@ pub struct Release {
     /// The claim.
     pub key: ClaimKey,
     /// The tenant that asks; absent when an agent or operator does.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The fence it was granted with; absent when an operator forces it.
     pub fence: Option<i64>,
     /// The instance is known to be gone, or the caller answers for it. Else a bound claim goes to
@@ -71,7 +71,7 @@ pub struct Resize {
     /// The claim.
     pub key: ClaimKey,
     /// The tenant that asks; absent when an agent or operator does.
-    pub owner: Option<Text>,
+    pub tenant: Option<Text>,
     /// The fence it was granted with.
     pub fence: Option<i64>,
     /// What it should be charged.
@@ -112,7 +112,8 @@ pub struct Adopt {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmetDemand {
     /// The tenant.
-    pub owner: String,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: String,
     /// The refusal's code.
     pub code: String,
     /// What was asked for.
@@ -143,7 +144,8 @@ pub struct Quota {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
     /// The tenant.
-    pub owner: String,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: String,
     /// Its name.
     pub name: String,
     /// Its revision.
@@ -158,7 +160,7 @@ pub struct Workload {
 #[derive(Clone, Debug)]
 pub struct Scheduling {
     /// The tenant.
-    pub owner: Text,
+    pub tenant: Text,
     /// The environment, if it has one.
     pub env: Option<Text>,
     /// The workload.
@@ -185,7 +187,7 @@ impl Scheduling {
     /// The document it is kept as: names have no line breaks, so they stay distinct.
     #[must_use]
     pub fn document(&self) -> (Text, Text) {
-        let id = format!("{}\n{}", self.owner, self.workload);
+        let id = format!("{}\n{}", self.tenant, self.workload);
         (Text::from(Self::KIND), Text::from(id))
     }
 }
@@ -270,7 +272,7 @@ pub enum Op {
     /// Sets a tenant's limits.
     PutQuota {
         /// The tenant.
-        owner: Text,
+        tenant: Text,
         /// Its limits.
         quota: Quota,
     },
@@ -286,7 +288,7 @@ pub enum Op {
     /// Removes a workload that has no slots taken.
     RemoveWorkload {
         /// The tenant.
-        owner: Text,
+        tenant: Text,
         /// Its name.
         name: Text,
         /// What must be stored now.

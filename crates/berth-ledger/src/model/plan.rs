@@ -137,7 +137,7 @@ pub struct Plan {
     /// A retry under the same id gets the first answer.
     pub request_id: Text,
     /// The tenant.
-    pub owner: Text,
+    pub tenant: Text,
     /// Hash of what was asked; the same id with another is refused.
     pub body_hash: [u8; 16],
     /// The batch, when there is one.
@@ -153,10 +153,10 @@ pub struct Plan {
 impl Plan {
     /// A plan of one tenant, with the default lease.
     #[must_use]
-    pub fn new(request_id: &str, owner: &str, claims: Vec<PlannedClaim>) -> Self {
+    pub fn new(request_id: &str, tenant: &str, claims: Vec<PlannedClaim>) -> Self {
         let mut plan = Self {
             request_id: Text::from(request_id),
-            owner: Text::from(owner),
+            tenant: Text::from(tenant),
             body_hash: [0; 16],
             batch: None,
             lease_s: DEFAULT_LEASE_S,

@@ -43,7 +43,8 @@ pub struct DecisionRecord {
     /// The request.
     pub request_id: Text,
     /// The tenant.
-    pub owner: Text,
+    #[serde(rename = "owner", alias = "tenant")]
+    pub tenant: Text,
     /// The policy and the fleet it was made on.
     pub basis: Basis,
     /// The instances asked for, and which of the receipt's requests each is.
@@ -60,14 +61,14 @@ impl DecisionRecord {
     #[must_use]
     pub fn new(
         request_id: Text,
-        owner: Text,
+        tenant: Text,
         basis: Basis,
         asked: Vec<(InstanceId, Spec)>,
         outcome: DecisionOutcome,
     ) -> Self {
         let (instances, specs): (Vec<InstanceId>, Vec<Spec>) = asked.into_iter().unzip();
         let asked = instances.into_iter().map(|instance| (instance, 0)).collect();
-        Self { request_id, owner, basis, asked, specs, outcome }
+        Self { request_id, tenant, basis, asked, specs, outcome }
     }
 
     /// The instances asked for, with what each asked for.

@@ -107,7 +107,7 @@ pub struct TenantUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
     /// The tenant.
-    pub owner: Text,
+    pub tenant: Text,
     /// Its limits.
     pub quota: Quota,
     /// What it uses.

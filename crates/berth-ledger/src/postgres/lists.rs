@@ -179,9 +179,9 @@ impl Queries for Postgres {
         self.with(|session| list(session, Call::new("receipt", sql, values), receipt_from))
     }
 
-    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault> {
+    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<StoredAnswer>, Fault> {
         let sql = "SELECT answer FROM request WHERE request_id = $1 AND owner = $2";
-        let call = Call::new("request", sql, vec![owned(request_id), owned(owner)]);
+        let call = Call::new("request", sql, vec![owned(request_id), owned(tenant)]);
         let answer = |row: &Row| Ok(serde_json::from_str(get(row, 0)?)?);
         Ok(self.with(|session| list(session, call, answer))?.pop())
     }

@@ -223,7 +223,7 @@ impl Plan {
             Column::Int("slot"),
         ]);
         for key in &keys.slots {
-            slots.push(cells![&*key.owner, &*key.workload, key.revision, key.slot])?;
+            slots.push(cells![&*key.tenant, &*key.workload, key.revision, key.slot])?;
         }
         let sql = "SELECT t.owner, t.workload, t.revision, t.slot, t.instance, t.role \
              FROM slot AS t JOIN {u} ON t.owner = u.owner AND t.workload = u.workload \
@@ -251,7 +251,7 @@ impl Plan {
                 claim_keys(&keys.claims)?.statement("placement_group_member", sql),
             );
         }
-        let pairs = keys.requests.iter().map(|(id, owner)| (&**id, &**owner));
+        let pairs = keys.requests.iter().map(|(id, tenant)| (&**id, &**tenant));
         let pairs = text_pairs(&[Column::Text("request_id"), Column::Text("owner")], pairs)?;
         let sql = "SELECT t.request_id, t.owner, t.body_hash, t.answer, t.at FROM request AS t \
              JOIN {u} ON t.request_id = u.request_id AND t.owner = u.owner";
@@ -261,12 +261,12 @@ impl Plan {
 
     fn rest(&mut self, keys: &Keys) -> Result<(), Fault> {
         let columns = &[Column::Text("owner"), Column::Text("name")];
-        let pairs = keys.workloads.iter().map(|(owner, name)| (&**owner, &**name));
+        let pairs = keys.workloads.iter().map(|(tenant, name)| (&**tenant, &**name));
         let sql = "SELECT t.owner, t.name, t.revision, t.replicas, t.body FROM workload AS t \
              JOIN {u} ON t.owner = u.owner AND t.name = u.name \
              ORDER BY t.owner COLLATE \"C\", t.name COLLATE \"C\" FOR UPDATE OF t";
         self.add(Load::Workloads, text_pairs(columns, pairs)?.statement("workload", sql));
-        let pairs = keys.workloads_in_use.iter().map(|(owner, name)| (&**owner, &**name));
+        let pairs = keys.workloads_in_use.iter().map(|(tenant, name)| (&**tenant, &**name));
         let sql = "SELECT u.owner, u.name FROM {u} WHERE EXISTS (SELECT 1 FROM slot AS s \
              WHERE s.owner = u.owner AND s.workload = u.name)";
         self.add(Load::WorkloadsInUse, text_pairs(columns, pairs)?.statement("slot", sql));
@@ -333,7 +333,7 @@ impl Load {
             Self::Volumes => rows.volumes.load(text(row, 0)?, volume_from(row)?),
             Self::Slots => {
                 let key = crate::model::SlotKey {
-                    owner: text(row, 0)?,
+                    tenant: text(row, 0)?,
                     workload: text(row, 1)?,
                     revision: get(row, 2)?,
                     slot: get(row, 3)?,
@@ -378,7 +378,7 @@ pub(super) fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
 fn volume_from(row: &Row) -> Result<VolumeRow, Fault> {
     let attached_to: Option<&[u8]> = get(row, 2)?;
     let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
-    Ok(VolumeRow { owner: optional_text(row, 3)?, home: node_id(row, 1)?, attached_to })
+    Ok(VolumeRow { tenant: optional_text(row, 3)?, home: node_id(row, 1)?, attached_to })
 }
 
 fn request_from(row: &Row) -> Result<RequestRow, Fault> {

@@ -129,8 +129,8 @@ pub(super) fn snapshot(session: &mut Session, take: &mut TakeItem<'_>) -> Result
     each("volume", "SELECT id, home, attached_to, owner FROM volume".to_owned(), |row| {
         let attached_to: Option<&[u8]> = get(row, 2)?;
         let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
-        let (id, owner, home) = (get(row, 0)?, get(row, 3)?, node_id(row, 1)?);
-        Ok(SnapshotItem::Volume(Volume { id, owner, home, attached_to }))
+        let (id, tenant, home) = (get(row, 0)?, get(row, 3)?, node_id(row, 1)?);
+        Ok(SnapshotItem::Volume(Volume { id, tenant, home, attached_to }))
     })?;
     each("pool", format!("SELECT {POOL} FROM pool"), |row| {
         Ok(SnapshotItem::Pool(pool_from(row)?.pool))

@@ -368,12 +368,12 @@ impl Database for Postgres {
         self.with(|session| read::claim(session, key))
     }
 
-    fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
-        self.with(|session| read::claims_of(session, owner, workload))
+    fn claims_of(&mut self, tenant: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
+        self.with(|session| read::claims_of(session, tenant, workload))
     }
 
-    fn owned_by(&mut self, owner: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
-        self.with(|session| read::owned_by(session, owner))
+    fn owned_by(&mut self, tenant: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
+        self.with(|session| read::owned_by(session, tenant))
     }
 
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault> {

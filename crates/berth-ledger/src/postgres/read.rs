@@ -35,22 +35,22 @@ pub(super) fn claim(session: &mut Session, key: ClaimKey) -> Result<Option<Claim
 
 pub(super) fn claims_of(
     session: &mut Session,
-    owner: &str,
+    tenant: &str,
     workload: Option<&str>,
 ) -> Result<Vec<ClaimKey>, Fault> {
     let sql = "SELECT instance, role FROM claim WHERE owner = $1 \
          AND ($2::text IS NULL OR workload = $2) ORDER BY instance, role";
     let values: Vec<Value> =
-        vec![Box::new(owner.to_owned()), Box::new(workload.map(str::to_owned))];
+        vec![Box::new(tenant.to_owned()), Box::new(workload.map(str::to_owned))];
     list(session, Call::new("claim", sql, values), |row| claim_key_from(row, 0))
 }
 
 pub(super) fn owned_by(
     session: &mut Session,
-    owner: &str,
+    tenant: &str,
 ) -> Result<(Vec<Text>, Vec<Text>), Fault> {
     let named = |session: &mut Session, what: &'static str, sql: &'static str| {
-        list(session, Call::new(what, sql, vec![Box::new(owner.to_owned())]), |row| text(row, 0))
+        list(session, Call::new(what, sql, vec![Box::new(tenant.to_owned())]), |row| text(row, 0))
     };
     let workloads = named(session, "workload", "SELECT name FROM workload WHERE owner = $1")?;
     let groups =

@@ -75,7 +75,7 @@ pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
     Ok(Claim {
         key: claim_key_from(row, 0)?,
         node: node_id(row, 2)?,
-        owner: text(row, 3)?,
+        tenant: text(row, 3)?,
         workload: optional_text(row, 4)?,
         state,
         amounts: Amounts {
@@ -136,7 +136,7 @@ pub(super) fn group_from(row: &Row) -> Result<GroupRow, Fault> {
     Ok(GroupRow {
         group: Group {
             id: get(row, 0)?,
-            owner: get(row, 1)?,
+            tenant: get(row, 1)?,
             kind: encoding::parse_group_kind(get(row, 2)?)?,
             strength: encoding::parse_strength(get(row, 3)?)?,
             topology: encoding::parse_topology(get(row, 4)?)?,
@@ -173,7 +173,7 @@ pub(super) fn quota_from(row: &Row, column: usize) -> Result<Quota, Fault> {
 
 pub(super) fn workload_from(row: &Row) -> Result<Workload, Fault> {
     Ok(Workload {
-        owner: get(row, 0)?,
+        tenant: get(row, 0)?,
         name: get(row, 1)?,
         revision: get(row, 2)?,
         replicas: get(row, 3)?,
@@ -184,7 +184,7 @@ pub(super) fn workload_from(row: &Row) -> Result<Workload, Fault> {
 /// Columns of [`DEMAND`], after so many others.
 pub(super) fn demand_from(row: &Row, column: usize) -> Result<UnmetDemand, Fault> {
     Ok(UnmetDemand {
-        owner: get(row, column)?,
+        tenant: get(row, column)?,
         code: get(row, column + 1)?,
         spec: get(row, column + 2)?,
         times: get(row, column + 3)?,

@@ -50,7 +50,7 @@ fn groups(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
              kind = ?3, strength = ?4, topology = ?5, max_per_domain = ?6, home = ?7";
         let values = (
             id,
-            &group.owner,
+            &group.tenant,
             encoding::kind_name(group.kind),
             encoding::strength_name(group.strength),
             group.topology.name(),
@@ -241,9 +241,9 @@ fn classes(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
 
 fn tenants(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     for change in rows.tenants.changes() {
-        let owner = &**change.key;
+        let tenant = &**change.key;
         let Some(now) = change.now else {
-            connection.execute("DELETE FROM tenant WHERE owner = ?1", [owner])?;
+            connection.execute("DELETE FROM tenant WHERE owner = ?1", [tenant])?;
             continue;
         };
         let sql = "INSERT INTO tenant (owner, limit_cpu, limit_memory, limit_disk, \
@@ -255,7 +255,7 @@ fn tenants(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         let quota = &now.quota;
         let guard = change.before.map_or(0, |before| before.instances);
         let parameters = (
-            owner,
+            tenant,
             quota.cpu_milli,
             quota.memory_mib,
             quota.disk_mib,
@@ -266,7 +266,7 @@ fn tenants(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
             now.instances,
             guard,
         );
-        execute_one(connection, sql, parameters, || format!("tenant {owner}"))?;
+        execute_one(connection, sql, parameters, || format!("tenant {tenant}"))?;
     }
     Ok(())
 }
@@ -307,13 +307,13 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
         let sql = "INSERT INTO volume (id, home, attached_to, owner) VALUES (?1, ?2, ?3, ?4) \
              ON CONFLICT (id) DO UPDATE SET home = ?2, attached_to = ?3, owner = ?4";
         let attached_to = row.attached_to.map(|instance| *instance.0.as_bytes());
-        let values = (id, row.home.as_str(), attached_to, row.owner.as_deref());
+        let values = (id, row.home.as_str(), attached_to, row.tenant.as_deref());
         connection.prepare_cached(sql)?.execute(values)?;
     }
     for change in rows.slots.changes() {
         let key = change.key;
         let what = || format!("slot {} of workload {}", key.slot, key.workload);
-        let place = (&*key.owner, &*key.workload, key.revision, key.slot);
+        let place = (&*key.tenant, &*key.workload, key.revision, key.slot);
         match change.now {
             Some(authorize) => {
                 let sql = "INSERT INTO slot (owner, workload, revision, slot, instance, role) \
@@ -393,7 +393,7 @@ fn insert_claim(connection: &Connection, claim: &Claim) -> Result<(), Fault> {
         claim.key.instance.0.as_bytes(),
         claim.key.role.number(),
         claim.node.as_str(),
-        &*claim.owner,
+        &*claim.tenant,
         claim.workload.as_deref(),
         claim.state.number(),
         amounts.cpu_milli,
@@ -477,7 +477,7 @@ fn rest(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         let sql = "INSERT INTO workload (owner, name, revision, replicas, body) \
              VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (owner, name) DO UPDATE SET \
              revision = ?3, replicas = ?4, body = ?5";
-        let values = (&row.owner, &row.name, row.revision, row.replicas, &row.body);
+        let values = (&row.tenant, &row.name, row.revision, row.replicas, &row.body);
         connection.prepare_cached(sql)?.execute(values)?;
     }
     for change in rows.secrets.changes() {
@@ -503,7 +503,7 @@ fn rest(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (shape) DO UPDATE SET \
              times = ?5, last_at = ?7";
         let values =
-            (change.key, &row.owner, &row.code, &row.spec, row.times, row.first_at, row.last_at);
+            (change.key, &row.tenant, &row.code, &row.spec, row.times, row.first_at, row.last_at);
         connection.prepare_cached(sql)?.execute(values)?;
     }
     Ok(())

@@ -119,9 +119,8 @@ impl Queries for Sqlite {
         let sql = "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
              used_memory, used_disk, used_instances, owner FROM tenant ORDER BY owner";
         list(&self.connection, sql, [], |row| {
-            let owner = text(row, 8)?;
-            let tenant = tenant_from(row)?;
-            Ok(tenant.used_by(owner))
+            let tenant = text(row, 8)?;
+            Ok(tenant_from(row)?.used_by(tenant))
         })
     }
 
@@ -165,12 +164,12 @@ impl Queries for Sqlite {
         Ok(receipts)
     }
 
-    fn answer(&mut self, request_id: &str, owner: &str) -> Result<Option<StoredAnswer>, Fault> {
+    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<StoredAnswer>, Fault> {
         let sql = "SELECT answer FROM request WHERE request_id = ?1 AND owner = ?2";
         let answer = |row: &Row<'_>| {
             let answer = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
             Ok(serde_json::from_str(answer)?)
         };
-        Ok(list(&self.connection, sql, (request_id, owner), answer)?.pop())
+        Ok(list(&self.connection, sql, (request_id, tenant), answer)?.pop())
     }
 }

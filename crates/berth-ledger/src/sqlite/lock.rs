@@ -162,18 +162,18 @@ fn nodes(
 }
 
 fn tenants(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
-    for owner in &keys.tenants {
+    for tenant in &keys.tenants {
         let mut statement = connection.prepare_cached(
             "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, used_memory, \
              used_disk, used_instances FROM tenant WHERE owner = ?1",
         )?;
-        if let Some(row) = statement.query_row([&**owner], tenant_from).optional()? {
-            rows.tenants.load(Text::clone(owner), row);
+        if let Some(row) = statement.query_row([&**tenant], tenant_from).optional()? {
+            rows.tenants.load(Text::clone(tenant), row);
         }
     }
-    for owner in &keys.whole.tenants {
+    for tenant in &keys.whole.tenants {
         let sql = format!("SELECT {CLAIM} FROM claim WHERE owner = ?1");
-        for claim in claims(connection, &sql, [&**owner])? {
+        for claim in claims(connection, &sql, [&**tenant])? {
             rows.claims.load(claim.key, claim);
         }
     }
@@ -206,8 +206,8 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
             let home = NodeId::new(&text(row, 0)?);
             let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
             let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
-            let owner = optional_text(row, 2)?;
-            rows.volumes.load(Text::clone(id), VolumeRow { owner, home, attached_to });
+            let tenant = optional_text(row, 2)?;
+            rows.volumes.load(Text::clone(id), VolumeRow { tenant, home, attached_to });
         }
     }
     for key in &keys.slots {
@@ -215,7 +215,7 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
             "SELECT instance, role FROM slot \
              WHERE owner = ?1 AND workload = ?2 AND revision = ?3 AND slot = ?4",
         )?;
-        let mut found = statement.query((&*key.owner, &*key.workload, key.revision, key.slot))?;
+        let mut found = statement.query((&*key.tenant, &*key.workload, key.revision, key.slot))?;
         if let Some(row) = found.next()? {
             rows.slots.load(key.clone(), claim_key_from(row, 0)?);
         }
@@ -329,7 +329,7 @@ pub(super) fn tenant_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<TenantRow
 
 pub(super) fn workload_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Workload> {
     Ok(Workload {
-        owner: row.get(0)?,
+        tenant: row.get(0)?,
         name: row.get(1)?,
         revision: row.get(2)?,
         replicas: row.get(3)?,
@@ -339,7 +339,7 @@ pub(super) fn workload_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Workloa
 
 pub(super) fn demand_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<UnmetDemand> {
     Ok(UnmetDemand {
-        owner: row.get(0)?,
+        tenant: row.get(0)?,
         code: row.get(1)?,
         spec: row.get(2)?,
         times: row.get(3)?,

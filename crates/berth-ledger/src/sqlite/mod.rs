@@ -254,12 +254,12 @@ impl Database for Sqlite {
         rows::claim(&self.connection, key)
     }
 
-    fn claims_of(&mut self, owner: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
-        read::claims_of(&self.connection, owner, workload)
+    fn claims_of(&mut self, tenant: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault> {
+        read::claims_of(&self.connection, tenant, workload)
     }
 
-    fn owned_by(&mut self, owner: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
-        read::owned_by(&self.connection, owner)
+    fn owned_by(&mut self, tenant: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
+        read::owned_by(&self.connection, tenant)
     }
 
     fn expired_nodes(&mut self) -> Result<Vec<berth_engine::NodeId>, Fault> {

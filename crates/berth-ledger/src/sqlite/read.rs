@@ -93,7 +93,7 @@ pub(super) fn snapshot(connection: &Connection, take: &mut TakeItem<'_>) -> Resu
         let attached_to = row.get_ref(2)?.as_blob_or_null().map_err(Fault::corrupt)?;
         take(SnapshotItem::Volume(Volume {
             id: row.get(0)?,
-            owner: row.get(3)?,
+            tenant: row.get(3)?,
             home: NodeId::new(&text(row, 1)?),
             attached_to: attached_to.map(encoding::parse_instance).transpose()?,
         }))
@@ -121,13 +121,13 @@ pub(super) fn snapshot(connection: &Connection, take: &mut TakeItem<'_>) -> Resu
 
 pub(super) fn claims_of(
     connection: &Connection,
-    owner: &str,
+    tenant: &str,
     workload: Option<&str>,
 ) -> Result<Vec<ClaimKey>, Fault> {
     let sql = "SELECT instance, role FROM claim \
          WHERE owner = ?1 AND (?2 IS NULL OR workload = ?2) ORDER BY instance, role";
     let mut keys = Vec::new();
-    for_each_row(connection, sql, (owner, workload), |row| {
+    for_each_row(connection, sql, (tenant, workload), |row| {
         keys.push(claim_key_from(row, 0)?);
         Ok(())
     })?;
@@ -136,14 +136,14 @@ pub(super) fn claims_of(
 
 pub(super) fn owned_by(
     connection: &Connection,
-    owner: &str,
+    tenant: &str,
 ) -> Result<(Vec<Text>, Vec<Text>), Fault> {
     let mut owned = (Vec::new(), Vec::new());
-    for_each_row(connection, "SELECT name FROM workload WHERE owner = ?1", [owner], |row| {
+    for_each_row(connection, "SELECT name FROM workload WHERE owner = ?1", [tenant], |row| {
         owned.0.push(text(row, 0)?);
         Ok(())
     })?;
-    for_each_row(connection, "SELECT id FROM placement_group WHERE owner = ?1", [owner], |row| {
+    for_each_row(connection, "SELECT id FROM placement_group WHERE owner = ?1", [tenant], |row| {
         owned.1.push(text(row, 0)?);
         Ok(())
     })?;

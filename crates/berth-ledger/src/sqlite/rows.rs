@@ -48,7 +48,7 @@ pub(super) fn claim_from(row: &Row<'_>) -> Result<Claim, Fault> {
     Ok(Claim {
         key: claim_key_from(row, 0)?,
         node: NodeId::new(row.get_ref(2)?.as_str().map_err(Fault::corrupt)?),
-        owner: text(row, 3)?,
+        tenant: text(row, 3)?,
         workload: optional_text(row, 4)?,
         state,
         amounts: Amounts {
@@ -134,7 +134,7 @@ pub(super) fn facts(connection: &Connection, id: &NodeId) -> Result<Option<NodeF
     Ok(Some(facts))
 }
 
-/// Columns: id, owner, kind, strength, topology, max_per_domain, home.
+/// Columns: id, tenant, kind, strength, topology, max_per_domain, home.
 pub(super) fn group_from(row: &Row<'_>) -> Result<GroupRow, Fault> {
     let name = |column: usize| -> Result<&str, Fault> {
         row.get_ref(column)?.as_str().map_err(Fault::corrupt)
@@ -142,7 +142,7 @@ pub(super) fn group_from(row: &Row<'_>) -> Result<GroupRow, Fault> {
     Ok(GroupRow {
         group: Group {
             id: row.get(0)?,
-            owner: row.get(1)?,
+            tenant: row.get(1)?,
             kind: encoding::parse_group_kind(name(2)?)?,
             strength: encoding::parse_strength(name(3)?)?,
             topology: encoding::parse_topology(name(4)?)?,

@@ -139,7 +139,7 @@ fn a_quota_refuses_what_is_over_it() {
         let claims = vec![on_node(test, 1, "n1")];
         granted(&test.commit(claims));
         let quota = Quota { instances: Some(2), ..Quota::default() };
-        test.done(Op::PutQuota { owner: Text::from("acme"), quota });
+        test.done(Op::PutQuota { tenant: Text::from("acme"), quota });
         let claims = vec![on_node(test, 2, "n1")];
         granted(&test.commit(claims));
         let claims = vec![on_node(test, 3, "n1")];
@@ -205,7 +205,7 @@ fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
         test.node("n2", "z", "r");
         test.done(Op::PutVolume(volume("v", "n1")));
         let slot = SlotKey {
-            owner: Text::from("acme"),
+            tenant: Text::from("acme"),
             workload: Text::from("web"),
             revision: 1,
             slot: 0,
@@ -230,7 +230,7 @@ fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
         planned.slot = Some(slot);
         assert_eq!(code(&test.commit(vec![planned.clone()])), "slot_taken");
         let workload = Workload {
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             name: "web".to_owned(),
             revision: 1,
             replicas: 1,
@@ -238,7 +238,7 @@ fn a_volume_and_a_slot_have_one_holder_and_classes_run_out() {
         };
         test.done(Op::PutWorkload { workload, expect: crate::model::Expect::Absent });
         let remove = Op::RemoveWorkload {
-            owner: Text::from("acme"),
+            tenant: Text::from("acme"),
             name: Text::from("web"),
             expect: crate::model::Expect::Any,
         };
@@ -265,7 +265,7 @@ fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
         planned.pools.push(Text::from("p"));
         let verdict = test.commit(vec![planned]);
         let fence = granted(&verdict).claims[0].fence;
-        let step = |fence, step| Op::Advance(Advance { key: key(1), owner: None, fence, step });
+        let step = |fence, step| Op::Advance(Advance { key: key(1), tenant: None, fence, step });
         let renewed = test.claim_answer(step(fence, Step::Renew { lease_s: 500 })).unwrap();
         assert_eq!(renewed.state, Some(ClaimState::Held));
         let stale = test.claim_answer(step(fence - 1, Step::Bind)).unwrap_err();
@@ -277,7 +277,7 @@ fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
             Op::Resize(Resize {
                 request_id,
                 key: key(1),
-                owner: None,
+                tenant: None,
                 fence: None,
                 amounts,
                 cpu_hard,
@@ -402,7 +402,7 @@ fn what_operators_state_is_kept() {
             test.done(Op::ActivatePolicy { name: name.to_owned(), hash, body, expect: None });
         }
         let demand = UnmetDemand {
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             code: "no_capacity_memory".to_owned(),
             spec: "{}".to_owned(),
             times: 2,

@@ -30,8 +30,8 @@ fn record(ledger: &Ledger, names: &[String]) {
     let refused = |name: &String| {
         let outcome = DecisionOutcome::Refused { code: "no".to_owned(), detail: None };
         let basis = Basis { policy: "p".to_owned(), fleet_version: 1, now: 77 };
-        let (id, owner) = (Text::from(name.as_str()), Text::from("acme"));
-        DecisionRecord::new(id, owner, basis, Vec::new(), outcome)
+        let (id, tenant) = (Text::from(name.as_str()), Text::from("acme"));
+        DecisionRecord::new(id, tenant, basis, Vec::new(), outcome)
     };
     let op = Op::Record(names.iter().map(refused).collect());
     assert_eq!(ledger.administer(op).unwrap(), Outcome::Done);

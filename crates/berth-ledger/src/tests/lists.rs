@@ -51,9 +51,9 @@ fn a_node_changes_only_in_the_generation_that_was_expected() {
 #[test]
 fn a_workload_changes_only_in_the_revision_that_was_expected() {
     on_every_database(|test| {
-        let put = |owner: &str, revision, expect| {
-            let (owner, name) = (owner.to_owned(), "web".to_owned());
-            let workload = Workload { owner, name, revision, replicas: 2, body: "{}".to_owned() };
+        let put = |tenant: &str, revision, expect| {
+            let (tenant, name) = (tenant.to_owned(), "web".to_owned());
+            let workload = Workload { tenant, name, revision, replicas: 2, body: "{}".to_owned() };
             Op::PutWorkload { workload, expect }
         };
         assert_eq!(test.one(put("acme", 1, Expect::Revision(1))), stale(None));
@@ -64,7 +64,7 @@ fn a_workload_changes_only_in_the_revision_that_was_expected() {
         test.done(put("Zeta", 1, Expect::Any));
         let stored = test.tables.workloads().unwrap();
         let told: Vec<(&str, i64)> =
-            stored.iter().map(|workload| (workload.owner.as_str(), workload.revision)).collect();
+            stored.iter().map(|workload| (workload.tenant.as_str(), workload.revision)).collect();
         assert_eq!(told, [("Zeta", 1), ("acme", 7)]);
     });
 }
@@ -76,7 +76,7 @@ fn pools_and_quotas_say_what_is_used_of_them() {
         test.done(Op::PutPool(Pool::parse("p", "10.0.0.0/24").unwrap()));
         test.done(Op::PutPool(Pool::parse("P", "1-9").unwrap()));
         let quota = Quota { instances: Some(5), ..Quota::default() };
-        test.done(Op::PutQuota { owner: Text::from("acme"), quota });
+        test.done(Op::PutQuota { tenant: Text::from("acme"), quota });
         for instance in 1..=3 {
             let mut planned = test.planned(request(instance), "n1", "z", "r");
             planned.pools.push(Text::from("p"));
@@ -87,7 +87,7 @@ fn pools_and_quotas_say_what_is_used_of_them() {
         let used: Vec<(&str, i64)> = pools.iter().map(|(pool, used)| (&*pool.id, *used)).collect();
         assert_eq!(used, [("P", 0), ("p", 2)]);
         let quotas = test.tables.quotas().unwrap();
-        assert_eq!((&*quotas[0].owner, quotas[0].quota), ("acme", quota));
+        assert_eq!((&*quotas[0].tenant, quotas[0].quota), ("acme", quota));
         let used = TenantUse { cpu_milli: 2000, memory_mib: 2048, disk_mib: 8192, instances: 2 };
         assert_eq!((quotas.len(), quotas[0].used), (1, used));
     });
@@ -117,8 +117,8 @@ fn claims_are_read_page_by_page() {
 fn a_volume_of_another_tenant_is_not_there() {
     on_every_database(|test| {
         test.node("n1", "z", "r");
-        let owned = |owner: &str| {
-            Op::PutVolume(Volume { owner: Some(owner.to_owned()), ..volume("v", "n1") })
+        let owned = |tenant: &str| {
+            Op::PutVolume(Volume { tenant: Some(tenant.to_owned()), ..volume("v", "n1") })
         };
         test.done(owned("other"));
         let mut asks = request(1);
@@ -141,7 +141,7 @@ fn a_volume_of_another_tenant_is_not_there() {
             .collect();
         let used_by = Some(InstanceId::from_u128(1));
         let expected =
-            Volume { owner: Some("acme".to_owned()), attached_to: used_by, ..volume("v", "n1") };
+            Volume { tenant: Some("acme".to_owned()), attached_to: used_by, ..volume("v", "n1") };
         assert_eq!(volumes, [expected]);
     });
 }
@@ -158,31 +158,31 @@ fn events_of_a_claims_life_name_its_owner_and_old_ones_are_read_without() {
         let planned = test.planned(request(2), "n1", "z", "r");
         let fence = granted(&test.commit(vec![planned])).claims[0].fence;
         let key = ClaimKey::primary(InstanceId::from_u128(2));
-        let step = Advance { key, owner: None, fence, step: Step::Bind };
+        let step = Advance { key, tenant: None, fence, step: Step::Bind };
         test.claim_answer(Op::Advance(step)).unwrap();
         let resize = Resize {
             request_id: Text::from("s"),
             key,
-            owner: None,
+            tenant: None,
             fence: None,
             amounts: Amounts::new(500, 512),
             cpu_hard: false,
         };
         test.claim_answer(Op::Resize(resize)).unwrap();
-        let owners: Vec<String> = test
+        let tenants: Vec<String> = test
             .events()
             .iter()
             .filter_map(|event| match &event.body {
-                EventBody::State { owner, .. }
-                | EventBody::Resized { owner, .. }
-                | EventBody::LeaseExpired { owner, .. } => Some(owner.to_string()),
+                EventBody::State { tenant, .. }
+                | EventBody::Resized { tenant, .. }
+                | EventBody::LeaseExpired { tenant, .. } => Some(tenant.to_string()),
                 _ => None,
             })
             .collect();
-        assert_eq!(owners, ["acme", "acme", "acme"]);
+        assert_eq!(tenants, ["acme", "acme", "acme"]);
     });
     let old = r#"{"kind":"lease.expired","instance_id":"00000000-0000-0000-0000-000000000001",
         "node_id":"n","expired_at":1}"#;
     let read: EventBody = serde_json::from_str(old).unwrap();
-    assert!(matches!(read, EventBody::LeaseExpired { owner, .. } if owner.is_empty()));
+    assert!(matches!(read, EventBody::LeaseExpired { tenant, .. } if tenant.is_empty()));
 }

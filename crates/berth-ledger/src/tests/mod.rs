@@ -227,7 +227,7 @@ fn release(request_id: &str, instance: u128) -> Release {
     Release {
         request_id: Text::from(request_id),
         key: key(instance),
-        owner: None,
+        tenant: None,
         fence: None,
         confirmed: true,
         reason: Text::from("test"),
@@ -237,7 +237,7 @@ fn release(request_id: &str, instance: u128) -> Release {
 fn group(id: &str, kind: GroupKind, topology: berth_engine::affinity::Topology) -> Group {
     Group {
         id: id.to_owned(),
-        owner: None,
+        tenant: None,
         kind,
         strength: berth_engine::affinity::Strength::Hard,
         topology,
@@ -246,7 +246,7 @@ fn group(id: &str, kind: GroupKind, topology: berth_engine::affinity::Topology) 
 }
 
 fn volume(id: &str, home: &str) -> Volume {
-    Volume { id: id.to_owned(), owner: None, home: NodeId::new(home), attached_to: None }
+    Volume { id: id.to_owned(), tenant: None, home: NodeId::new(home), attached_to: None }
 }
 
 fn granted(verdict: &Verdict) -> &crate::model::Grant {

@@ -111,8 +111,8 @@ fn one_slot_and_one_request_have_one_winner() {
         test.node("n1", "z", "r");
         let answers = race(url, isolation, |test, writer| {
             let mut planned = test.planned(request(1 + writer), "n1", "z", "r");
-            let (owner, workload) = (Text::from("acme"), Text::from("web"));
-            planned.slot = Some(SlotKey { owner, workload, revision: 1, slot: 0 });
+            let (tenant, workload) = (Text::from("acme"), Text::from("web"));
+            planned.slot = Some(SlotKey { tenant, workload, revision: 1, slot: 0 });
             let slot = code(&test.commit(vec![planned]));
             let planned = test.planned(request(50), "n1", "z", "r");
             let mut plan = test.plan(vec![planned]);
@@ -183,7 +183,7 @@ fn a_quota_set_under_load_counts_every_claim() {
                 test.commit(vec![planned]);
                 if n == writer {
                     let quota = Quota { instances: Some(12), ..Quota::default() };
-                    test.one(Op::PutQuota { owner: Text::from("acme"), quota });
+                    test.one(Op::PutQuota { tenant: Text::from("acme"), quota });
                 }
                 if n == 5 {
                     test.release(instance).ok();
@@ -378,6 +378,6 @@ fn a_writer_that_is_kept_waiting_gives_up_and_leaves_nothing_locked() {
     authorize.script("test", "COMMIT").unwrap();
     // The writer lock is free again, and the ledger works.
     let quota = Quota::default();
-    let answer = test.one(Op::PutQuota { owner: Text::from("acme"), quota });
+    let answer = test.one(Op::PutQuota { tenant: Text::from("acme"), quota });
     assert_eq!(answer, Answer::Outcome(Outcome::Done));
 }

@@ -203,7 +203,7 @@ fn a_step_is_noted_when_it_is_taken_and_not_when_it_is_repeated() {
         let planned = test.planned(request(1), "n1", "z", "r");
         let fence = granted(&test.commit(vec![planned])).claims[0].fence;
         let key = ClaimKey::primary(InstanceId::from_u128(1));
-        let bind = Op::Advance(Advance { key, owner: None, fence, step: Step::Bind });
+        let bind = Op::Advance(Advance { key, tenant: None, fence, step: Step::Bind });
         let bind = by("agent", "bind", "1", bind);
         for _ in 0..2 {
             test.claim_answer(bind.clone()).unwrap();

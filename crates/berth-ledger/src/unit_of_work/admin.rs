@@ -9,7 +9,7 @@ use crate::model::{EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDeman
 /// The key under which equal unmet demand is counted.
 pub(crate) fn shape(demand: &UnmetDemand) -> String {
     let mut hasher = blake3::Hasher::new();
-    for part in [&demand.owner, &demand.code, &demand.spec] {
+    for part in [&demand.tenant, &demand.code, &demand.spec] {
         hasher.update(part.as_bytes());
         hasher.update(&[0]);
     }
@@ -42,11 +42,11 @@ impl UnitOfWork {
             Op::RemoveVolume(volume) => self.remove_volume(volume),
             Op::PutPool(pool) => self.put_pool(pool),
             Op::RemovePool(pool) => self.remove_pool(pool),
-            Op::PutQuota { owner, quota } => self.put_quota(owner, quota),
-            Op::RemoveQuota(owner) => self.remove_quota(owner),
+            Op::PutQuota { tenant, quota } => self.put_quota(tenant, quota),
+            Op::RemoveQuota(tenant) => self.remove_quota(tenant),
             Op::PutWorkload { workload, expect } => self.put_workload(workload, *expect),
-            Op::RemoveWorkload { owner, name, expect } => {
-                self.remove_workload(owner, name, *expect)
+            Op::RemoveWorkload { tenant, name, expect } => {
+                self.remove_workload(tenant, name, *expect)
             }
             Op::SetScheduling(scheduling) => self.set_scheduling(scheduling),
             Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
@@ -222,7 +222,7 @@ impl UnitOfWork {
         let home = match self.rows.groups.get(&id) {
             Some(row) if row.group == *group => return Outcome::Unchanged,
             // Otherwise defining a group under a name that another tenant just took would take it over.
-            Some(row) if row.group.owner != group.owner => {
+            Some(row) if row.group.tenant != group.tenant => {
                 return Outcome::Impossible(format!(
                     "group {id} has another owner; remove it first, or choose another name"
                 ));
@@ -262,8 +262,8 @@ impl UnitOfWork {
             return Outcome::Impossible("a volume's id is empty; give it a name".to_owned());
         }
         let id = Text::from(volume.id.as_str());
-        let (owner, home) = (volume.owner.as_deref().map(Text::from), volume.home.clone());
-        let mut row = VolumeRow { owner, home, attached_to: volume.attached_to };
+        let (tenant, home) = (volume.tenant.as_deref().map(Text::from), volume.home.clone());
+        let mut row = VolumeRow { tenant, home, attached_to: volume.attached_to };
         if let Some(old) = self.rows.volumes.get(&id) {
             // Only claims change the attachment.
             row.attached_to = old.attached_to;
@@ -325,31 +325,31 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    fn put_quota(&mut self, owner: &Text, quota: &Quota) -> Outcome {
-        if self.rows.tenants.get(owner).is_some_and(|row| row.quota == *quota) {
+    fn put_quota(&mut self, tenant: &Text, quota: &Quota) -> Outcome {
+        if self.rows.tenants.get(tenant).is_some_and(|row| row.quota == *quota) {
             return Outcome::Unchanged;
         }
         let mut row = TenantRow { quota: *quota, ..TenantRow::default() };
-        for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.owner == *owner) {
+        for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.tenant == *tenant) {
             super::charge::charge_tenant_use(&mut row, claim, 1);
         }
-        self.rows.tenants.set(owner, Some(row));
-        self.events.push(EventBody::QuotaChanged { owner: owner.clone() });
+        self.rows.tenants.set(tenant, Some(row));
+        self.events.push(EventBody::QuotaChanged { tenant: tenant.clone() });
         Outcome::Done
     }
 
-    fn remove_quota(&mut self, owner: &Text) -> Outcome {
-        if self.rows.tenants.get(owner).is_none() {
+    fn remove_quota(&mut self, tenant: &Text) -> Outcome {
+        if self.rows.tenants.get(tenant).is_none() {
             return Outcome::Unchanged;
         }
-        self.rows.tenants.set(owner, None);
-        self.events.push(EventBody::QuotaChanged { owner: owner.clone() });
+        self.rows.tenants.set(tenant, None);
+        self.events.push(EventBody::QuotaChanged { tenant: tenant.clone() });
         Outcome::Done
     }
 
     fn put_workload(&mut self, workload: &Workload, expect: Expect) -> Outcome {
-        let (owner, name) = (workload.owner.as_str(), workload.name.as_str());
-        let key = (Text::from(owner), Text::from(name));
+        let (tenant, name) = (workload.tenant.as_str(), workload.name.as_str());
+        let key = (Text::from(tenant), Text::from(name));
         let current = self.rows.workloads.get(&key).map(|stored| stored.revision);
         if !expect.holds(current) {
             return Outcome::Stale { current };
@@ -358,30 +358,31 @@ impl UnitOfWork {
             return Outcome::Unchanged;
         }
         self.rows.workloads.set(&key, Some(workload.clone()));
-        let (owner, name) = key;
+        let (tenant, name) = key;
         let revision = Some(workload.revision);
         let workload = Some(Box::new(workload.clone()));
-        self.events.push(EventBody::WorkloadChanged { owner, name, revision, workload });
+        self.events.push(EventBody::WorkloadChanged { tenant, name, revision, workload });
         Outcome::Done
     }
 
-    fn remove_workload(&mut self, owner: &Text, name: &Text, expect: Expect) -> Outcome {
-        let key = (owner.clone(), name.clone());
+    fn remove_workload(&mut self, tenant: &Text, name: &Text, expect: Expect) -> Outcome {
+        let key = (tenant.clone(), name.clone());
         let current = self.rows.workloads.get(&key).map(|stored| stored.revision);
         if !expect.holds(current) {
             return Outcome::Stale { current };
         }
         if self.rows.workloads_in_use.contains(&key) {
-            let why = format!("workload {name} of {owner} still has instances; release them first");
+            let why =
+                format!("workload {name} of {tenant} still has instances; release them first");
             return Outcome::Impossible(why);
         }
         if self.rows.workloads.get(&key).is_none() {
             return Outcome::Unchanged;
         }
         self.rows.workloads.set(&key, None);
-        let (owner, name) = key;
+        let (tenant, name) = key;
         let (revision, workload) = (None, None);
-        self.events.push(EventBody::WorkloadChanged { owner, name, revision, workload });
+        self.events.push(EventBody::WorkloadChanged { tenant, name, revision, workload });
         Outcome::Done
     }
 
@@ -416,7 +417,7 @@ fn name_of(op: &Op) -> Option<&str> {
         Op::PutGroup(group) => Some(&group.id),
         Op::PutVolume(volume) => Some(&volume.id),
         Op::PutPool(pool) => Some(&pool.id),
-        Op::PutQuota { owner, .. } => Some(owner),
+        Op::PutQuota { tenant, .. } => Some(tenant),
         Op::PutWorkload { workload, .. } => Some(&workload.name),
         Op::PutSecrets { env, .. } => Some(env),
         Op::PutPolicy { name, .. } | Op::ActivatePolicy { name, .. } => Some(name),

@@ -40,7 +40,7 @@ impl UnitOfWork {
     pub(super) fn charge(
         &mut self,
         planned: &PlannedClaim,
-        owner: &Text,
+        tenant: &Text,
         mode: ChargeMode,
     ) -> Result<(Option<Box<ClaimHoldings>>, i64), ChargeError> {
         let row = self.rows.nodes.get(&planned.node);
@@ -61,9 +61,9 @@ impl UnitOfWork {
         }
         // An instance that moves is not one more: its second claim counts, and is never refused.
         let quota = if planned.key.role == Role::Primary { mode } else { ChargeMode::Recorded };
-        self.charge_tenant(planned, owner, quota)?;
+        self.charge_tenant(planned, tenant, quota)?;
         for volume in &request.volumes {
-            holdings.volumes.push(self.attach(planned, owner, volume, mode)?);
+            holdings.volumes.push(self.attach(planned, tenant, volume, mode)?);
         }
         if let Some(slot) = &planned.slot {
             let may_have = |by: &ClaimKey| *by == planned.key || Some(*by) == planned.takes_over;
@@ -107,7 +107,7 @@ impl UnitOfWork {
             instance_id: claim.key.instance,
             role: claim.key.role,
             node_id: claim.node.clone(),
-            owner: Text::clone(&claim.owner),
+            tenant: Text::clone(&claim.tenant),
             fence: claim.fence,
             reason: Text::clone(reason),
         });
@@ -118,7 +118,7 @@ impl UnitOfWork {
         self.rows.nodes.edit(&claim.node, |row| {
             row.room.used.charge(&claim.amounts, claim.capped, -1);
         });
-        self.rows.tenants.edit(&claim.owner, |tenant| charge_tenant_use(tenant, claim, -1));
+        self.rows.tenants.edit(&claim.tenant, |tenant| charge_tenant_use(tenant, claim, -1));
         let Some(holdings) = claim.holdings.as_deref() else { return };
         for place in &holdings.groups {
             self.leave_group(place, claim.key);
@@ -307,17 +307,17 @@ impl UnitOfWork {
     fn charge_tenant(
         &mut self,
         planned: &PlannedClaim,
-        owner: &Text,
+        tenant: &Text,
         mode: ChargeMode,
     ) -> Result<(), ChargeError> {
-        let Some(tenant) = self.rows.tenants.get(owner) else { return Ok(()) };
+        let Some(row) = self.rows.tenants.get(tenant) else { return Ok(()) };
         let wanted = &planned.demand.amounts;
-        let quota = &tenant.quota;
+        let quota = &row.quota;
         let limits = [
-            ("instances", tenant.instances, 1, quota.instances),
-            ("memory_mib", tenant.memory, wanted.memory_mib.into(), quota.memory_mib),
-            ("cpu_milli", tenant.cpu, wanted.cpu_milli.into(), quota.cpu_milli),
-            ("disk_mib", tenant.disk, wanted.disk_mib.into(), quota.disk_mib),
+            ("instances", row.instances, 1, quota.instances),
+            ("memory_mib", row.memory, wanted.memory_mib.into(), quota.memory_mib),
+            ("cpu_milli", row.cpu, wanted.cpu_milli.into(), quota.cpu_milli),
+            ("disk_mib", row.disk, wanted.disk_mib.into(), quota.disk_mib),
         ];
         for (resource, used, wanted, limit) in limits {
             if let Some(limit) = limit
@@ -325,9 +325,9 @@ impl UnitOfWork {
                 && wanted > 0
                 && used + wanted > limit
             {
-                let owner = Text::clone(owner);
+                let tenant = Text::clone(tenant);
                 return Err(ChargeError::Refused(RefusalReason::Quota {
-                    owner,
+                    tenant,
                     resource,
                     used,
                     wanted,
@@ -335,11 +335,11 @@ impl UnitOfWork {
                 }));
             }
         }
-        self.rows.tenants.edit(owner, |tenant| {
-            tenant.cpu += i64::from(wanted.cpu_milli);
-            tenant.memory += i64::from(wanted.memory_mib);
-            tenant.disk += i64::from(wanted.disk_mib);
-            tenant.instances += 1;
+        self.rows.tenants.edit(tenant, |row| {
+            row.cpu += i64::from(wanted.cpu_milli);
+            row.memory += i64::from(wanted.memory_mib);
+            row.disk += i64::from(wanted.disk_mib);
+            row.instances += 1;
         });
         Ok(())
     }
@@ -347,12 +347,12 @@ impl UnitOfWork {
     fn attach(
         &mut self,
         planned: &PlannedClaim,
-        owner: &Text,
+        tenant: &Text,
         volume: &str,
         mode: ChargeMode,
     ) -> Result<Text, ChargeError> {
         let volume = Text::from(volume);
-        let row = self.rows.volumes.get(&volume).filter(|row| row.is_for(owner));
+        let row = self.rows.volumes.get(&volume).filter(|row| row.is_for(tenant));
         let Some(row) = row else {
             return match mode {
                 ChargeMode::Guarded => Err(Guard::UnknownVolume(volume).into()),
@@ -444,7 +444,7 @@ pub(super) fn permit_of(request: &InstanceRequest, charged: &Amounts) -> Option<
 /// A claim of a plan, charged.
 pub(super) fn claim_of(
     planned: &PlannedClaim,
-    owner: &Text,
+    tenant: &Text,
     request_id: &Text,
     (holdings, fence): (Option<Box<ClaimHoldings>>, i64),
     now: crate::model::Micros,
@@ -452,7 +452,7 @@ pub(super) fn claim_of(
     Claim {
         key: planned.key,
         node: planned.node.clone(),
-        owner: Text::clone(owner),
+        tenant: Text::clone(tenant),
         workload: planned.request.workload.as_deref().map(Text::from),
         state: ClaimState::Held,
         amounts: planned.demand.amounts,

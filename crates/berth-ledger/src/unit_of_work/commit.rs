@@ -13,7 +13,7 @@ use crate::model::{
 impl UnitOfWork {
     /// Grants or refuses a plan, or repeats an earlier grant.
     pub(super) fn commit(&mut self, plan: &Plan) -> Answer {
-        let request = (Text::clone(&plan.request_id), Text::clone(&plan.owner));
+        let request = (Text::clone(&plan.request_id), Text::clone(&plan.tenant));
         match self.rows.requests.get(&request).map(|row| (&row.answer, row.body_hash)) {
             None => Answer::Plan(self.decide(plan, Some(request))),
             Some((StoredAnswer::Granted(grant), hash)) if hash == plan.body_hash => {
@@ -69,9 +69,9 @@ impl UnitOfWork {
             let (key, node) = (planned.key, claim.node.clone());
             return Err(Guard::AlreadyPlaced { key, node }.into());
         }
-        let charged = self.charge(planned, &plan.owner, ChargeMode::Guarded)?;
+        let charged = self.charge(planned, &plan.tenant, ChargeMode::Guarded)?;
         let now = self.rows.now;
-        let mut claim = claim_of(planned, &plan.owner, &plan.request_id, charged, now);
+        let mut claim = claim_of(planned, &plan.tenant, &plan.request_id, charged, now);
         claim.lease_until = Some(now.plus_seconds(plan.lease_s.into()));
         claim.batch = plan.batch;
         let granted = granted(&claim);
@@ -115,7 +115,7 @@ fn malformed(plan: &Plan) -> Option<RefusalReason> {
     if plan.claims.is_empty() {
         return refuse("the plan has no claims; give at least one".to_owned());
     }
-    let names = [&plan.request_id, &plan.owner].into_iter().map(|text| &**text);
+    let names = [&plan.request_id, &plan.tenant].into_iter().map(|text| &**text);
     let texts = plan.claims.iter().flat_map(|claim| {
         let request = &claim.request;
         let lists = request.groups.iter().chain(&request.volumes).chain(request.extra.keys());
@@ -133,10 +133,10 @@ fn malformed(plan: &Plan) -> Option<RefusalReason> {
         if claim.demand.amounts.memory_mib == 0 {
             return refuse(format!("instance {}: memory_mib is 0; give at least 1", claim.key));
         }
-        if *claim.request.owner != *plan.owner {
-            let (owner, found) = (&plan.owner, &claim.request.owner);
+        if *claim.request.tenant != *plan.tenant {
+            let (tenant, found) = (&plan.tenant, &claim.request.tenant);
             let key = claim.key;
-            return refuse(format!("instance {key} belongs to {found:?}, the plan to {owner:?}"));
+            return refuse(format!("instance {key} belongs to {found:?}, the plan to {tenant:?}"));
         }
     }
     None
@@ -151,7 +151,7 @@ fn record(plan: &Plan) -> DecisionRecord {
     };
     DecisionRecord::new(
         Text::clone(&plan.request_id),
-        Text::clone(&plan.owner),
+        Text::clone(&plan.tenant),
         plan.basis.clone(),
         plan.claims.iter().map(|claim| (claim.key.instance, claim.spec.clone())).collect(),
         DecisionOutcome::Granted(plan.claims.iter().map(placed).collect()),

@@ -1,6 +1,6 @@
 //! A claim's life after it was granted: renewed, bound, activated, resized, moved, released, reaped.
 //!
-//! Each step is conditional on owner, fence, state and lease, by the database's clock.
+//! Each step is conditional on tenant, fence, state and lease, by the database's clock.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use crate::model::{
 
 type ClaimResult = Result<ClaimStatus, ClaimRejection>;
 
-/// The answer about a claim that a caller named by owner and fence.
+/// The answer about a claim that a caller named by tenant and fence.
 pub(super) fn authorize<'a>(
     claim: Option<&'a Claim>,
     key: ClaimKey,
-    owner: Option<&Text>,
+    tenant: Option<&Text>,
     fence: Option<i64>,
 ) -> Result<&'a Claim, ClaimRejection> {
     let claim = claim.ok_or(ClaimRejection::NoClaim(key))?;
-    if let Some(asked) = owner.filter(|asked| **asked != claim.owner) {
+    if let Some(asked) = tenant.filter(|asked| **asked != claim.tenant) {
         return Err(ClaimRejection::NotOwner { key, asked: Text::clone(asked) });
     }
     match fence {
@@ -70,8 +70,8 @@ impl UnitOfWork {
     /// Renews, binds or activates.
     pub(super) fn advance(&mut self, advance: &Advance) -> ClaimResult {
         let now = self.rows.now;
-        let (key, owner) = (advance.key, advance.owner.as_ref());
-        let claim = authorize(self.rows.claims.get(&key), key, owner, Some(advance.fence))?;
+        let (key, tenant) = (advance.key, advance.tenant.as_ref());
+        let claim = authorize(self.rows.claims.get(&key), key, tenant, Some(advance.fence))?;
         let wrong = |wanted| ClaimRejection::WrongState { key, found: claim.state, wanted };
         let (state, lease_until) = match (advance.step, claim.state) {
             (Step::Renew { lease_s }, ClaimState::Held) => {
@@ -108,7 +108,7 @@ impl UnitOfWork {
             role: key.role,
             node_id: claim.node.clone(),
             state: claim.state,
-            owner: Text::clone(&claim.owner),
+            tenant: Text::clone(&claim.tenant),
             fence: claim.fence,
             lease_until: claim.lease_until,
         });
@@ -116,14 +116,14 @@ impl UnitOfWork {
 
     /// Ends a claim: at once while it is held or when its end is confirmed, else once it is.
     pub(super) fn release(&mut self, release: &Release) -> ClaimResult {
-        let id = (release.request_id.clone(), release.owner.clone().unwrap_or_default());
+        let id = (release.request_id.clone(), release.tenant.clone().unwrap_or_default());
         let confirmed = [u8::from(release.confirmed)];
         let hash = body_hash(&[b"release", release.key.instance.0.as_bytes(), &confirmed]);
         if let Some(answer) = self.repeated(&id, hash) {
             return answer;
         }
-        let (key, owner) = (release.key, release.owner.as_ref());
-        let claim = authorize(self.rows.claims.get(&key), key, owner, release.fence)?;
+        let (key, tenant) = (release.key, release.tenant.as_ref());
+        let claim = authorize(self.rows.claims.get(&key), key, tenant, release.fence)?;
         let claim = claim.clone();
         self.require_node(&claim.node);
         let answer = if claim.state == ClaimState::Held || release.confirmed {
@@ -143,7 +143,7 @@ impl UnitOfWork {
 
     /// Changes what a claim is charged. Growth is guarded, shrinking is not.
     pub(super) fn resize(&mut self, resize: &Resize) -> ClaimResult {
-        let id = (resize.request_id.clone(), resize.owner.clone().unwrap_or_default());
+        let id = (resize.request_id.clone(), resize.tenant.clone().unwrap_or_default());
         let wanted = resize.amounts.named().map(|(_, value, _)| value.to_be_bytes());
         let hash = body_hash(&[b"resize", resize.key.instance.0.as_bytes(), &wanted.concat()]);
         if let Some(answer) = self.repeated(&id, hash) {
@@ -153,8 +153,8 @@ impl UnitOfWork {
             let why = "memory_mib is 0; give at least 1".to_owned();
             return Err(ClaimRejection::Refused(RefusalReason::Malformed(why)));
         }
-        let (key, owner) = (resize.key, resize.owner.as_ref());
-        let claim = authorize(self.rows.claims.get(&key), key, owner, resize.fence)?.clone();
+        let (key, tenant) = (resize.key, resize.tenant.as_ref());
+        let claim = authorize(self.rows.claims.get(&key), key, tenant, resize.fence)?.clone();
         if claim.state == ClaimState::Held {
             check_lease(&claim, self.rows.now)?;
         }
@@ -174,7 +174,7 @@ impl UnitOfWork {
             instance_id: key.instance,
             role: key.role,
             node_id: claim.node.clone(),
-            owner: Text::clone(&claim.owner),
+            tenant: Text::clone(&claim.tenant),
             resources: resize.amounts,
         });
         let answer = claim_status(&resized);
@@ -204,11 +204,11 @@ impl UnitOfWork {
     fn resize_tenant(&mut self, claim: &Claim, resize: &Resize) -> Result<(), ClaimRejection> {
         let mut resized = claim.clone();
         resized.amounts = resize.amounts;
-        self.rows.tenants.edit(&claim.owner, |tenant| {
+        self.rows.tenants.edit(&claim.tenant, |tenant| {
             charge_tenant_use(tenant, claim, -1);
             charge_tenant_use(tenant, &resized, 1);
         });
-        let Some(tenant) = self.rows.tenants.get(&claim.owner) else { return Ok(()) };
+        let Some(tenant) = self.rows.tenants.get(&claim.tenant) else { return Ok(()) };
         let (old, new, quota) = (claim.amounts, resize.amounts, &tenant.quota);
         let limits = [
             ("memory_mib", old.memory_mib, new.memory_mib, tenant.memory, quota.memory_mib),
@@ -218,8 +218,8 @@ impl UnitOfWork {
         for (resource, old, new, used, limit) in limits {
             let wanted = i64::from(new) - i64::from(old);
             if let Some(limit) = limit.filter(|limit| wanted > 0 && used > *limit) {
-                let (owner, used) = (claim.owner.clone(), used - wanted);
-                let by = RefusalReason::Quota { owner, resource, used, wanted, limit };
+                let (tenant, used) = (claim.tenant.clone(), used - wanted);
+                let by = RefusalReason::Quota { tenant, resource, used, wanted, limit };
                 return Err(ClaimRejection::Refused(by));
             }
         }
@@ -327,9 +327,9 @@ impl UnitOfWork {
         // With the size it has by now: it may have changed since the move was planned.
         set_size(&mut planned.demand, source.amounts);
         let charged =
-            self.charge(&planned, &source.owner, ChargeMode::Guarded).map_err(rejected)?;
+            self.charge(&planned, &source.tenant, ChargeMode::Guarded).map_err(rejected)?;
         let now = self.rows.now;
-        let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
+        let mut claim = claim_of(&planned, &source.tenant, &source.request_id, charged, now);
         claim.permit.clone_from(&source.permit);
         claim.spec = source.spec.clone();
         claim.state = match source.state {
@@ -359,7 +359,7 @@ impl UnitOfWork {
             instance_id: source.key.instance,
             role: source.key.role,
             node_id: source.node.clone(),
-            owner: source.owner.clone(),
+            tenant: source.tenant.clone(),
             fence: source.fence,
             reason: Text::from("moved"),
         });
@@ -423,10 +423,10 @@ impl UnitOfWork {
             release_id: None,
             secrets_version: None,
         };
-        let owner = Text::from(adopt.request.owner.as_str());
-        let charged = self.charge(&planned, &owner, ChargeMode::Recorded).map_err(rejected)?;
+        let tenant = Text::from(adopt.request.tenant.as_str());
+        let charged = self.charge(&planned, &tenant, ChargeMode::Recorded).map_err(rejected)?;
         let now = self.rows.now;
-        let mut claim = claim_of(&planned, &owner, &adopt.request_id, charged, now);
+        let mut claim = claim_of(&planned, &tenant, &adopt.request_id, charged, now);
         claim.state = ClaimState::Active;
         claim.permit = permit.map(Box::new);
         let mut allocated = self.allocated(&claim, Some(&planned));
@@ -454,7 +454,7 @@ impl UnitOfWork {
             self.events.push(EventBody::LeaseExpired {
                 instance_id: claim.key.instance,
                 node_id: claim.node.clone(),
-                owner: Text::clone(&claim.owner),
+                tenant: Text::clone(&claim.tenant),
                 expired_at: claim.lease_until.unwrap_or(now),
             });
             self.discharge(&claim, &Text::from("lease_expired"));

@@ -43,7 +43,7 @@ impl UnitOfWork {
         (planned.slot, planned.takes_over) = (None, None);
         set_size(&mut planned.demand, source.amounts);
         let events = self.events.len();
-        let charged = match self.charge(&planned, &source.owner, ChargeMode::Guarded) {
+        let charged = match self.charge(&planned, &source.tenant, ChargeMode::Guarded) {
             Ok(charged) => charged,
             Err(error) => {
                 self.undo(events);
@@ -51,7 +51,7 @@ impl UnitOfWork {
             }
         };
         let now = self.rows.now;
-        let mut claim = claim_of(&planned, &source.owner, &source.request_id, charged, now);
+        let mut claim = claim_of(&planned, &source.tenant, &source.request_id, charged, now);
         // The holder must release it; it never expires.
         claim.state = ClaimState::Binding;
         claim.permit = None;
@@ -133,7 +133,7 @@ impl UnitOfWork {
                 instance_id: released_status.key.instance,
                 role: released_status.key.role,
                 node_id: released_status.node.clone(),
-                owner: released_status.owner.clone(),
+                tenant: released_status.tenant.clone(),
                 fence: released_status.fence,
                 reason: Text::from("moved"),
             });

@@ -92,7 +92,7 @@ impl UnitOfWork {
             Op::Reap(node) => Answer::Reaped(self.reap(node)),
             Op::ReconcileNode(node) => Answer::Drifts(self.reconcile_node(node)),
             Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
-            Op::ReconcileTenant(owner) => Answer::Drifts(self.reconcile_tenant(owner)),
+            Op::ReconcileTenant(tenant) => Answer::Drifts(self.reconcile_tenant(tenant)),
             Op::PutNode { .. }
             | Op::SetNodeState { .. }
             | Op::RemoveNode { .. }

@@ -25,7 +25,7 @@ impl UnitOfWork {
         let claim = super::lifecycle::authorize(
             self.rows.claims.get(&key),
             key,
-            ask.owner.as_ref(),
+            ask.tenant.as_ref(),
             ask.fence,
         )?;
         // An agent knows nothing of instances on other nodes.
@@ -54,7 +54,7 @@ impl UnitOfWork {
             frozen: moving_to.is_some(),
             whole_units: ask.whole_units,
             node: Free::on(&row.room),
-            quota: self.rows.tenants.get(&claim.owner).map_or(Free::UNLIMITED, quota_left),
+            quota: self.rows.tenants.get(&claim.tenant).map_or(Free::UNLIMITED, quota_left),
             below_watermark: free_below_watermark(&row.room, ask.watermark),
             now: self.rows.now.seconds(),
         };
@@ -89,7 +89,7 @@ impl UnitOfWork {
         }
         PermitAnswer {
             node: claim.node.clone(),
-            owner: Text::clone(&claim.owner),
+            tenant: Text::clone(&claim.tenant),
             fence: claim.fence,
             permit,
             charged,
@@ -103,7 +103,7 @@ impl UnitOfWork {
         self.events.push(EventBody::Permit {
             instance_id: claim.key.instance,
             node_id: claim.node.clone(),
-            owner: Text::clone(&claim.owner),
+            tenant: Text::clone(&claim.tenant),
             fence: claim.fence,
             resources: charged,
             permit: Box::new(permit),
@@ -120,7 +120,7 @@ impl UnitOfWork {
             row.room.used.charge(&charged, claim.capped, 1);
         });
         let resized = Claim { amounts: charged, ..claim.clone() };
-        self.rows.tenants.edit(&claim.owner, |tenant| {
+        self.rows.tenants.edit(&claim.tenant, |tenant| {
             charge_tenant_use(tenant, claim, -1);
             charge_tenant_use(tenant, &resized, 1);
         });
@@ -132,7 +132,7 @@ impl UnitOfWork {
         let claim = super::lifecycle::authorize(
             self.rows.claims.get(&key),
             key,
-            asked.owner.as_ref(),
+            asked.tenant.as_ref(),
             None,
         )?;
         let claim = claim.clone();
@@ -169,7 +169,7 @@ impl UnitOfWork {
             self.events.push(EventBody::Bounds {
                 instance_id: asked.instance,
                 node_id: claim.node.clone(),
-                owner: Text::clone(&claim.owner),
+                tenant: Text::clone(&claim.tenant),
                 resources: charged,
                 permit: Box::new(permit),
                 min,
@@ -180,7 +180,7 @@ impl UnitOfWork {
         }
         Ok(PermitAnswer {
             node: claim.node.clone(),
-            owner: claim.owner.clone(),
+            tenant: claim.tenant.clone(),
             fence: claim.fence,
             permit,
             charged,
@@ -198,7 +198,7 @@ impl UnitOfWork {
             let now = row.now(&claim.node);
             return Err(ClaimRejection::Guard(Box::new(Guard::Room { now, lack })));
         }
-        let Some(tenant) = self.rows.tenants.get(&claim.owner) else { return Ok(()) };
+        let Some(tenant) = self.rows.tenants.get(&claim.tenant) else { return Ok(()) };
         let (left, more) = (quota_left(tenant), new.less(old));
         let lacks = [
             ("cpu_milli", more.cpu_milli, left.cpu, tenant.cpu, tenant.quota.cpu_milli),
@@ -206,9 +206,9 @@ impl UnitOfWork {
         ];
         for (resource, more, left, used, limit) in lacks {
             if more > 0 && i64::from(more) > left {
-                let (owner, wanted) = (Text::clone(&claim.owner), i64::from(more));
+                let (tenant, wanted) = (Text::clone(&claim.tenant), i64::from(more));
                 let limit = limit.unwrap_or_default();
-                let by = RefusalReason::Quota { owner, resource, used, wanted, limit };
+                let by = RefusalReason::Quota { tenant, resource, used, wanted, limit };
                 return Err(ClaimRejection::Refused(by));
             }
         }

@@ -109,10 +109,10 @@ impl UnitOfWork {
     }
 
     /// Recomputes a tenant's use; all its claims were read while no other writer was in progress.
-    pub(super) fn reconcile_tenant(&mut self, owner: &Text) -> Vec<Drift> {
-        let Some(stored) = self.rows.tenants.get(owner).cloned() else { return Vec::new() };
+    pub(super) fn reconcile_tenant(&mut self, tenant: &Text) -> Vec<Drift> {
+        let Some(stored) = self.rows.tenants.get(tenant).cloned() else { return Vec::new() };
         let mut truth = TenantRow { quota: stored.quota, ..TenantRow::default() };
-        for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.owner == *owner) {
+        for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.tenant == *tenant) {
             charge_tenant_use(&mut truth, claim, 1);
         }
         let mut off = BTreeMap::new();
@@ -126,8 +126,8 @@ impl UnitOfWork {
                 off.insert(name.to_owned(), stored - truth);
             }
         }
-        self.rows.tenants.set(owner, Some(truth));
-        self.report(format!("tenant {owner}"), off)
+        self.rows.tenants.set(tenant, Some(truth));
+        self.report(format!("tenant {tenant}"), off)
     }
 
     fn report(&mut self, row: String, amounts: BTreeMap<String, i64>) -> Vec<Drift> {

@@ -92,22 +92,22 @@ impl Keys {
         match op {
             Op::Commit(plan) | Op::DryRun(plan) => {
                 if check_repeats {
-                    self.requests.insert((plan.request_id.clone(), plan.owner.clone()));
+                    self.requests.insert((plan.request_id.clone(), plan.tenant.clone()));
                     self.claims.extend(plan.claims.iter().map(|claim| claim.key));
                 }
                 for claim in &plan.claims {
-                    self.add_planned(claim, &plan.owner, unlocked);
+                    self.add_planned(claim, &plan.tenant, unlocked);
                 }
             }
             Op::Advance(advance) => drop(self.claims.insert(advance.key)),
             Op::Release(release) => {
-                let owner = release.owner.clone().unwrap_or_default();
-                self.requests.insert((release.request_id.clone(), owner));
+                let tenant = release.tenant.clone().unwrap_or_default();
+                self.requests.insert((release.request_id.clone(), tenant));
                 self.claims.extend(all(release.key));
             }
             Op::Resize(resize) => {
-                let owner = resize.owner.clone().unwrap_or_default();
-                self.requests.insert((resize.request_id.clone(), owner));
+                let tenant = resize.tenant.clone().unwrap_or_default();
+                self.requests.insert((resize.request_id.clone(), tenant));
                 self.claims.insert(resize.key);
             }
             Op::Permit(ask) => {
@@ -121,20 +121,20 @@ impl Keys {
             Op::Switch(switch) => self.claims.extend(all(ClaimKey::primary(switch.instance))),
             Op::Hold(hold) => {
                 self.claims.extend(all(hold.to.key));
-                let owner = Text::from(hold.to.request.owner.as_str());
-                self.add_planned(&hold.to, &owner, unlocked);
+                let tenant = Text::from(hold.to.request.tenant.as_str());
+                self.add_planned(&hold.to, &tenant, unlocked);
             }
             Op::Move(to) => {
                 self.requests.insert((to.request_id.clone(), Text::default()));
                 self.claims.extend(all(to.to.key));
-                let owner = Text::from(to.to.request.owner.as_str());
-                self.add_planned(&to.to, &owner, unlocked);
+                let tenant = Text::from(to.to.request.tenant.as_str());
+                self.add_planned(&to.to, &tenant, unlocked);
             }
             Op::Adopt(adopt) => {
-                let owner = Text::from(adopt.request.owner.as_str());
+                let tenant = Text::from(adopt.request.tenant.as_str());
                 self.requests.insert((adopt.request_id.clone(), Text::default()));
                 self.claims.extend(all(ClaimKey::primary(adopt.request.id)));
-                self.add_request(&adopt.request, &adopt.node, &owner);
+                self.add_request(&adopt.request, &adopt.node, &tenant);
                 // Where the node is, is known only once its row is read: all of its domains.
                 for group in &adopt.request.groups {
                     self.whole.groups.insert(Text::from(group.as_str()));
@@ -159,12 +159,12 @@ impl Keys {
                 self.groups.insert(Text::from(group.id.as_str()));
                 self.whole.groups.insert(Text::from(group.id.as_str()));
             }
-            Op::ReconcileTenant(owner) | Op::PutQuota { owner, .. } => {
-                self.tenants.insert(owner.clone());
-                self.whole.tenants.insert(owner.clone());
+            Op::ReconcileTenant(tenant) | Op::PutQuota { tenant, .. } => {
+                self.tenants.insert(tenant.clone());
+                self.whole.tenants.insert(tenant.clone());
                 self.exclusive = true;
             }
-            Op::RemoveQuota(owner) => drop(self.tenants.insert(owner.clone())),
+            Op::RemoveQuota(tenant) => drop(self.tenants.insert(tenant.clone())),
             Op::PutNode { facts, .. } => {
                 self.nodes.insert(facts.id.clone());
                 self.facts.insert(facts.id.clone());
@@ -186,13 +186,13 @@ impl Keys {
                 self.exclusive = true;
             }
             Op::PutWorkload { workload, .. } => {
-                let key = (workload.owner.as_str(), workload.name.as_str());
+                let key = (workload.tenant.as_str(), workload.name.as_str());
                 self.workloads.insert((Text::from(key.0), Text::from(key.1)));
             }
             Op::SetScheduling(scheduling) => drop(self.documents.insert(scheduling.document())),
-            Op::RemoveWorkload { owner, name, .. } => {
-                self.workloads.insert((owner.clone(), name.clone()));
-                self.workloads_in_use.insert((owner.clone(), name.clone()));
+            Op::RemoveWorkload { tenant, name, .. } => {
+                self.workloads.insert((tenant.clone(), name.clone()));
+                self.workloads_in_use.insert((tenant.clone(), name.clone()));
                 self.exclusive = true;
             }
             Op::PutSecrets { env, .. } => drop(self.secrets.insert(env.clone())),
@@ -205,8 +205,8 @@ impl Keys {
         }
     }
 
-    fn add_planned(&mut self, planned: &PlannedClaim, owner: &Text, unlocked: &UnlockedReads) {
-        self.add_request(&planned.request, &planned.node, owner);
+    fn add_planned(&mut self, planned: &PlannedClaim, tenant: &Text, unlocked: &UnlockedReads) {
+        self.add_request(&planned.request, &planned.node, tenant);
         let (zone, rack) =
             (planned.node_version.zone.as_deref(), planned.node_version.rack.as_deref());
         for group in &planned.request.groups {
@@ -227,10 +227,10 @@ impl Keys {
         &mut self,
         request: &berth_engine::InstanceRequest,
         node: &NodeId,
-        owner: &Text,
+        tenant: &Text,
     ) {
         self.nodes.insert(node.clone());
-        self.tenants.insert(owner.clone());
+        self.tenants.insert(tenant.clone());
         self.groups.extend(request.groups.iter().map(|group| Text::from(group.as_str())));
         self.volumes.extend(request.volumes.iter().map(|volume| Text::from(volume.as_str())));
         let classes = request.extra.keys();
@@ -242,7 +242,7 @@ impl Keys {
         self.claims.insert(claim.key);
         self.claims_read_unlocked.insert(claim.key);
         self.nodes.insert(claim.node.clone());
-        self.tenants.insert(claim.owner.clone());
+        self.tenants.insert(claim.tenant.clone());
         let Some(holdings) = claim.holdings.as_deref() else { return };
         for place in &holdings.groups {
             self.groups.insert(place.group.clone());

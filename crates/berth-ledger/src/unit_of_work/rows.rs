@@ -89,29 +89,29 @@ pub(crate) struct TenantRow {
 
 impl TenantRow {
     /// The row as readers get it.
-    pub(crate) fn used_by(self, owner: Text) -> QuotaUse {
+    pub(crate) fn used_by(self, tenant: Text) -> QuotaUse {
         let used = TenantUse {
             cpu_milli: self.cpu,
             memory_mib: self.memory,
             disk_mib: self.disk,
             instances: self.instances,
         };
-        QuotaUse { owner, quota: self.quota, used }
+        QuotaUse { tenant, quota: self.quota, used }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeRow {
     /// The only tenant it is there for.
-    pub(crate) owner: Option<Text>,
+    pub(crate) tenant: Option<Text>,
     pub(crate) home: NodeId,
     pub(crate) attached_to: Option<InstanceId>,
 }
 
 impl VolumeRow {
     /// Whether this tenant's instances may use it; for others it is not there.
-    pub(crate) fn is_for(&self, owner: &str) -> bool {
-        self.owner.as_deref().is_none_or(|only| only == owner)
+    pub(crate) fn is_for(&self, tenant: &str) -> bool {
+        self.tenant.as_deref().is_none_or(|only| only == tenant)
     }
 }
 

@@ -95,13 +95,13 @@ impl UnitOfWork {
         let (kind, id) = scheduling.document();
         let known = self.rows.documents.get(&(kind.clone(), id.clone()));
         let known = known.map(|row| Text::from(scheduling_code(&row.body)));
-        let (owner, env) = (scheduling.owner.clone(), scheduling.env.clone());
+        let (tenant, env) = (scheduling.tenant.clone(), scheduling.env.clone());
         let workload = scheduling.workload.clone();
         match (&scheduling.failing, known) {
             (None, None) => Outcome::Unchanged,
             (None, Some(code)) => {
                 let outcome = self.remove_document(&kind, &id, Expect::Any);
-                self.events.push(EventBody::SchedulingRecovered { owner, env, workload, code });
+                self.events.push(EventBody::SchedulingRecovered { tenant, env, workload, code });
                 outcome
             }
             (Some(failing), known) => {
@@ -109,7 +109,8 @@ impl UnitOfWork {
                 let is_new = known.as_ref() != Some(&failing.code);
                 if outcome == Outcome::Done && is_new {
                     let (code, message) = (failing.code.clone(), failing.message.clone());
-                    let event = EventBody::SchedulingFailed { owner, env, workload, code, message };
+                    let event =
+                        EventBody::SchedulingFailed { tenant, env, workload, code, message };
                     self.events.push(event);
                 }
                 outcome

@@ -47,7 +47,7 @@ impl AccessControl {
     /// When it cannot be stored.
     pub fn admin_token(&self, ledger: &Ledger, name: &str) -> Result<String, AccessError> {
         let (name, role) = (name.to_owned(), Role::Admin);
-        let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
+        let new = NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None };
         let (record, secret) = TokenRecord::make(&new, now())?;
         store_token(ledger, &record, &Caller::local("berth up"))?;
         self.tokens.put(record, 1);

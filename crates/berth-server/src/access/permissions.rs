@@ -1,6 +1,6 @@
 //! The one table of routes and roles. A route that is not in it is never served.
 //!
-//! What a role sees of its own, a node or namespaces, is the handlers' business.
+//! Which node or tenants a caller sees is checked by the handlers.
 
 use berth_api::Role;
 use http::Method;
@@ -107,19 +107,19 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("PUT", "/v1/pools/{id}", RUN),
     ("DELETE", "/v1/pools/{id}", RUN),
     ("GET", "/v1/quotas", READ_OWN),
-    ("GET", "/v1/quotas/{owner}", READ_OWN),
-    ("PUT", "/v1/quotas/{owner}", RUN),
-    ("DELETE", "/v1/quotas/{owner}", RUN),
+    ("GET", "/v1/quotas/{tenant}", READ_OWN),
+    ("PUT", "/v1/quotas/{tenant}", RUN),
+    ("DELETE", "/v1/quotas/{tenant}", RUN),
     ("PUT", "/v1/environments/{env}/secrets", RUN),
     ("GET", "/v1/workloads", READ_OWN),
-    ("GET", "/v1/workloads/{owner}/{name}", READ_OWN),
-    ("PUT", "/v1/workloads/{owner}/{name}", PLACE),
-    ("DELETE", "/v1/workloads/{owner}/{name}", PLACE),
-    ("POST", "/v1/workloads/{owner}/{name}/check", PLACE),
-    ("POST", "/v1/workloads/{owner}/{name}/scale", PLACE),
-    ("POST", "/v1/workloads/{owner}/{name}/rollout", PLACE),
-    ("GET", "/v1/workloads/{owner}/{name}/revisions", READ_OWN),
-    ("GET", "/v1/workloads/{owner}/{name}/members", READ_OWN),
+    ("GET", "/v1/workloads/{tenant}/{name}", READ_OWN),
+    ("PUT", "/v1/workloads/{tenant}/{name}", PLACE),
+    ("DELETE", "/v1/workloads/{tenant}/{name}", PLACE),
+    ("POST", "/v1/workloads/{tenant}/{name}/check", PLACE),
+    ("POST", "/v1/workloads/{tenant}/{name}/scale", PLACE),
+    ("POST", "/v1/workloads/{tenant}/{name}/rollout", PLACE),
+    ("GET", "/v1/workloads/{tenant}/{name}/revisions", READ_OWN),
+    ("GET", "/v1/workloads/{tenant}/{name}/members", READ_OWN),
     ("GET", "/v1/environments", READ_OWN),
     ("GET", "/v1/environments/{env}", READ_OWN),
     ("GET", "/v1/policies", READ),

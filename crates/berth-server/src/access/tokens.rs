@@ -54,7 +54,7 @@ impl From<TokenRecord> for TokenEntry {
         let token = &record.token;
         let scope = match (&token.node, token.role) {
             (Some(node), Role::Agent) => Scope::Node(node.clone()),
-            (_, Role::Tenant) => Scope::Namespaces(token.namespaces.clone()),
+            (_, Role::Tenant) => Scope::Tenants(token.tenants.clone()),
             _ => Scope::Fleet,
         };
         let (name, id) = (Arc::from(token.name.as_str()), Arc::from(token.id.as_str()));
@@ -170,7 +170,7 @@ impl TokenRecord {
             id: secret.id.clone(),
             name: new.name.clone(),
             role: new.role,
-            namespaces: new.namespaces.clone(),
+            tenants: new.tenants.clone(),
             node: new.node.clone(),
             created_at: now,
             expires_at,
@@ -207,19 +207,19 @@ fn check(new: &NewToken) -> Result<(), TokenError> {
         return wrong("name", "it has control characters", "printable characters");
     }
     match new.role {
-        Role::Tenant if new.namespaces.is_empty() => {
-            wrong("namespaces", "a tenant has none", "at least one namespace")
+        Role::Tenant if new.tenants.is_empty() => {
+            wrong("tenants", "a token of role tenant names none", "at least one tenant")
         }
-        Role::Tenant if new.namespaces.iter().any(|name| !is_name(name)) => wrong(
-            "namespaces",
-            "one cannot be a namespace",
+        Role::Tenant if new.tenants.iter().any(|name| !is_name(name)) => wrong(
+            "tenants",
+            "one of them is not a valid name",
             "1 to 200 characters without control characters",
         ),
         Role::Agent if !new.node.as_ref().is_some_and(|node: &NodeId| is_name(node.as_str())) => {
             wrong("node", "an agent has none", "the id of its node")
         }
-        role if role != Role::Tenant && !new.namespaces.is_empty() => {
-            wrong("namespaces", "only a tenant is bound to namespaces", "role tenant, or none")
+        role if role != Role::Tenant && !new.tenants.is_empty() => {
+            wrong("tenants", "only tokens of role tenant name tenants", "role tenant, or none")
         }
         role if role != Role::Agent && new.node.is_some() => {
             wrong("node", "only an agent is bound to a node", "role agent, or none")

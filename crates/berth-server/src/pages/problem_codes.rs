@@ -153,10 +153,10 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "not_found",
         "The resource does not exist, or this caller may not see it.",
-        "Check the name and the owner.",
+        "Check the name and the tenant.",
     ),
     ("not_moving", "The volume is not being moved.", "Read its last move to see the outcome."),
-    ("not_owner", "It belongs to another tenant.", "Use a token of its owner."),
+    ("not_owner", "It belongs to another tenant.", "Use a token of its tenant."),
     (
         "not_signed_in",
         "The request has no valid token.",

@@ -13,7 +13,7 @@ const SHOWN: usize = 8;
 #[derive(Debug)]
 struct QueuedRequest {
     position: u64,
-    owner: String,
+    tenant: String,
     asks_for: String,
     since: String,
     at: String,
@@ -36,7 +36,7 @@ fn queued_request(ticket: &Ticket, now: Timestamp) -> QueuedRequest {
     let word = plural(instances, "instance", "instances");
     QueuedRequest {
         position: ticket.position.unwrap_or(0),
-        owner: ticket.owner.clone(),
+        tenant: ticket.tenant.clone(),
         asks_for: format!("{} {word}", count(instances)),
         since: ago(ticket.since, now),
         at: ticket.since.to_string(),

@@ -41,7 +41,7 @@ fn format_value(value: &Value) -> String {
 fn request_class(request: &Map<String, Value>, number: i64) -> RequestClass {
     let amounts = request.get("resources");
     let amount = |name: &str| amounts.and_then(|of| of.get(name)?.as_i64()).unwrap_or(0);
-    let shown = ["id", "owner", "name", "resources"];
+    let shown = ["id", "tenant", "name", "resources"];
     let others = request.iter().filter(|(key, _)| !shown.contains(&key.as_str()));
     RequestClass {
         count: count(number),

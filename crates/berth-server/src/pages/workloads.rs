@@ -43,8 +43,8 @@ impl Workloads {
         found.sort_by(|a, b| (a.0.value.since, &a.1).cmp(&(b.0.value.since, &b.1)));
         let number = |it: usize| i64::try_from(it).unwrap_or(i64::MAX);
         let more = found.len().saturating_sub(SHOWN);
-        let first = found.iter().take(SHOWN).map(|(degraded, (owner, name))| DegradedWorkload {
-            name: format!("{owner}/{name}"),
+        let first = found.iter().take(SHOWN).map(|(degraded, (tenant, name))| DegradedWorkload {
+            name: format!("{tenant}/{name}"),
             code: degraded.value.code.clone(),
             message: degraded.value.message.clone(),
             since: ago(degraded.value.since, now),

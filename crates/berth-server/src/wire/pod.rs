@@ -32,7 +32,8 @@ pub(super) async fn find(control: &ControlPlane, caller: &Caller, pod: &Pod) -> 
 
 fn resolve(catalog: &CatalogState, caller: &Caller, pod: &Pod) -> PodTarget {
     let here = |claim: &&ClaimEntry| {
-        claim.request.owner == pod.namespace && caller.node().is_none_or(|node| *node == claim.node)
+        claim.request.tenant == pod.namespace
+            && caller.node().is_none_or(|node| *node == claim.node)
     };
     let named: Vec<&ClaimEntry> = catalog.named(&pod.namespace, &pod.name).filter(here).collect();
     // One that is about to stop may have a successor of the same name.

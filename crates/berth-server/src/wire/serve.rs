@@ -141,7 +141,7 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
     let unit =
         request.unit.unwrap_or_else(|| request.in_slots(elastic::unit_of(control, instance)));
     let by = AskedBy {
-        owner: Some(Text::from(request.pod.namespace.as_str())),
+        tenant: Some(Text::from(request.pod.namespace.as_str())),
         node: caller.node().cloned(),
         sees_nodes: false,
         unit: Some(unit),

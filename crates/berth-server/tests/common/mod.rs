@@ -163,13 +163,13 @@ impl Server {
     pub(crate) async fn token(&self, role: Role) -> String {
         let mut new = new_token(role);
         new.node = (role == Role::Agent).then(|| NodeId::new(NODE));
-        new.namespaces = if role == Role::Tenant { vec![TENANT.to_owned()] } else { Vec::new() };
+        new.tenants = if role == Role::Tenant { vec![TENANT.to_owned()] } else { Vec::new() };
         self.mint(&new).await.1
     }
 
     /// The secret of a new token of a tenant.
-    pub(crate) async fn tenant(&self, namespace: &str) -> String {
-        let new = NewToken { namespaces: vec![namespace.to_owned()], ..new_token(Role::Tenant) };
+    pub(crate) async fn tenant(&self, tenant: &str) -> String {
+        let new = NewToken { tenants: vec![tenant.to_owned()], ..new_token(Role::Tenant) };
         self.mint(&new).await.1
     }
 
@@ -263,7 +263,7 @@ impl Drop for Server {
 /// A token that is asked for: named after its role, bound to nothing, never ending.
 pub(crate) fn new_token(role: Role) -> NewToken {
     let name = format!("test {}", role.name());
-    NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None }
+    NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None }
 }
 
 impl Reply {

@@ -187,7 +187,7 @@ async fn an_instance_is_not_in_its_own_way() {
         let operator = Some(stage.operator.as_str());
         stage.server.send(operator, "PATCH", &path, Some(&body), &[]).await.expect(200);
     }
-    let group = json!({"owner": "acme", "kind": "apart", "strength": "hard", "topology": "zone", "max_per_domain": 1});
+    let group = json!({"tenant": "acme", "kind": "apart", "strength": "hard", "topology": "zone", "max_per_domain": 1});
     let reply = stage.server.put(&stage.operator, "/v1/groups/lonely", &group).await;
     assert!(reply.status.is_success(), "{}", reply.text);
     let spec = json!({
@@ -198,7 +198,7 @@ async fn an_instance_is_not_in_its_own_way() {
     let id = stage.place(spec.clone()).await;
     stage.only("n1", "uncordon").await;
     // The rule holds: the zone takes one, and no other.
-    let second = json!({"owner": "acme", "instances": [spec]});
+    let second = json!({"tenant": "acme", "instances": [spec]});
     let refused = stage.server.post(&stage.operator, "/v1/placements", &second).await;
     refused.problem(409, "group_no_node");
     stage.report("n1", std::slice::from_ref(&id), "running").await;

@@ -59,7 +59,7 @@ impl Stage {
 
     /// Places one instance.
     pub(crate) async fn place(&self, spec: Value) -> String {
-        let body = json!({"owner": "acme", "instances": [spec]});
+        let body = json!({"tenant": "acme", "instances": [spec]});
         let placed = self.server.post(&self.operator, "/v1/placements", &body).await.expect(201);
         placed.json()["instances"][0]["instance"].as_str().unwrap().to_owned()
     }

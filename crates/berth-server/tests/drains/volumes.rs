@@ -10,7 +10,7 @@ use crate::stage::Stage;
 /// Two nodes, a volume on the first, and an instance that uses it and runs.
 async fn with_volume() -> (Stage, String) {
     let stage = Stage::new(&["n1", "n2"]).await;
-    let body = json!({"owner": "acme", "home": "n1"});
+    let body = json!({"tenant": "acme", "home": "n1"});
     stage.server.put(&stage.operator, "/v1/volumes/data", &body).await.expect(201);
     let resources = json!({"cpu_milli": 100, "memory_mib": 8192, "disk_mib": 64});
     let id = stage.place(json!({"resources": resources, "volumes": ["data"]})).await;

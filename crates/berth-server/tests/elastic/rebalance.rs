@@ -157,7 +157,7 @@ async fn a_plan_to_spread_is_a_dry_run_with_gains_that_add_up() {
     assert_eq!(plan.moves.len(), 3, "{plan:?}");
     for step in &plan.moves {
         assert_eq!(
-            (step.from.as_str(), step.to.as_str(), step.owner.as_str()),
+            (step.from.as_str(), step.to.as_str(), step.tenant.as_str()),
             ("n1", "n2", "acme")
         );
         assert!(step.name.as_deref().unwrap().starts_with("n1-"), "{step:?}");

@@ -185,19 +185,19 @@ impl Scene {
     }
 
     pub(crate) async fn place(&self, spec: &Value) -> Reply {
-        let body = json!({"owner": TENANT, "instances": [spec]});
+        let body = json!({"tenant": TENANT, "instances": [spec]});
         self.post("/v1/placements", &body).await
     }
 
     /// An instance that the agent found and nobody placed: it stays as it is.
     pub(crate) async fn found(&self, size: Size) -> String {
-        self.adopt(json!({"owner": TENANT, "resources": resources(size)})).await
+        self.adopt(json!({"tenant": TENANT, "resources": resources(size)})).await
     }
 
     /// An elastic one that was found using so much of at most so much.
     pub(crate) async fn found_elastic(&self, size: Size, max: Size) -> String {
         let elastic = json!({"min": {"cpu_milli": 1, "memory_mib": 1}, "max": resources(max)});
-        let found = json!({"owner": TENANT, "resources": resources(size), "elastic": elastic});
+        let found = json!({"tenant": TENANT, "resources": resources(size), "elastic": elastic});
         self.adopt(found).await
     }
 

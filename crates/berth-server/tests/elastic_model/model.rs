@@ -228,7 +228,7 @@ impl Model {
 
     async fn place(&mut self, mut guest: Guest, elastic: Value) -> String {
         let instance = json!({ "resources": guest.uses.json(), "elastic": elastic });
-        let body = json!({ "owner": TENANT, "instances": [instance] });
+        let body = json!({ "tenant": TENANT, "instances": [instance] });
         let reply = self.stage.post("/v1/placements", &body).await;
         if reply.status != 201 {
             assert!(!reply.code().is_empty() && reply.text.contains("refus"), "{}", reply.text);
@@ -251,7 +251,7 @@ impl Model {
         self.made += 1;
         let id = format!("00000000-0000-7000-8000-{:012x}", self.made);
         guest.node = self.dice.pick(&NODES).to_owned();
-        let mut found = json!({ "owner": TENANT, "resources": guest.uses.json() });
+        let mut found = json!({ "tenant": TENANT, "resources": guest.uses.json() });
         if let Some(elastic) = elastic {
             found["elastic"] = elastic;
         }

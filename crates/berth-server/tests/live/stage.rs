@@ -50,7 +50,7 @@ impl Stage {
 
     /// Places an instance and has it run. Returns its id and its node.
     pub(crate) async fn run(&self, instance: Value) -> (String, String) {
-        let request = json!({"owner": "acme", "instances": [instance]});
+        let request = json!({"tenant": "acme", "instances": [instance]});
         let placed = self.server.post(&self.operator, "/v1/placements", &request).await;
         let placed = placed.expect(201).json()["instances"][0].clone();
         let id = placed["instance"].as_str().unwrap().to_owned();
@@ -88,7 +88,7 @@ impl Stage {
 
     /// Where an instance like this would go.
     pub(crate) async fn would_go(&self, instance: &Value) -> String {
-        let request = json!({"owner": "acme", "dry_run": true, "instances": [instance]});
+        let request = json!({"tenant": "acme", "dry_run": true, "instances": [instance]});
         let reply = self.server.post(&self.operator, "/v1/placements", &request).await;
         let reply = reply.expect(200).json();
         reply["instances"][0]["node"].as_str().unwrap().to_owned()

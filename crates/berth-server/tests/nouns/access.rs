@@ -13,7 +13,7 @@ use crate::common::{Server, new_token, wait_until};
 async fn a_token_is_made_shown_once_and_revoked() {
     let server = Server::start().await;
     let (record, admin) = server.mint(&new_token(Role::Admin)).await;
-    let new = json!({"name": "ci", "role": "tenant", "namespaces": ["acme"]});
+    let new = json!({"name": "ci", "role": "tenant", "tenants": ["acme"]});
     let made = server.post(&admin, "/v1/tokens", &new).await.expect(201);
     assert_eq!(made.headers.get("cache-control").unwrap(), "no-store");
     let made = made.json();
@@ -44,7 +44,7 @@ async fn a_token_is_made_shown_once_and_revoked() {
     assert_eq!(audit.each("subject").len(), 2);
     for (new, field) in [
         (json!({"name": "", "role": "viewer"}), "name"),
-        (json!({"name": "x", "role": "tenant"}), "namespaces"),
+        (json!({"name": "x", "role": "tenant"}), "tenants"),
         (json!({"name": "x", "role": "agent"}), "node"),
         (json!({"name": "x", "role": "viewer", "expires_in_s": 0}), "expires_in_s"),
     ] {

@@ -11,7 +11,7 @@ async fn a_tenants_groups_are_its_own() {
     let apart = json!({"kind": "apart", "strength": "hard", "topology": "rack"});
 
     let made = server.put(&acme, "/v1/groups/web", &apart).await.expect(201).json();
-    assert_eq!(made["owner"], "acme");
+    assert_eq!(made["tenant"], "acme");
     server.put(&acme, "/v1/groups/web", &apart).await.expect(200);
     server.put(&operator, "/v1/groups/open", &apart).await.expect(201);
     server.put(&other, "/v1/groups/db", &apart).await.expect(201);
@@ -32,7 +32,8 @@ async fn a_tenants_groups_are_its_own() {
     assert!(!taken.text.contains("zebra"), "{}", taken.text);
     server.put(&acme, "/v1/groups/open", &apart).await.problem(409, "name_taken");
     server.delete(&acme, "/v1/groups/open").await.problem(403, "not_allowed");
-    let stolen = json!({"owner": "zebra", "kind": "apart", "strength": "hard", "topology": "node"});
+    let stolen =
+        json!({"tenant": "zebra", "kind": "apart", "strength": "hard", "topology": "node"});
     server.put(&acme, "/v1/groups/new", &stolen).await.problem(404, "not_found");
 
     server.delete(&acme, "/v1/groups/web").await.expect(204);
@@ -56,10 +57,10 @@ async fn a_group_that_cannot_be_is_named_by_its_field() {
     assert!(reply.text.contains("strenght"), "{}", reply.text);
     let good = json!({"kind": "apart", "strength": "hard", "topology": "rack"});
     server.put(&operator, "/v1/groups/a%00b", &good).await.problem(400, "invalid_request");
-    let owned = json!({"owner": "acme", "kind": "apart", "strength": "hard", "topology": "rack"});
+    let owned = json!({"tenant": "acme", "kind": "apart", "strength": "hard", "topology": "rack"});
     server.put(&operator, "/v1/groups/g", &good).await.expect(201);
     server.put(&operator, "/v1/groups/g", &owned).await.problem(409, "impossible");
     let still = server.get(&operator, "/v1/groups/g").await.expect(200).json();
-    assert!(still["owner"].is_null());
+    assert!(still["tenant"].is_null());
     server.stop().await;
 }

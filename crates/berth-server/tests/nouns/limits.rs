@@ -7,7 +7,7 @@ use crate::common::Server;
 
 fn place() -> Value {
     let resources = json!({"cpu_milli": 100, "memory_mib": 128, "disk_mib": 128});
-    json!({"owner": "acme", "instances": [{"resources": resources}], "pools": ["ips"]})
+    json!({"tenant": "acme", "instances": [{"resources": resources}], "pools": ["ips"]})
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,7 +64,7 @@ async fn a_quota_limits_and_its_tenant_sees_it() {
     let seen = server.get(&acme, "/v1/quotas/acme").await.expect(200).json();
     assert_eq!((&seen["limits"]["instances"], &seen["used"]["instances"]), (&json!(1), &json!(1)));
     assert!(seen["limits"].get("cpu_milli").is_none());
-    assert_eq!(server.get(&acme, "/v1/quotas").await.expect(200).each("owner"), ["acme"]);
+    assert_eq!(server.get(&acme, "/v1/quotas").await.expect(200).each("tenant"), ["acme"]);
     server.get(&acme, "/v1/quotas/other").await.problem(404, "not_found");
     server.put(&operator, "/v1/quotas/acme", &json!({"instances": 2})).await.expect(200);
     server.post(&acme, "/v1/placements", &request).await.expect(201);
@@ -80,7 +80,7 @@ async fn instances_that_need_secrets_wait_for_them() {
     let operator = server.token(Role::Operator).await;
     server.add_node("n1").await;
     let resources = json!({"cpu_milli": 100, "memory_mib": 128, "disk_mib": 128});
-    let request = json!({"owner": "acme", "instances": [
+    let request = json!({"tenant": "acme", "instances": [
         {"resources": resources, "env": "prod", "needs_secrets": true}
     ]});
     server.post(&operator, "/v1/placements", &request).await.expect(409);

@@ -8,14 +8,14 @@ async fn with_volumes() -> (Server, String) {
     let operator = server.token(Role::Operator).await;
     server.add_node("n1").await;
     server.add_node("n2").await;
-    for (id, owner, home) in [
+    for (id, tenant, home) in [
         ("a1", Some("acme"), "n1"),
         ("a2", Some("acme"), "n1"),
         ("b1", Some("acme"), "n2"),
         ("o1", Some("other"), "n1"),
         ("any", None, "n1"),
     ] {
-        let body = json!({"owner": owner, "home": home});
+        let body = json!({"tenant": tenant, "home": home});
         server.put(&operator, &format!("/v1/volumes/{id}"), &body).await.expect(201);
     }
     (server, operator)
@@ -51,7 +51,7 @@ async fn a_tenant_reads_its_volumes_and_operators_move_them() {
     let moved = json!({"home": "n2"});
     server.put(&operator, "/v1/volumes/any", &moved).await.problem(409, "impossible");
     server.delete(&operator, "/v1/volumes/any").await.problem(409, "impossible");
-    let moved = json!({"owner": "acme", "home": "n2"});
+    let moved = json!({"tenant": "acme", "home": "n2"});
     server.put(&operator, "/v1/volumes/a2", &moved).await.expect(200);
     server.delete(&operator, "/v1/volumes/a2").await.expect(204);
     server.delete(&operator, "/v1/volumes/a2").await.problem(404, "not_found");
@@ -82,17 +82,17 @@ async fn an_attachment_lives_on_one_node() {
     assert!(server.get(&acme, "/v1/attachments").await.expect(200).each("id").is_empty());
 
     let made = server.put(&acme, "/v1/attachments/s", &both).await.expect(201).json();
-    assert_eq!((&made["owner"], &made["home"]), (&json!("acme"), &json!("n1")));
+    assert_eq!((&made["tenant"], &made["home"]), (&json!("acme"), &json!("n1")));
     server.put(&acme, "/v1/attachments/s", &both).await.expect(200);
     // It is its tenant's alone, and an operator says whose it means.
     let other = server.tenant("other").await;
     server.get(&other, "/v1/attachments/s").await.problem(404, "not_found");
-    server.get(&other, "/v1/attachments/s?owner=acme").await.problem(404, "not_found");
-    server.delete(&other, "/v1/attachments/s?owner=acme").await.problem(404, "not_found");
+    server.get(&other, "/v1/attachments/s?tenant=acme").await.problem(404, "not_found");
+    server.delete(&other, "/v1/attachments/s?tenant=acme").await.problem(404, "not_found");
     assert!(server.get(&other, "/v1/attachments").await.expect(200).each("id").is_empty());
     server.get(&operator, "/v1/attachments/s").await.problem(400, "invalid_request");
-    server.get(&operator, "/v1/attachments/s?owner=acme").await.expect(200);
-    server.delete(&operator, "/v1/attachments/s?owner=acme").await.expect(204);
+    server.get(&operator, "/v1/attachments/s?tenant=acme").await.expect(200);
+    server.delete(&operator, "/v1/attachments/s?tenant=acme").await.expect(204);
     server.delete(&acme, "/v1/attachments/s").await.problem(404, "not_found");
     server.stop().await;
 }
@@ -122,13 +122,13 @@ async fn an_instance_goes_where_its_attachment_lives() {
     // Volumes move when nothing uses them; then the set is no more one.
     let release = format!("/v1/claims/{instance}/release");
     server.post(&operator, &release, &json!({"confirmed": true})).await.expect(200);
-    let moved = json!({"owner": "acme", "home": "n2"});
+    let moved = json!({"tenant": "acme", "home": "n2"});
     server.put(&operator, "/v1/volumes/a2", &moved).await.expect(200);
     let split = server.post(&acme, "/v1/placements", &place(&[], &["pair"])).await;
     split.problem(409, "attachment_split");
     let seen = server.get(&acme, "/v1/attachments/pair").await.expect(200).json();
     assert!(seen.get("home").is_none(), "{seen}");
-    let given = json!({"owner": "other", "home": "n1"});
+    let given = json!({"tenant": "other", "home": "n1"});
     server.put(&operator, "/v1/volumes/a2", &given).await.expect(200);
     let gone = server.post(&acme, "/v1/placements", &place(&[], &["pair"])).await;
     gone.problem(409, "unknown_volume");
@@ -140,17 +140,17 @@ async fn attachments_of_many_tenants_are_read_in_parts() {
     let (server, operator) = with_volumes().await;
     let body = json!({"volumes": ["any"]});
     // Names that sort around the slash between tenant and name.
-    for (owner, id) in [("a", "x"), ("a", "y"), ("a-b", "x"), ("a/b", "x"), ("b", "x")] {
-        let owner = berth_client::escape(owner);
-        let path = format!("/v1/attachments/{id}?owner={owner}");
+    for (tenant, id) in [("a", "x"), ("a", "y"), ("a-b", "x"), ("a/b", "x"), ("b", "x")] {
+        let tenant = berth_client::escape(tenant);
+        let path = format!("/v1/attachments/{id}?tenant={tenant}");
         server.put(&operator, &path, &body).await.expect(201);
     }
     let mut seen = Vec::new();
     let mut path = "/v1/attachments?limit=2".to_owned();
     loop {
         let page = server.get(&operator, &path).await.expect(200);
-        let pairs = page.each("owner").into_iter().zip(page.each("id"));
-        seen.extend(pairs.map(|(owner, id)| format!("{} {}", owner, id).replace('"', "")));
+        let pairs = page.each("tenant").into_iter().zip(page.each("id"));
+        seen.extend(pairs.map(|(tenant, id)| format!("{} {}", tenant, id).replace('"', "")));
         let Some(next) = page.json()["next"].as_str().map(berth_client::escape) else { break };
         path = format!("/v1/attachments?limit=2&cursor={next}");
     }
@@ -158,7 +158,7 @@ async fn attachments_of_many_tenants_are_read_in_parts() {
     let tenant = server.tenant("a").await;
     let own = server.get(&tenant, "/v1/attachments").await.expect(200);
     assert_eq!(
-        (own.each("owner"), own.each("id")),
+        (own.each("tenant"), own.each("id")),
         (vec![json!("a"); 2], vec![json!("x"), json!("y")])
     );
     server.get(&tenant, "/v1/attachments/b%2Fx").await.problem(404, "not_found");
@@ -178,7 +178,7 @@ async fn where_volumes_live_is_hidden_from_tenants_if_the_policy_says_so() {
     let split = json!({"volumes": ["a1", "b1"]});
     let split = server.put(&acme, "/v1/attachments/t", &split).await;
     let split = split.problem(409, "attachment_split");
-    let moved = json!({"owner": "acme", "home": "n2"});
+    let moved = json!({"tenant": "acme", "home": "n2"});
     server.put(&operator, "/v1/volumes/a2", &moved).await.expect(200);
     let late = server.post(&acme, "/v1/placements", &place(&[], &["s"])).await;
     let late = late.problem(409, "attachment_split");
@@ -190,7 +190,7 @@ async fn where_volumes_live_is_hidden_from_tenants_if_the_policy_says_so() {
         let shown = ["n1", "n2"].into_iter().find(|node| reply.text.contains(node));
         assert!(shown.is_none(), "{}", reply.text);
     }
-    let seen = server.get(&operator, "/v1/attachments?owner=acme").await.expect(200);
+    let seen = server.get(&operator, "/v1/attachments?tenant=acme").await.expect(200);
     assert_eq!(seen.each("id"), ["s"]);
     server.stop().await;
 }

@@ -68,10 +68,10 @@ async fn a_workload_counts_the_instances_that_name_it() {
     let operator = server.token(Role::Operator).await;
     let (acme, other) = (server.tenant("acme").await, server.tenant("other").await);
     server.add_node("n1").await;
-    for (token, owner, name) in
+    for (token, tenant, name) in
         [(&acme, "acme", "db"), (&acme, "acme", "web"), (&other, "other", "web")]
     {
-        let path = format!("/v1/workloads/{owner}/{name}");
+        let path = format!("/v1/workloads/{tenant}/{name}");
         // Who makes the members itself says nothing of how many there should be.
         let mut body = workload(0, 256);
         body.as_object_mut().unwrap().remove("replicas");
@@ -98,11 +98,11 @@ async fn a_workload_counts_the_instances_that_name_it() {
         (vec!["db".into(), "web".into()], vec![0.into(), 2.into()])
     );
     let first = server.get(&operator, "/v1/workloads?limit=2").await.expect(200);
-    assert_eq!(first.each("owner"), ["acme", "acme"]);
+    assert_eq!(first.each("tenant"), ["acme", "acme"]);
     let next = berth_client::escape(first.json()["next"].as_str().unwrap());
     let rest = server.get(&operator, &format!("/v1/workloads?cursor={next}")).await.expect(200);
-    assert_eq!((rest.each("owner"), placed(&rest)), (vec!["other".into()], vec![0.into()]));
-    let of_acme = server.get(&operator, "/v1/workloads?owner=acme").await.expect(200);
+    assert_eq!((rest.each("tenant"), placed(&rest)), (vec!["other".into()], vec![0.into()]));
+    let of_acme = server.get(&operator, "/v1/workloads?tenant=acme").await.expect(200);
     assert_eq!(of_acme.each("name"), ["db", "web"]);
     for (method, path) in
         [("GET", "other/web"), ("PUT", "other/web"), ("DELETE", "other/web"), ("PUT", "other/new")]

@@ -57,7 +57,7 @@ async fn criterion_2_instances_requiring_volumes_are_placed_only_on_the_volumes_
     }
     for (volume, home) in [("a", "n1"), ("b", "n2"), ("c", "n3"), ("d", "n2")] {
         world
-            .put(&format!("/v1/volumes/{volume}"), &json!({ "owner": "acme", "home": home }))
+            .put(&format!("/v1/volumes/{volume}"), &json!({ "tenant": "acme", "home": home }))
             .await;
         let resources = json!({ "cpu_milli": 100, "memory_mib": 2500 });
         let template = json!({ "volumes": [volume], "resources": resources });
@@ -81,7 +81,7 @@ async fn criterion_2_instances_requiring_volumes_are_placed_only_on_the_volumes_
 async fn criterion_3_process_types_with_volumes_enforce_max_1_replica() {
     let world = World::new().await;
     world.fleet(1, 0).await;
-    world.put("/v1/volumes/data", &json!({ "owner": "acme", "home": "o1" })).await;
+    world.put("/v1/volumes/data", &json!({ "tenant": "acme", "home": "o1" })).await;
     let of = |replicas: u32| json!({ "replicas": replicas, "template": { "volumes": ["data"] } });
     world.apply("db", of(2)).await.problem(409, "volume_single_writer");
     world.servers[0].get(&world.token, &path("db")).await.problem(404, "not_found");
@@ -94,7 +94,7 @@ async fn criterion_3_process_types_with_volumes_enforce_max_1_replica() {
     world.apply("web", json!({ "replicas": 2 })).await.expect(201);
     world.apply("web", of(2)).await.problem(409, "volume_single_writer");
     // Nor through a set of volumes.
-    world.put("/v1/attachments/set?owner=acme", &json!({ "volumes": ["data"] })).await;
+    world.put("/v1/attachments/set?tenant=acme", &json!({ "volumes": ["data"] })).await;
     let set = json!({ "replicas": 2, "template": { "attachments": ["set"] } });
     world.apply("db", set).await.problem(409, "volume_single_writer");
 }
@@ -198,7 +198,7 @@ async fn criterion_7_placement_algorithm_completes_within_100ms_for_100_instance
     let began = Instant::now();
     let resources = json!({ "cpu_milli": 100, "memory_mib": 512 });
     let request =
-        json!({ "owner": "acme", "instances": [{ "resources": resources, "count": 100 }] });
+        json!({ "tenant": "acme", "instances": [{ "resources": resources, "count": 100 }] });
     let placed = world.post("/v1/placements", &request).await.expect(201).json();
     let took = began.elapsed();
     assert_eq!(placed["instances"].as_array().unwrap().len(), 100);

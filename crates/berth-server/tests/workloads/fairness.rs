@@ -83,7 +83,7 @@ async fn room_that_comes_one_at_a_time_goes_to_each_tenant_in_turn() {
     room_for(&world, "n1", 9).await;
     let resources = json!({ "cpu_milli": 100, "memory_mib": 1024 });
     let filler =
-        json!({ "owner": "filler", "instances": [{ "resources": resources, "count": 9 }] });
+        json!({ "tenant": "filler", "instances": [{ "resources": resources, "count": 9 }] });
     let filler = world.post("/v1/placements", &filler).await.expect(201).json();
     // Not the same number: the one that wants most must not get most.
     for (tenant, replicas) in TENANTS.into_iter().zip([30, 20, 10]) {
@@ -113,7 +113,7 @@ async fn a_tenant_with_many_workloads_gets_no_more_than_one_with_a_single_worklo
     waits(&world, "b").await;
     world
         .until("all of the first tenant wait", |world| async move {
-            let reply = world.servers[0].get(&world.token, "/v1/workloads?owner=a").await;
+            let reply = world.servers[0].get(&world.token, "/v1/workloads?tenant=a").await;
             let states = reply.each("status");
             states.iter().filter(|status| status["reason"]["code"].is_string()).count() == 5
         })
@@ -122,7 +122,7 @@ async fn a_tenant_with_many_workloads_gets_no_more_than_one_with_a_single_worklo
     world
         .until("the room is taken", |world| async move {
             let claims = world.servers[0].get(&world.token, "/v1/claims?limit=100").await;
-            claims.each("owner").len() == 10
+            claims.each("tenant").len() == 10
         })
         .await;
     let of_b = status(&world, "b").await["placed"].as_u64().unwrap();

@@ -44,7 +44,7 @@ async fn without_secrets_nothing_is_placed_and_it_is_told_once() {
     assert_eq!(told(&world, "env.scheduling_recovered").await, once);
     let failed = world.events("env.scheduling_failed").await;
     assert_eq!(
-        (&failed[0]["body"]["owner"], &failed[0]["body"]["env"]),
+        (&failed[0]["body"]["tenant"], &failed[0]["body"]["env"]),
         (&json!("acme"), &json!("prod"))
     );
 
@@ -67,7 +67,7 @@ async fn without_secrets_nothing_is_placed_and_it_is_told_once() {
 async fn a_volume_in_use_is_waited_for() {
     let world = World::new().await;
     world.fleet(2, 0).await;
-    world.put("/v1/volumes/data", &json!({ "owner": "acme", "home": "o1" })).await;
+    world.put("/v1/volumes/data", &json!({ "tenant": "acme", "home": "o1" })).await;
     let alone = creation("nobody", &json!({ "workload": null, "volumes": ["data"] }));
     let placed = world.post("/v1/placements", &alone).await.expect(201).json();
     let fields = json!({ "replicas": 1, "template": { "volumes": ["data"] } });
@@ -84,13 +84,13 @@ async fn volumes_on_different_homes_are_refused_when_stored() {
     let world = World::new().await;
     world.fleet(2, 0).await;
     for (id, home) in [("a", "o1"), ("b", "o2")] {
-        world.put(&format!("/v1/volumes/{id}"), &json!({ "owner": "acme", "home": home })).await;
+        world.put(&format!("/v1/volumes/{id}"), &json!({ "tenant": "acme", "home": home })).await;
     }
     let fields = json!({ "replicas": 1, "template": { "volumes": ["a", "b"] } });
     let reply = world.apply("db", fields).await.problem(409, "volume_homes_differ");
     assert!(reply.text.contains('a') && reply.text.contains('b'), "{}", reply.text);
     world.servers[0].get(&world.token, &path("db")).await.problem(404, "not_found");
-    world.put("/v1/attachments/set?owner=acme", &json!({ "volumes": ["a"] })).await;
+    world.put("/v1/attachments/set?tenant=acme", &json!({ "volumes": ["a"] })).await;
     let mixed = json!({ "replicas": 1, "template": { "volumes": ["b"], "attachments": ["set"] } });
     world.apply("db", mixed).await.problem(409, "volume_homes_differ");
 }
@@ -112,7 +112,7 @@ async fn volumes_groups_and_pools_that_are_not_there_are_named_and_waited_for() 
         let found = world.degraded(name, code).await;
         assert_eq!(found["status"]["placed"], 0, "{found}");
     }
-    world.put("/v1/volumes/nothing", &json!({ "owner": "acme", "home": "o1" })).await;
+    world.put("/v1/volumes/nothing", &json!({ "tenant": "acme", "home": "o1" })).await;
     let apart = json!({ "kind": "apart", "strength": "hard", "topology": "node" });
     world.put("/v1/groups/apart", &apart).await;
     world.put("/v1/pools/overlay", &json!({ "range": "fd00::/64" })).await;

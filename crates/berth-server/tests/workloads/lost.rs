@@ -70,7 +70,7 @@ async fn a_member_of_a_lost_node_is_replaced_in_its_own_slot() {
 async fn a_member_with_a_volume_on_a_lost_node_is_reported_and_not_replaced() {
     let world = fragile().await;
     world.fleet(2, 0).await;
-    world.put("/v1/volumes/data", &json!({ "owner": "acme", "home": "o1" })).await;
+    world.put("/v1/volumes/data", &json!({ "tenant": "acme", "home": "o1" })).await;
     let template = json!({ "volumes": ["data"], "env": "prod" });
     world.apply("db", json!({ "replicas": 1, "template": template })).await.expect(201);
     world.ready("db").await;

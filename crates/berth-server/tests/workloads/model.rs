@@ -97,11 +97,11 @@ impl Model {
             }
         }
         let group = json!({
-            "owner": TENANT, "kind": "apart", "strength": "hard", "topology": "node",
+            "tenant": TENANT, "kind": "apart", "strength": "hard", "topology": "node",
         });
         let (server, token) = (&world.servers[0], &world.token);
         server.put(token, "/v1/groups/apart", &group).await.expect(201);
-        let volume = json!({ "owner": TENANT, "home": "o1" });
+        let volume = json!({ "tenant": TENANT, "home": "o1" });
         server.put(token, "/v1/volumes/disk", &volume).await.expect(201);
         let wanted = vec![(3, 2, 1), (2, 1, 1), (3, 1, 1), (1, 0, 1)];
         let mut auditor = Auditor::default();
@@ -259,7 +259,7 @@ async fn is_explained(world: &World, found: &Value) -> bool {
     let mut codes = Vec::new();
     for kind in ["on-demand", "spot"] {
         spec["capacity_type"] = json!(kind);
-        let body = json!({ "owner": TENANT, "dry_run": true, "instances": [spec] });
+        let body = json!({ "tenant": TENANT, "dry_run": true, "instances": [spec] });
         let reply = world.post("/v1/placements", &body).await;
         codes.push(if reply.status.is_success() { String::new() } else { reply.code() });
     }
@@ -315,14 +315,14 @@ fn the_auditor_notices_each_broken_rule() {
             "capacity": { "max_on_demand": 1, "mode": "strict" }, "rolling": { "max_unavailable": 0 },
         });
         let workload = Workload {
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             name: "web".to_owned(),
             revision: 1,
             replicas,
             body: body.to_string(),
         };
         EventBody::WorkloadChanged {
-            owner: Text::from("acme"),
+            tenant: Text::from("acme"),
             name: Text::from("web"),
             revision: Some(1),
             workload: Some(Box::new(workload)),
@@ -348,7 +348,7 @@ fn the_auditor_notices_each_broken_rule() {
         role: Role::Primary,
         node_id: NodeId::new("o"),
         state: ClaimState::Releasing,
-        owner: Text::from("acme"),
+        tenant: Text::from("acme"),
         fence: 1,
         lease_until: None,
     };

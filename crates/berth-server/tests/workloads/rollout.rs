@@ -268,7 +268,7 @@ async fn restart_replaces_all_members_by_new_ones_of_the_same_kind() {
 async fn a_workload_with_a_volume_never_has_two_members_at_once() {
     let world = World::new().await;
     world.fleet(2, 0).await;
-    world.put("/v1/volumes/data", &json!({ "owner": "acme", "home": "o2" })).await;
+    world.put("/v1/volumes/data", &json!({ "tenant": "acme", "home": "o2" })).await;
     let fields = json!({ "replicas": 1, "template": { "volumes": ["data"] } });
     world.apply("db", revision(1, fields.clone())).await.expect(201);
     let seen = Cell::new(0);

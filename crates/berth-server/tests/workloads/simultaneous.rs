@@ -133,7 +133,7 @@ async fn s13_clients_that_count_instead_of_claiming_are_caught_by_the_check() {
 /// What a client does that has no slots: it counts, chooses and places, in three steps.
 async fn count_then_place(world: &World, name: &str) -> Value {
     let server = &world.servers[0];
-    let path = format!("/v1/claims?owner=acme&workload={name}");
+    let path = format!("/v1/claims?tenant=acme&workload={name}");
     let there = server.get(&world.token, &path).await.expect(200).each("instance").len();
     let kind = if there < ON_DEMAND { "on-demand" } else { "spot" };
     let body = creation(name, &json!({ "capacity_type": kind }));

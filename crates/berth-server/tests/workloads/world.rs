@@ -331,7 +331,7 @@ impl World {
 
     /// An environment of the test's tenant.
     pub(crate) async fn env(&self, name: &str) -> Value {
-        let path = format!("/v1/environments/{name}?owner={TENANT}");
+        let path = format!("/v1/environments/{name}?tenant={TENANT}");
         self.servers[0].get(&self.token, &path).await.expect(200).json()
     }
 
@@ -349,7 +349,7 @@ pub(crate) fn creation(workload: &str, fields: &Value) -> Value {
         "resources": { "cpu_milli": 1000, "memory_mib": 1024 },
     });
     merge(&mut instance, fields.clone());
-    json!({ "owner": TENANT, "instances": [instance] })
+    json!({ "tenant": TENANT, "instances": [instance] })
 }
 
 /// A slot in short, such as `0O` or `3S`.

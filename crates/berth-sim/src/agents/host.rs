@@ -241,7 +241,7 @@ mod tests {
             instance: InstanceId::from_u128(1),
             state: *state,
             fence: *fence,
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             name: None,
             workload: None,
             image: None,

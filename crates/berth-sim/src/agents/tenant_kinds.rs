@@ -13,7 +13,7 @@ use crate::fleet::SeededRng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TenantKind {
     /// The tenant.
-    pub(super) owner: &'static str,
+    pub(super) tenant: &'static str,
     /// What its workloads are called.
     workload: &'static str,
     cores: u32,
@@ -29,7 +29,7 @@ pub(super) struct TenantKind {
 }
 
 const PLAIN: TenantKind = TenantKind {
-    owner: "",
+    tenant: "",
     workload: "",
     cores: 1,
     memory_gib: 4,
@@ -43,7 +43,7 @@ const PLAIN: TenantKind = TenantKind {
 /// The tenants.
 pub(super) const KINDS: [TenantKind; 6] = [
     TenantKind {
-        owner: "shop",
+        tenant: "shop",
         workload: "web",
         cores: 4,
         memory_gib: 16,
@@ -52,7 +52,7 @@ pub(super) const KINDS: [TenantKind; 6] = [
         ..PLAIN
     },
     TenantKind {
-        owner: "bank",
+        tenant: "bank",
         workload: "ledger",
         cores: 8,
         memory_gib: 48,
@@ -61,7 +61,7 @@ pub(super) const KINDS: [TenantKind; 6] = [
         ..PLAIN
     },
     TenantKind {
-        owner: "media",
+        tenant: "media",
         workload: "encode",
         cores: 8,
         memory_gib: 24,
@@ -71,7 +71,7 @@ pub(super) const KINDS: [TenantKind; 6] = [
         ..PLAIN
     },
     TenantKind {
-        owner: "games",
+        tenant: "games",
         workload: "arena",
         cores: 4,
         memory_gib: 24,
@@ -80,9 +80,9 @@ pub(super) const KINDS: [TenantKind; 6] = [
         elastic: true,
         ..PLAIN
     },
-    TenantKind { owner: "mail", workload: "store", cores: 4, memory_gib: 32, batch: 4, ..PLAIN },
+    TenantKind { tenant: "mail", workload: "store", cores: 4, memory_gib: 32, batch: 4, ..PLAIN },
     TenantKind {
-        owner: "science",
+        tenant: "science",
         workload: "model",
         cores: 8,
         memory_gib: 40,
@@ -116,7 +116,7 @@ impl TenantKind {
             spec.extra.insert("gpu".to_owned(), self.gpu);
         }
         spec.workload = Some(workload);
-        request(self.owner, spec, Mode::BestEffort)
+        request(self.tenant, spec, Mode::BestEffort)
     }
 }
 
@@ -138,10 +138,10 @@ fn spec(cores: u32, memory_mib: u32) -> InstanceSpec {
 }
 
 /// A request of a tenant.
-pub(super) fn request(owner: &str, spec: InstanceSpec, mode: Mode) -> PlaceRequest {
+pub(super) fn request(tenant: &str, spec: InstanceSpec, mode: Mode) -> PlaceRequest {
     PlaceRequest {
         request_id: Some(uuid::Uuid::now_v7().to_string()),
-        owner: Some(owner.to_owned()),
+        tenant: Some(tenant.to_owned()),
         instances: vec![spec],
         mode,
         at_least: None,
@@ -160,7 +160,7 @@ pub(super) fn impossible_request(rng: &mut SeededRng, now: Timestamp) -> PlaceRe
         spec.workload = Some(name.to_owned());
         spec
     };
-    let (owner, spec) = match rng.below(6) {
+    let (tenant, spec) = match rng.below(6) {
         0 => ("bank", named(spec(64, 2 * 1024 * 1024), "warehouse")),
         1 => {
             let mut spec = named(spec(8, 32 * 1024), "risk");
@@ -192,7 +192,7 @@ pub(super) fn impossible_request(rng: &mut SeededRng, now: Timestamp) -> PlaceRe
             ("games", spec)
         }
     };
-    request(owner, spec, Mode::AllOrNothing)
+    request(tenant, spec, Mode::AllOrNothing)
 }
 
 /// A large request that may have to wait.

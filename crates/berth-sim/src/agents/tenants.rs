@@ -90,7 +90,7 @@ impl Tenant {
             let hurry = self.fill.permille() < HURRY_BELOW;
             let pause = match (&outcome, hurry) {
                 (Err(error), _) => {
-                    tracing::debug!(%error, tenant = self.kind.owner, "tenant request failed");
+                    tracing::debug!(%error, tenant = self.kind.tenant, "tenant request failed");
                     Duration::from_secs(3)
                 }
                 (Ok(()), true) => self.pace.between(&mut self.rng, 700, 1300),
@@ -123,7 +123,7 @@ impl Tenant {
             Ok(PlaceOutcome::Placed(placed)) => placed,
             Ok(PlaceOutcome::Waiting(_)) => return Ok(()),
             Err(error) if is_refusal(&error) => {
-                tracing::debug!(%error, tenant = self.kind.owner, "batch refused");
+                tracing::debug!(%error, tenant = self.kind.tenant, "batch refused");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -162,7 +162,7 @@ impl Tenant {
 
     /// Lists its claims: boots fail, hosts crash, and operators may release instances.
     async fn refresh_claims(&mut self) -> Result<(), ClientError> {
-        let query = [("owner", self.kind.owner), ("limit", "1000")];
+        let query = [("tenant", self.kind.tenant), ("limit", "1000")];
         let claims: Vec<Claim> = self.client.all("/v1/claims", &query).await?;
         let mut held = BTreeMap::new();
         for claim in claims.iter().filter(|claim| claim.state != ClaimState::Releasing) {
@@ -182,7 +182,7 @@ impl Tenant {
 
     fn publish_usage(&self) {
         let used = self.held.values().map(|held| u64::from(held.memory_mib)).sum();
-        let number = KINDS.iter().position(|kind| kind.owner == self.kind.owner);
+        let number = KINDS.iter().position(|kind| kind.tenant == self.kind.tenant);
         if let Some(place) = number.and_then(|number| self.fill.used_mib.get(number)) {
             place.store(used, Ordering::Relaxed);
         }

@@ -144,8 +144,8 @@ impl Simulation {
         let (min, max) = (shape.size(shape.min_units), shape.size(shape.max_units));
         let mut elastic = Elastic::new(min.within(none), max.within(none));
         elastic.compute_unit = Some(shape.unit);
-        let owner = format!("tenant-{}", shape.tenant);
-        let mut request = InstanceRequest::new(id, &owner, size.within(none));
+        let tenant = format!("tenant-{}", shape.tenant);
+        let mut request = InstanceRequest::new(id, &tenant, size.within(none));
         request.elastic = Some(elastic);
         let placed = self.engine.try_place(&request, NOW)?.ok_or(SimulationError::Full(number))?;
         let host = self.by_name.get(&placed.node).copied();

@@ -45,7 +45,9 @@ impl Launch {
         };
         set("INSTANCE", assignment.instance.to_string());
         set("FENCE", assignment.fence.to_string());
-        set("OWNER", assignment.owner.clone());
+        set("TENANT", assignment.tenant.clone());
+        // Its name until version 0.1; programs may still read it.
+        set("OWNER", assignment.tenant.clone());
         // What it may use, which may differ from what is charged.
         let using = assignment.elastic.as_ref().and_then(|elastic| elastic.using);
         let size = using.map_or(assignment.resources, |using| using.within(assignment.resources));
@@ -213,7 +215,7 @@ mod tests {
             instance: InstanceId::from_u128(7),
             state: ClaimState::Binding,
             fence: 42,
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             name: Some("web-1".to_owned()),
             workload: None,
             image: None,

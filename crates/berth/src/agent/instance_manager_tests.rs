@@ -139,7 +139,7 @@ impl Fixture {
             instance: ONE,
             state: *state,
             fence: *fence,
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             name: None,
             workload: None,
             image: None,

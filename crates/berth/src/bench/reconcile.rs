@@ -184,7 +184,7 @@ fn put(number: u32, replicas: i64, version: i64) -> Op {
     });
     let expect = if version == 1 { Expect::Absent } else { Expect::Revision(version - 1) };
     let workload = Workload {
-        owner: format!("tenant-{:02}", number % 100),
+        tenant: format!("tenant-{:02}", number % 100),
         name: format!("workload-{number:06}"),
         revision: version,
         replicas,
@@ -245,7 +245,7 @@ fn activate(control: &ControlPlane) -> anyhow::Result<()> {
     };
     for step in [Step::Bind, Step::Activate] {
         let ops = claims.iter().map(|(key, fence)| {
-            Op::Advance(Advance { key: *key, owner: None, fence: *fence, step })
+            Op::Advance(Advance { key: *key, tenant: None, fence: *fence, step })
         });
         submit(control, ops).context("failed to activate members")?;
     }

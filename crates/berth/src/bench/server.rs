@@ -154,7 +154,7 @@ fn node(number: u32) -> NodeFacts {
 fn create_token(backend: Backend) -> anyhow::Result<String> {
     let ledger = Ledger::open(backend, Options::default())?;
     let (name, role) = ("bench".to_owned(), Role::Admin);
-    let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
+    let new = NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None };
     let (record, secret) = TokenRecord::make(&new, jiff::Timestamp::now())?;
     store_token(&ledger, &record, &Caller::local("berth bench"))?;
     Ok(secret)

@@ -39,7 +39,7 @@ pub(crate) enum Claims {
 
 const EXAMPLES: &str = "\
 Examples:
-  berth claims list --owner acme
+  berth claims list --tenant acme
   berth claims release 01890a5d-ac96-774b-bcce-b302099a8057
 
 An instance is named by its id, by the first characters of it, or by its name.";
@@ -47,13 +47,13 @@ An instance is named by its id, by the first characters of it, or by its name.";
 const LIST_EXAMPLES: &str = "\
 Examples:
   berth claims list --node node-000012
-  berth claims list --owner acme --state held -q";
+  berth claims list --tenant acme --state held -q";
 
 const RELEASE_EXAMPLES: &str = "\
 Examples:
   berth claims release web-1 web-2
   berth claims release web-1 --confirmed --reason 'the node burnt down'
-  berth claims list --owner acme -q | xargs berth claims release";
+  berth claims list --tenant acme -q | xargs berth claims release";
 
 #[derive(Args, Debug)]
 pub(crate) struct RenewArgs {
@@ -102,7 +102,7 @@ impl Resource for Claim {
         "INSTANCE" => claim.instance.to_string(),
         "ROLE" => api_name(&claim.role),
         "NAME" => claim.name.as_deref(),
-        "OWNER" => claim.owner.as_str(),
+        "TENANT" => claim.tenant.as_str(),
         "WORKLOAD" => claim.workload.as_deref(),
         "NODE" => claim.node.as_ref().map(|node| node.as_str()),
         "STATE" => claim_state(claim.state),
@@ -121,7 +121,7 @@ impl Resource for Claim {
         vec![
             ("instance", paint(BOLD, &self.instance.to_string())),
             ("name", self.name.clone().unwrap_or_default()),
-            ("owner", self.owner.clone()),
+            ("tenant", self.tenant.clone()),
             ("workload", self.workload.clone().unwrap_or_default()),
             ("node", self.node.as_ref().map(ToString::to_string).unwrap_or_default()),
             ("state", api_name(&self.state)),

@@ -22,7 +22,7 @@ pub(crate) enum Decisions {
     /// List decisions, newest first.
     #[command(
         visible_alias = "ls",
-        after_help = "Example:\n  berth decisions list --owner acme --outcome refused"
+        after_help = "Example:\n  berth decisions list --tenant acme --outcome refused"
     )]
     List(ListArgs),
     /// Show a decision.
@@ -36,8 +36,8 @@ pub(crate) enum Decisions {
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Show only decisions of this tenant.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
     /// Show only decisions with this outcome.
     #[arg(long, value_parser = ["granted", "refused"])]
     outcome: Option<String>,
@@ -56,7 +56,7 @@ impl Resource for Decision {
     const COLUMNS: &'static [Column<Self>] = columns![decision;
         "DECISION" => decision.id.as_str(),
         "WHEN" => age(decision.at),
-        "OWNER" => decision.owner.as_str(),
+        "TENANT" => decision.tenant.as_str(),
         "OUTCOME" => outcome(decision),
         ">ASKED" => decision.asked,
         ">PLACED" => decision.placed.len(),
@@ -73,7 +73,7 @@ impl Decisions {
         match self {
             Self::List(list) => {
                 let query = query_params(&[
-                    ("owner", &list.owner),
+                    ("tenant", &list.tenant),
                     ("outcome", &list.outcome),
                     ("code", &list.code),
                 ]);
@@ -125,7 +125,7 @@ pub(crate) fn print(out: &Output, decision: &Decision, only: Option<InstanceId>)
     out.pairs(&[
         ("decision", paint(BOLD, &decision.id)),
         ("when", format!("{} ({})", timestamp(decision.at), age(decision.at))),
-        ("owner", decision.owner.clone()),
+        ("tenant", decision.tenant.clone()),
         ("outcome", outcome(decision).to_string()),
         ("asked", plural(usize::try_from(decision.asked).unwrap_or(0), "instance")),
         ("placed", decision.placed.len().to_string()),

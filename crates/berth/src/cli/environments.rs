@@ -14,25 +14,25 @@ use crate::cmdutil::{
 #[derive(Subcommand, Debug)]
 #[command(
     visible_alias = "envs",
-    after_help = "Examples:\n  berth environments list\n  berth environments show production --owner acme"
+    after_help = "Examples:\n  berth environments list\n  berth environments show production --tenant acme"
 )]
 pub(crate) enum Environments {
     /// List environments of workloads.
     #[command(
         visible_alias = "ls",
-        after_help = "Example:\n  berth environments list --owner acme"
+        after_help = "Example:\n  berth environments list --tenant acme"
     )]
     List(ListArgs),
     /// Show an environment and its workloads.
-    #[command(after_help = "Example:\n  berth environments show production --owner acme")]
+    #[command(after_help = "Example:\n  berth environments show production --tenant acme")]
     Show(ShowArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Show only environments of this tenant.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -40,8 +40,8 @@ pub(crate) struct ShowArgs {
     /// Name of the environment.
     env: String,
     /// Tenant; required if several tenants have an environment of that name.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
 }
 
 impl Resource for Env {
@@ -50,7 +50,7 @@ impl Resource for Env {
     const EMPTY: &'static str = "No workload has an environment.";
     const COLUMNS: &'static [Column<Self>] = columns![env;
         "ENVIRONMENT" => env.name.as_str(),
-        "OWNER" => env.owner.as_str(),
+        "TENANT" => env.tenant.as_str(),
         "STATE" => workload_state(env.state),
         ">WORKLOADS" => env.workloads.len(),
         "SECRETS" => env.secrets_version.as_deref(),
@@ -60,7 +60,7 @@ impl Resource for Env {
     fn print(&self, out: &Output) {
         let fields = pairs(&[
             ("environment", self.name.clone()),
-            ("owner", self.owner.clone()),
+            ("tenant", self.tenant.clone()),
             ("state", workload_state(self.state).to_string()),
             ("message", self.message.clone()),
             ("secrets", self.secrets_version.clone().unwrap_or_else(|| "none".to_owned())),
@@ -87,7 +87,7 @@ impl Environments {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::List(list) => {
-                session.list::<Env>(&query_params(&[("owner", &list.owner)]), None).await
+                session.list::<Env>(&query_params(&[("tenant", &list.tenant)]), None).await
             }
             Self::Show(show) => session.print::<Env>(&show.find(session).await?),
         }
@@ -96,8 +96,8 @@ impl Environments {
 
 impl ShowArgs {
     async fn find(&self, session: &Session) -> CmdResult<RawJson> {
-        if let Some(owner) = &self.owner {
-            return session.get(&path_of::<Env>(&self.env), &[("owner", owner)]).await;
+        if let Some(tenant) = &self.tenant {
+            return session.get(&path_of::<Env>(&self.env), &[("tenant", tenant)]).await;
         }
         let page = session.get_list(Env::PATH, &[], None).await?;
         let envs: Vec<Env> = decode_all(&page.items)?;
@@ -112,10 +112,10 @@ impl ShowArgs {
                 Err(Failure::new(Exit::NotFound, message).did_you_mean(&self.env, names, otherwise))
             }
             several => {
-                let owners: Vec<&str> = found.iter().map(|(env, _)| env.owner.as_str()).collect();
-                let tenants = plural(several, "tenant");
-                Err(Failure::usage(format!("{tenants} have an environment {:?}", self.env))
-                    .accepted(format!("--owner with one of {}", owners.join(", "))))
+                let tenants: Vec<&str> = found.iter().map(|(env, _)| env.tenant.as_str()).collect();
+                let count = plural(several, "tenant");
+                Err(Failure::usage(format!("{count} have an environment {:?}", self.env))
+                    .accepted(format!("--tenant with one of {}", tenants.join(", "))))
             }
         }
     }

@@ -133,7 +133,7 @@ fn verdict_of(moves: &[DrainMove], node: &NodeId) -> (bool, String) {
 }
 
 fn table(moves: &[DrainMove], together: bool, wide: bool) -> Table {
-    let mut table = Table::new(&["INSTANCE", "OWNER", "WORKLOAD"]);
+    let mut table = Table::new(&["INSTANCE", "TENANT", "WORKLOAD"]);
     if together {
         table.column("FROM");
     }
@@ -141,7 +141,7 @@ fn table(moves: &[DrainMove], together: bool, wide: bool) -> Table {
     for planned in moves {
         let mut row: Vec<Cell> = vec![
             planned.instance.to_string().into(),
-            planned.owner.as_str().into(),
+            planned.tenant.as_str().into(),
             or_dash(planned.workload.as_deref()),
         ];
         if together {

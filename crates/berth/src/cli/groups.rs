@@ -31,7 +31,7 @@ pub(crate) enum Groups {
 const SET_EXAMPLES: &str = "\
 Examples:
   berth groups set web --kind apart --topology rack --max-per-domain 2
-  berth groups set cluster --kind together --topology zone --strength soft --owner acme";
+  berth groups set cluster --kind together --topology zone --strength soft --tenant acme";
 
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
@@ -50,8 +50,8 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_per_domain: Option<u32>,
     /// Only tenant whose instances may join.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
 }
 
 impl Resource for Group {
@@ -60,7 +60,7 @@ impl Resource for Group {
     const EMPTY: &'static str = "There are no groups.";
     const COLUMNS: &'static [Column<Self>] = columns![group;
         "GROUP" => group.id.as_str(),
-        "OWNER" => group.owner.as_deref(),
+        "TENANT" => group.tenant.as_deref(),
         "KIND" => api_name(&group.kind),
         "STRENGTH" => api_name(&group.strength),
         "PER" => group.topology.name(),
@@ -72,7 +72,7 @@ impl Resource for Group {
         let most = if limit == u32::MAX { "any number".to_owned() } else { limit.to_string() };
         vec![
             ("group", self.id.clone()),
-            ("owner", self.owner.clone().unwrap_or_else(|| "anyone".to_owned())),
+            ("tenant", self.tenant.clone().unwrap_or_else(|| "anyone".to_owned())),
             ("kind", api_name(&self.kind)),
             ("strength", api_name(&self.strength)),
             ("per", self.topology.name().to_owned()),
@@ -86,8 +86,8 @@ impl Groups {
         match self {
             Self::List => session.list::<Group>(&[], None).await,
             Self::Show(arg) => session.show::<Group>(&arg.name).await,
-            Self::Set(SetArgs { group, kind, strength, topology, max_per_domain, owner }) => {
-                let new = NewGroup { owner, kind, strength, topology, max_per_domain };
+            Self::Set(SetArgs { group, kind, strength, topology, max_per_domain, tenant }) => {
+                let new = NewGroup { tenant, kind, strength, topology, max_per_domain };
                 session.put::<Group>(&group, &new).await
             }
             Self::Remove(args) => session.remove::<Group>(&args.names).await,

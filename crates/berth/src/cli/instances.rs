@@ -13,7 +13,7 @@ use crate::cmdutil::{
 /// Show instances, and manage their sizes.
 #[derive(Subcommand, Debug)]
 #[command(
-    after_help = "Examples:\n  berth instances list --owner acme --tag role=web\n  berth instances show web-1"
+    after_help = "Examples:\n  berth instances list --tenant acme --tag role=web\n  berth instances show web-1"
 )]
 pub(crate) enum Instances {
     /// List instances.
@@ -41,7 +41,7 @@ what limited it.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
-  berth instances list --owner acme
+  berth instances list --tenant acme
   berth instances list --node node-000012 -o wide
   berth instances list --tag role=web -q";
 
@@ -49,8 +49,8 @@ Examples:
 #[derive(Args, Debug, Default)]
 pub(crate) struct InstanceFilter {
     /// Show only those of this tenant.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
     /// Show only those on this node.
     #[arg(long)]
     node: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) struct InstanceFilter {
 impl InstanceFilter {
     pub(crate) async fn list<R: Resource>(self, session: &Session) -> CmdResult {
         let query = query_params(&[
-            ("owner", &self.owner),
+            ("tenant", &self.tenant),
             ("node", &self.node),
             ("workload", &self.workload),
             ("state", &self.state),
@@ -91,7 +91,7 @@ impl Resource for Instance {
     const COLUMNS: &'static [Column<Self>] = columns![instance;
         "INSTANCE" => instance.claim.instance.to_string(),
         "NAME" => instance.claim.name.as_deref(),
-        "OWNER" => instance.claim.owner.as_str(),
+        "TENANT" => instance.claim.tenant.as_str(),
         "WORKLOAD" => instance.claim.workload.as_deref(),
         "NODE" => instance.claim.node.as_ref().map(|node| node.as_str()),
         "STATE" => claim_state(instance.claim.state),

@@ -109,7 +109,7 @@ impl Resource for Migration {
         ">COPIED" => copied(migration),
         "REASON" => api_name(&migration.reason),
         "SINCE" => age(migration.since),
-        "+OWNER" => migration.owner.as_str(),
+        "+TENANT" => migration.tenant.as_str(),
         "+FREES" => cpu_and_memory(migration.frees),
         "+MESSAGE" => migration.message.as_str(),
     ];
@@ -118,7 +118,7 @@ impl Resource for Migration {
         vec![
             ("migration", paint(BOLD, &self.id)),
             ("instance", self.instance.to_string()),
-            ("owner", self.owner.clone()),
+            ("tenant", self.tenant.clone()),
             ("from", self.source.to_string()),
             ("to", self.target.to_string()),
             ("state", self.state.name().to_owned()),

@@ -41,7 +41,7 @@ fn decisions(live: &LiveDiff) -> Table {
     }
     let columns = columns![decision: LiveDecision;
         "INSTANCE" => decision.instance.to_string(),
-        "OWNER" => decision.owner.as_str(),
+        "TENANT" => decision.tenant.as_str(),
         "NOW ON" => decision.node.as_str(),
         "FIRST" => place(&decision.from),
         "SECOND" => place(&decision.to),

@@ -38,7 +38,7 @@ impl Resource for Ticket {
         "ID" => ticket.id.as_str(),
         ">PLACE" => ticket.position.map(|place| place.to_string()),
         "STATE" => ticket_state(ticket.state),
-        "OWNER" => ticket.owner.as_str(),
+        "TENANT" => ticket.tenant.as_str(),
         "REQUESTED" => requested(&ticket.request),
         "SINCE" => age(ticket.since),
         "UNTIL" => age(ticket.deadline),
@@ -51,7 +51,7 @@ impl Resource for Ticket {
             ("id", self.id.clone()),
             ("state", api_name(&self.state)),
             ("place", self.position.map(|place| place.to_string()).unwrap_or_default()),
-            ("owner", self.owner.clone()),
+            ("tenant", self.tenant.clone()),
             ("requested", requested(&self.request)),
             ("since", age(self.since)),
             ("until", age(self.deadline)),
@@ -79,7 +79,7 @@ impl Resource for Demand {
     const EMPTY: &'static str = "All demand was met so far.";
     const COLUMNS: &'static [Column<Self>] = columns![demand;
         "CODE" => demand.code.as_str(),
-        "OWNER" => demand.owner.as_str(),
+        "TENANT" => demand.tenant.as_str(),
         ">TIMES" => demand.times.to_string(),
         "FIRST" => age(demand.first_at),
         "LAST" => age(demand.last_at),

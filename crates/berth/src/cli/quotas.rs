@@ -31,7 +31,7 @@ pub(crate) enum Quotas {
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
     /// Name of the tenant.
-    owner: String,
+    tenant: String,
     /// Most cores.
     #[arg(long, value_parser = args::cpu_capacity, value_name = "CORES")]
     cpu: Option<u32>,
@@ -51,7 +51,7 @@ impl Resource for QuotaUse {
     const PATH: &'static str = "/v1/quotas";
     const EMPTY: &'static str = "No tenant has limits.";
     const COLUMNS: &'static [Column<Self>] = columns![quota;
-        "OWNER" => quota.owner.as_str(),
+        "TENANT" => quota.tenant.as_str(),
         "CPU" => usage(quota.used.cpu_milli, quota.limits.cpu_milli, units::cpu),
         "MEMORY" => usage(quota.used.memory_mib, quota.limits.memory_mib, units::size),
         "DISK" => usage(quota.used.disk_mib, quota.limits.disk_mib, units::size),
@@ -83,7 +83,7 @@ impl Quotas {
                         .accepted("at least one of --cpu, --memory, --disk and --instances")
                         .remedy("remove all limits with: berth quotas remove"));
                 }
-                session.put::<QuotaUse>(&set.owner, &quota).await
+                session.put::<QuotaUse>(&set.tenant, &quota).await
             }
             Self::Remove(args) => {
                 session.delete_each::<QuotaUse>(&args.names, "removed limits of").await

@@ -179,7 +179,7 @@ async fn start(
 
 /// Prints a plan as a table.
 fn print(out: &Output, plan: &Rebalance) {
-    let mut table = Table::new(&["INSTANCE", "NAME", "OWNER", "FROM", "TO", ">GAIN", ">COST"]);
+    let mut table = Table::new(&["INSTANCE", "NAME", "TENANT", "FROM", "TO", ">GAIN", ">COST"]);
     if out.is_wide() {
         table.column("WHY");
     }
@@ -188,7 +188,7 @@ fn print(out: &Output, plan: &Rebalance) {
         let cells: [Cell; 7] = [
             step.instance.to_string().into(),
             or_dash(step.name.as_deref()),
-            step.owner.as_str().into(),
+            step.tenant.as_str().into(),
             step.from.as_str().into(),
             step.to.as_str().into(),
             gain(plan.goal, step.gain).into(),

@@ -250,11 +250,11 @@ fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
             let description = format!("{change}: then it goes to {}", name(node.as_ref()));
             (description, advice.with_change(|flags| relax(flags, filter, change)))
         }
-        Fix::Free { instances, owners, node } => {
-            let whose = if owners.is_empty() {
+        Fix::Free { instances, tenants, node } => {
+            let whose = if tenants.is_empty() {
                 String::new()
             } else {
-                format!(" of {}", owners.join(", "))
+                format!(" of {}", tenants.join(", "))
             };
             let description = format!(
                 "release {}{whose} on {}",

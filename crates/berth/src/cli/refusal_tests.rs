@@ -79,7 +79,7 @@ fn drawn(engine: &mut Engine, line: &str) -> String {
 #[test]
 fn too_much_memory_shows_who_came_close_and_commands_that_help() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--cpu 4 --memory 100GiB --disk 10GiB --trait ssd --owner acme");
+    let text = drawn(&mut engine, "--cpu 4 --memory 100GiB --disk 10GiB --trait ssd --tenant acme");
     insta::assert_snapshot!(text);
 }
 

@@ -30,12 +30,12 @@ pub(crate) enum Tokens {
 
 const EXAMPLES: &str = "\
 Examples:
-  berth tokens create --role tenant --namespace acme --expires 30d
+  berth tokens create --role tenant --tenant acme --expires 30d
   berth tokens revoke 0123456789abcdef";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
-  berth tokens create --role tenant --namespace acme --expires 30d
+  berth tokens create --role tenant --tenant acme --expires 30d
   berth tokens create --role agent --node node-000012
   berth tokens create --role viewer --name 'the wall screen' -q > token
 
@@ -47,12 +47,12 @@ pub(crate) struct CreateArgs {
     /// Role: what the token may do.
     #[arg(long, value_parser = args::api_value::<Role>("admin, operator, agent, tenant or viewer"), value_name = "admin|operator|agent|tenant|viewer")]
     role: Role,
-    /// Description; by default the role with the namespace or node.
+    /// Description; by default the role with the tenant or node.
     #[arg(long)]
     name: Option<String>,
-    /// Namespace of a tenant's token; may be repeated, the first one is the default.
-    #[arg(long = "namespace", value_name = "NAMESPACE")]
-    namespaces: Vec<String>,
+    /// Tenant that the token may place for; may be repeated, the first one is the default.
+    #[arg(long = "tenant", value_name = "TENANT", alias = "namespace")]
+    tenants: Vec<String>,
     /// Node of an agent's token.
     #[arg(long)]
     node: Option<String>,
@@ -91,7 +91,7 @@ impl Resource for Token {
             ("id", self.id.clone()),
             ("name", self.name.clone()),
             ("role", self.role.name().to_owned()),
-            ("namespaces", self.namespaces.join(" ")),
+            ("tenants", self.tenants.join(" ")),
             ("node", self.node.as_ref().map(ToString::to_string).unwrap_or_default()),
             ("expires", self.expires_at.map_or_else(|| "never".to_owned(), age)),
         ]
@@ -100,7 +100,7 @@ impl Resource for Token {
 
 fn bound_to(token: &Token) -> Cell {
     let node = token.node.as_ref().map(ToString::to_string);
-    or_dash(Some(&node.unwrap_or_else(|| token.namespaces.join(" "))))
+    or_dash(Some(&node.unwrap_or_else(|| token.tenants.join(" "))))
 }
 
 fn is_expired(token: &Token) -> bool {
@@ -142,14 +142,14 @@ impl Tokens {
 
 impl CreateArgs {
     fn new_token(&self) -> NewToken {
-        let name = match self.namespaces.first().or(self.node.as_ref()) {
+        let name = match self.tenants.first().or(self.node.as_ref()) {
             Some(bound) => format!("{} {bound}", self.role.name()),
             None => self.role.name().to_owned(),
         };
         NewToken {
             name: self.name.clone().unwrap_or(name),
             role: self.role,
-            namespaces: self.namespaces.clone(),
+            tenants: self.tenants.clone(),
             node: self.node.as_deref().map(Into::into),
             expires_in_s: self.expires.map(u64::from),
         }

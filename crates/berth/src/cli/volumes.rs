@@ -21,7 +21,7 @@ pub(crate) enum Volumes {
     #[command(after_help = "Example:\n  berth volumes show data-1")]
     Show(NameArg<Volume>),
     /// Create or replace a volume.
-    #[command(after_help = "Example:\n  berth volumes set data-1 --home node-000012 --owner acme")]
+    #[command(after_help = "Example:\n  berth volumes set data-1 --home node-000012 --tenant acme")]
     Set(SetArgs),
     /// Move a volume to another node, together with the instance that uses it.
     #[command(after_help = MOVE_EXAMPLES)]
@@ -43,23 +43,23 @@ Examples:
 
 /// Manage attachments: sets of volumes that instances use together.
 #[derive(Subcommand, Debug)]
-#[command(after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --owner acme")]
+#[command(after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --tenant acme")]
 pub(crate) enum Attachments {
     /// List attachments.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth volumes attachments list")]
     List,
     /// Show an attachment.
-    #[command(after_help = "Example:\n  berth volumes attachments show db --owner acme")]
+    #[command(after_help = "Example:\n  berth volumes attachments show db --tenant acme")]
     Show(AttachmentArg),
     /// Create or replace an attachment.
     #[command(
-        after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --owner acme"
+        after_help = "Example:\n  berth volumes attachments set db data-1 data-2 --tenant acme"
     )]
     Set(SetAttachmentArgs),
     /// Remove an attachment.
     #[command(
         visible_alias = "rm",
-        after_help = "Example:\n  berth volumes attachments remove db --owner acme"
+        after_help = "Example:\n  berth volumes attachments remove db --tenant acme"
     )]
     Remove(AttachmentArg),
 }
@@ -72,8 +72,8 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "NODE")]
     home: String,
     /// Only tenant that may use it.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -105,8 +105,8 @@ pub(crate) struct AttachmentArg {
     /// Name of the attachment.
     name: String,
     /// Tenant; a tenant's token implies its own.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -117,8 +117,8 @@ pub(crate) struct SetAttachmentArgs {
     #[arg(required = true)]
     volumes: Vec<String>,
     /// Tenant; a tenant's token implies its own.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
 }
 
 impl Resource for Volume {
@@ -127,7 +127,7 @@ impl Resource for Volume {
     const EMPTY: &'static str = "There are no volumes.";
     const COLUMNS: &'static [Column<Self>] = columns![volume;
         "VOLUME" => volume.id.as_str(),
-        "OWNER" => volume.owner.as_deref(),
+        "TENANT" => volume.tenant.as_deref(),
         "HOME" => volume.home.as_str(),
         "USED BY" => volume.attached_to.map(|id| id.to_string()),
     ];
@@ -139,7 +139,7 @@ impl Resource for Attachment {
     const EMPTY: &'static str = "There are no attachments.";
     const COLUMNS: &'static [Column<Self>] = columns![set;
         "ATTACHMENT" => set.id.as_str(),
-        "OWNER" => set.owner.as_str(),
+        "TENANT" => set.tenant.as_str(),
         "HOME" => set.home.as_ref().map(|home| home.as_str()),
         "VOLUMES" => set.volumes.join(" "),
     ];
@@ -181,12 +181,14 @@ impl Volumes {
         match self {
             Self::List => session.list::<Volume>(&[], None).await,
             Self::Show(arg) => session.show::<Volume>(&arg.name).await,
-            Self::Set(SetArgs { name, home, owner }) => {
-                // The owner stays unless another is given.
+            Self::Set(SetArgs { name, home, tenant }) => {
+                // The tenant stays unless another is given.
                 let path = path_of::<Volume>(&name);
                 let stored: Result<berth_api::Volume, _> = session.client.get(&path, &[]).await;
-                let owner = owner.or_else(|| stored.ok()?.owner);
-                session.put::<Volume>(&name, &NewVolume { owner, home: home.as_str().into() }).await
+                let tenant = tenant.or_else(|| stored.ok()?.tenant);
+                session
+                    .put::<Volume>(&name, &NewVolume { tenant, home: home.as_str().into() })
+                    .await
             }
             Self::Move(args) => args.run(session).await,
             Self::Remove(args) => session.remove::<Volume>(&args.names).await,
@@ -224,8 +226,8 @@ impl MoveArgs {
 
 impl AttachmentArg {
     fn path(&self) -> String {
-        let owner = self.owner.as_deref().map(|owner| format!("?owner={}", escape(owner)));
-        format!("{}{}", path_of::<Attachment>(&self.name), owner.unwrap_or_default())
+        let tenant = self.tenant.as_deref().map(|tenant| format!("?tenant={}", escape(tenant)));
+        format!("{}{}", path_of::<Attachment>(&self.name), tenant.unwrap_or_default())
     }
 }
 
@@ -234,8 +236,8 @@ impl Attachments {
         match self {
             Self::List => session.list::<Attachment>(&[], None).await,
             Self::Show(arg) => session.print::<Attachment>(&session.get(&arg.path(), &[]).await?),
-            Self::Set(SetAttachmentArgs { name, volumes, owner }) => {
-                session.put::<Attachment>(&name, &NewAttachment { owner, volumes }).await
+            Self::Set(SetAttachmentArgs { name, volumes, tenant }) => {
+                session.put::<Attachment>(&name, &NewAttachment { tenant, volumes }).await
             }
             Self::Remove(arg) => {
                 session.client.delete(&arg.path()).await?;

@@ -29,7 +29,7 @@ impl WhoAmIArgs {
                 ("name", who.name),
                 ("role", who.role.name().to_owned()),
                 ("token", who.token.unwrap_or_default()),
-                ("namespaces", who.namespaces.join(" ")),
+                ("tenants", who.tenants.join(" ")),
                 ("node", who.node.map(|node| node.to_string()).unwrap_or_default()),
                 ("configuration", file.map(|file| file.display().to_string()).unwrap_or_default()),
             ]);

@@ -248,7 +248,7 @@ mod tests {
     fn a_prefix_says_when_a_column_is_shown() {
         type Item = (&'static str, Option<&'static str>, Option<u32>);
         let columns = columns![item: Item;
-            "NAME" => item.0, "?OWNER" => item.1, "?>SIZE" => item.2, "+IMAGE" => item.0];
+            "NAME" => item.0, "?TENANT" => item.1, "?>SIZE" => item.2, "+IMAGE" => item.0];
         let items: [Item; 2] = [("x", None, Some(1)), ("y", None, None)];
         let header = |wide| Table::of(&items, wide, columns).header;
         assert_eq!(header(false), ["NAME", ">SIZE"]);

@@ -100,14 +100,14 @@ fn commands(demo: bool) -> &'static [&'static str] {
     if demo {
         &[
             "nodes list --limit 5",
-            "place --owner demo --cpu 2 --memory 4GiB --count 50 --explain",
-            "place --owner demo --cpu 16 --memory 2TiB",
+            "place --tenant demo --cpu 2 --memory 4GiB --count 50 --explain",
+            "place --tenant demo --cpu 16 --memory 2TiB",
         ]
     } else {
         &[
             "nodes register node-1 --cpu 16 --memory 64GiB --disk 1TiB",
             "nodes list",
-            "place --owner demo --cpu 2 --memory 4GiB --explain",
+            "place --tenant demo --cpu 2 --memory 4GiB --explain",
         ]
     }
 }

@@ -79,7 +79,7 @@ fn unless_found(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
 pub(super) fn token_of_this_process(access: &AccessControl) -> anyhow::Result<String> {
     let name = "simulated fleet".to_owned();
     let role = Role::Admin;
-    let new = NewToken { name, role, namespaces: Vec::new(), node: None, expires_in_s: None };
+    let new = NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None };
     let (record, secret) = TokenRecord::make(&new, now())?;
     access.tokens.put_local(record);
     Ok(secret)

@@ -55,7 +55,7 @@ impl Fixture {
         let new = NewToken {
             name: format!("agent of {node}"),
             role: Role::Agent,
-            namespaces: Vec::new(),
+            tenants: Vec::new(),
             node: Some(NodeId::new(node)),
             expires_in_s: None,
         };
@@ -107,7 +107,7 @@ impl Fixture {
         spec.tags.insert("role".to_owned(), "front".to_owned());
         let request = PlaceRequest {
             request_id: None,
-            owner: Some("acme".to_owned()),
+            tenant: Some("acme".to_owned()),
             instances: vec![spec],
             mode: Mode::AllOrNothing,
             at_least: None,

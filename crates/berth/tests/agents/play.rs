@@ -29,11 +29,11 @@ async fn a_simulated_fleet_registers_places_and_boots_by_itself_and_outlives_an_
     until("instances of several tenants run", async || {
         let query = [("state", "active"), ("limit", "1000")];
         let claims: Vec<Claim> = fixture.client.all("/v1/claims", &query).await.unwrap();
-        let mut owners: Vec<&str> = claims.iter().map(|claim| claim.owner.as_str()).collect();
-        owners.sort_unstable();
-        owners.dedup();
+        let mut tenants: Vec<&str> = claims.iter().map(|claim| claim.tenant.as_str()).collect();
+        tenants.sort_unstable();
+        tenants.dedup();
         assert!(claims.iter().all(|claim| claim.state == ClaimState::Active));
-        claims.len() > 50 && owners.len() >= 4
+        claims.len() > 50 && tenants.len() >= 4
     })
     .await;
     detour.cut().await;

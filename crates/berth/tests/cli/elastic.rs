@@ -14,7 +14,7 @@ fn with_elastic() -> (Server, String) {
     }
     server.said(&[
         "place",
-        "--owner",
+        "--tenant",
         "acme",
         "--name",
         "db",
@@ -86,7 +86,7 @@ fn what_cannot_be_is_refused_with_what_would_be_accepted() {
     assert!(typed.contains("0.5,1GiB"), "{typed}");
     let crossed = ["instances", "bounds", "db", "--min", "4,8GiB", "--max", "2,8GiB"];
     assert!(server.fails(2, &crossed).contains("max.cpu_milli"));
-    let place = ["place", "--owner", "acme", "--memory", "1GiB", "--name", "fixed"];
+    let place = ["place", "--tenant", "acme", "--memory", "1GiB", "--name", "fixed"];
     let class = server.fails(2, &[&place[..], &["--class", "burst"]].concat());
     assert!(class.contains("elastic.class"), "{class}");
     server.said(&place);

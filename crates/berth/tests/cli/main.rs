@@ -143,7 +143,7 @@ fn a_file_of_nodes_is_taken_whole_or_not_at_all() {
 #[test]
 fn a_placement_is_granted_explained_and_released() {
     let server = Server::start().with_nodes();
-    let place = ["place", "--cpu", "1", "--memory", "2GiB", "--owner", "acme", "--trait", "hdd"];
+    let place = ["place", "--cpu", "1", "--memory", "2GiB", "--tenant", "acme", "--trait", "hdd"];
     let dry = server.json(&[&place[..], &["--dry-run"]].concat());
     assert_eq!(dry["dry_run"], true);
     let why =
@@ -165,7 +165,7 @@ fn a_placement_is_granted_explained_and_released() {
 #[test]
 fn a_refusal_is_a_picture_whose_first_command_works() {
     let server = Server::start().with_nodes();
-    let place = ["place", "--memory", "100GiB", "--owner", "acme", "--trait", "ssd"];
+    let place = ["place", "--memory", "100GiB", "--tenant", "acme", "--trait", "ssd"];
     let picture = server.fails(3, &place);
     assert!(picture.starts_with("error: no room: none of 3 nodes can take it"), "{picture}");
     let command =
@@ -186,7 +186,7 @@ fn a_file_is_placed_as_flags_are() {
     let path = server.folder.path().join("web.yaml");
     std::fs::write(&path, "resources: {memory_mib: 512}\ntraits: {ssd: true}\n").unwrap();
     let file = path.to_str().unwrap();
-    let placed = server.json(&["place", "-f", file, "--count", "3", "--owner", "acme"]);
+    let placed = server.json(&["place", "-f", file, "--count", "3", "--tenant", "acme"]);
     assert_eq!(placed["instances"].as_array().unwrap().len(), 3);
     assert_eq!(placed["instances"][0]["node"], "node-1");
 }
@@ -197,7 +197,7 @@ fn exit_codes_tell_failures_apart() {
     server.fails(2, &["place", "--cpu", "1"]);
     server.fails(2, &["place", "--memory", "4 apples"]);
     server.fails(2, &["nodes", "lst"]);
-    server.fails(3, &["place", "--memory", "1GiB", "--owner", "acme"]);
+    server.fails(3, &["place", "--memory", "1GiB", "--tenant", "acme"]);
     server.fails(4, &["queue", "show", "nothing"]);
     server.fails(5, &["whoami", "--token", "berth_0123456789abcdef_0"]);
     let nobody = server.fails(7, &["nodes", "list", "--url", "http://127.0.0.1:1"]);
@@ -222,11 +222,11 @@ fn groups_pools_quotas_and_the_like_are_set_shown_and_removed() {
     server.said(&["groups", "set", "web", "--kind", "apart", "--topology", "rack"]);
     assert!(server.said(&["groups", "list"]).contains("apart"));
     server.said(&["volumes", "set", "data", "--home", "node-1"]);
-    server.said(&["volumes", "attachments", "set", "db", "data", "--owner", "acme"]);
+    server.said(&["volumes", "attachments", "set", "db", "data", "--tenant", "acme"]);
     assert!(server.said(&["volumes", "attachments", "list"]).contains("node-1"));
     server.said(&["pools", "set", "vlan", "10-19", "--quarantine", "1m"]);
     let place =
-        ["place", "--memory", "1GiB", "--owner", "acme", "--trait", "ssd", "--pool", "vlan"];
+        ["place", "--memory", "1GiB", "--tenant", "acme", "--trait", "ssd", "--pool", "vlan"];
     let placed = server.json(&place);
     assert_eq!(placed["instances"][0]["values"][0]["value"], "10");
     server.said(&["quotas", "set", "acme", "--instances", "1"]);
@@ -262,14 +262,14 @@ fn policies_are_checked_compared_and_put_in_force() {
 #[test]
 fn tokens_are_made_bound_and_revoked_and_one_can_be_made_without_a_server() {
     let server = Server::start().with_nodes();
-    let secret = server.said(&["token", "create", "--role", "tenant", "--namespace", "acme", "-q"]);
+    let secret = server.said(&["token", "create", "--role", "tenant", "--tenant", "acme", "-q"]);
     let tenant = ["--token", secret.trim()];
     let who = server.json(&[&["whoami"][..], &tenant].concat());
-    assert_eq!(who["namespaces"][0], "acme");
+    assert_eq!(who["tenants"][0], "acme");
     server.fails(5, &[&["nodes", "list"][..], &tenant].concat());
     let placed =
         server.json(&[&["place", "--memory", "1GiB", "--trait", "ssd"][..], &tenant].concat());
-    assert_eq!(placed["owner"], "acme");
+    assert_eq!(placed["tenant"], "acme");
     server.said(&["token", "revoke", who["token"].as_str().unwrap()]);
     server.fails(5, &[&["whoami"][..], &tenant].concat());
     let database = server.folder.path().join("data").join("berth.db");
@@ -301,7 +301,7 @@ fn what_needs_no_server_needs_none() {
 #[test]
 fn a_node_says_whether_it_can_be_emptied_and_the_command_ends_accordingly() {
     let server = Server::start().with_nodes();
-    let place = ["place", "--memory", "20GiB", "--owner", "acme", "--trait", "hdd"];
+    let place = ["place", "--memory", "20GiB", "--tenant", "acme", "--trait", "hdd"];
     server.said(&[&place[..], &["--name", "large"]].concat());
     let on = server.json(&["instances", "show", "large"])["node"].as_str().unwrap().to_owned();
     let said = server.said(&["evacuate", "check", "--node", &on]);

@@ -19,7 +19,8 @@ fn uneven() -> Server {
     let elastic = json!({"min": {"cpu_milli": 1000, "memory_mib": 2048}, "max": max});
     for name in ["a", "b", "c"] {
         let spec = json!({"name": name, "resources": shape, "elastic": elastic});
-        let placed = server.posts("/v1/placements", &json!({"owner": "acme", "instances": [spec]}));
+        let placed =
+            server.posts("/v1/placements", &json!({"tenant": "acme", "instances": [spec]}));
         let placed = &placed["instances"][0];
         let running = json!({"instance": placed["instance"], "fence": placed["fence"],
             "state": "running"});
@@ -100,7 +101,7 @@ fn waiting_begins_the_rest_when_limits_allow_and_ends_with_all_moves_made() {
     server.said(&["policy", "activate", policy.to_str().unwrap()]);
     server.said(&["nodes", "cordon", "node-1"]);
     let spec = json!({"resources": {"cpu_milli": 4000, "memory_mib": 8192}});
-    server.posts("/v1/placements", &json!({"owner": "acme", "instances": [spec]}));
+    server.posts("/v1/placements", &json!({"tenant": "acme", "instances": [spec]}));
     server.said(&["nodes", "uncordon", "node-1"]);
     let apply = ["rebalance", "apply", "--goal", "consolidate", "--yes", "--wait"];
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use crate::Server;
 
 const WEB: &str = r#"
-owner = "acme"
+tenant = "acme"
 name = "web"
 replicas = 3
 [template]
@@ -95,7 +95,7 @@ fn a_file_with_one_wrong_workload_stores_none() {
         let text = format!("{first}---\n{}", one("b", replicas, resources));
         server.file("two.yaml", &text)
     };
-    let apply = ["workloads", "apply", "--owner", "acme", "-f"];
+    let apply = ["workloads", "apply", "--tenant", "acme", "-f"];
     for (replicas, resources, named) in [
         // What the server says, and what is seen before it is asked.
         ("200000", "{memory: 1GiB}", "replicas is 200000"),
@@ -111,7 +111,7 @@ fn a_file_with_one_wrong_workload_stores_none() {
     }
     let file = with("2", "{memory: 1GiB}");
     assert!(
-        server.fails(2, &["workloads", "apply", "-f", &file]).contains("owner is missing"),
+        server.fails(2, &["workloads", "apply", "-f", &file]).contains("tenant is missing"),
         "an administrator is bound to no tenant"
     );
     let said = server.said(&[&apply[..], &[file.as_str()]].concat());
@@ -173,7 +173,7 @@ fn no_room_is_told_with_its_code_and_drawn() {
     assert!(list.contains("degraded") && list.contains("no_capacity_memory"), "{list}");
     let status = server.said(&["workloads", "status", "acme/web"]);
     assert!(status.contains("empty") && status.contains("can take it"), "{status}");
-    let env = server.said(&["environments", "show", "production", "--owner", "acme"]);
+    let env = server.said(&["environments", "show", "production", "--tenant", "acme"]);
     assert!(env.contains("degraded") && env.contains("0 of 3"), "{env}");
     assert!(server.said(&["events", "--kind", "env"]).contains("env.scheduling_failed"));
 }

@@ -43,7 +43,7 @@ async fn place(server: &Running, token: &str) {
         Connect { url: server.url(), token: Some(token.to_owned()), ..Connect::default() };
     let client = Client::new(connect).unwrap();
     let request: PlaceRequest = serde_json::from_value(serde_json::json!({
-        "owner": "acme", "instances": [{"resources": {"memory_mib": 1}}]
+        "tenant": "acme", "instances": [{"resources": {"memory_mib": 1}}]
     }))
     .unwrap();
     client.place(&request).await.unwrap();
@@ -63,12 +63,12 @@ async fn wrong_requests_get_a_problem_that_names_what_is_wrong() {
     for (body, status, expected) in [
         ("{", "400", "not JSON"),
         ("[]", "400", "invalid_request"),
-        ("{\"instances\":[]}", "400", "owner"),
-        ("{\"owner\":\"a\",\"instances\":[]}", "400", "1 to 1000"),
-        ("{\"owner\":\"a\",\"instances\":[{\"resources\":{}}]}", "400", "memory_mib"),
-        ("{\"owner\":\"a\",\"instancess\":[]}", "400", "instancess"),
+        ("{\"instances\":[]}", "400", "tenant"),
+        ("{\"tenant\":\"a\",\"instances\":[]}", "400", "1 to 1000"),
+        ("{\"tenant\":\"a\",\"instances\":[{\"resources\":{}}]}", "400", "memory_mib"),
+        ("{\"tenant\":\"a\",\"instancess\":[]}", "400", "instancess"),
         (
-            "{\"owner\":\"a\",\"instances\":[{\"resources\":{\"memory_mib\":-1}}]}",
+            "{\"tenant\":\"a\",\"instances\":[{\"resources\":{\"memory_mib\":-1}}]}",
             "400",
             "instances[0].resources.memory_mib",
         ),
@@ -116,7 +116,7 @@ async fn a_token_of_another_tenant_sees_nothing_and_changes_nothing() {
     let new = NewToken {
         name: "other".to_owned(),
         role: Role::Tenant,
-        namespaces: vec!["other".to_owned()],
+        tenants: vec!["other".to_owned()],
         node: None,
         expires_in_s: None,
     };
@@ -124,7 +124,7 @@ async fn a_token_of_another_tenant_sees_nothing_and_changes_nothing() {
     let release = format!("/v1/claims/{instance}/release");
     let answer = post(&server, &made.secret, &release, "{}");
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
-    let body = "{\"owner\":\"acme\",\"instances\":[{\"resources\":{\"memory_mib\":1}}]}";
+    let body = "{\"tenant\":\"acme\",\"instances\":[{\"resources\":{\"memory_mib\":1}}]}";
     let answer = post(&server, &made.secret, "/v1/placements", body);
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     let still: Page<serde_json::Value> = admin.get("/v1/claims", &[]).await.unwrap();

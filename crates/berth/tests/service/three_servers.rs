@@ -25,7 +25,7 @@ fn request(id: &str) -> PlaceRequest {
     let resources = Resources { cpu_milli: 100, memory_mib: 64, ..Resources::default() };
     serde_json::from_value(serde_json::json!({
         "request_id": id,
-        "owner": "acme",
+        "tenant": "acme",
         "lease_s": 3600,
         "instances": [InstanceSpec::new(resources)],
     }))

@@ -165,7 +165,7 @@ pub(crate) fn node(id: &str) -> berth_engine::NodeFacts {
 pub(crate) fn small(request_id: &str) -> berth_api::PlaceRequest {
     let json = serde_json::json!({
         "request_id": request_id,
-        "owner": "acme",
+        "tenant": "acme",
         "instances": [{ "resources": { "cpu_milli": 10, "memory_mib": 16, "disk_mib": 1 } }],
     });
     serde_json::from_value(json).unwrap()

@@ -91,7 +91,7 @@ async fn an_agent_signs_in_with_the_certificate_of_its_node() {
     admin.put::<_, Value>("/v1/nodes/node-7", &facts).await.unwrap();
     let vm = json!({"name": "vm", "resources": amounts(1),
         "elastic": {"min": amounts(1), "max": amounts(8)}});
-    let placement = json!({"owner": "acme", "instances": [vm]});
+    let placement = json!({"tenant": "acme", "instances": [vm]});
     let placed: Value = admin.post("/v1/placements", &placement).await.unwrap();
     let placed = &placed["instances"][0];
     let running = json!({"running": [

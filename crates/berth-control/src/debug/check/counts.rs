@@ -36,7 +36,7 @@ fn groups(ground: &Ground<'_>, checked: &mut Checked) {
 fn tenants(ground: &Ground<'_>, checked: &mut Checked) {
     let mut sums: BTreeMap<&str, TenantUseDump> = BTreeMap::new();
     for claim in &ground.dump.claims {
-        let sum = sums.entry(&claim.owner).or_default();
+        let sum = sums.entry(&claim.tenant).or_default();
         sum.cpu_milli += i64::from(claim.charged.cpu_milli);
         sum.memory_mib += i64::from(claim.charged.memory_mib);
         sum.disk_mib += i64::from(claim.charged.disk_mib);
@@ -44,8 +44,8 @@ fn tenants(ground: &Ground<'_>, checked: &mut Checked) {
     }
     // Only tenants with limits are counted.
     for quota in &ground.dump.quotas {
-        let subject = format!("tenant {}", quota.owner);
-        let sum = sums.get(quota.owner.as_str()).copied().unwrap_or_default();
+        let subject = format!("tenant {}", quota.tenant);
+        let sum = sums.get(quota.tenant.as_str()).copied().unwrap_or_default();
         for (name, found, expected) in [
             ("cpu", quota.used.cpu_milli, sum.cpu_milli),
             ("memory", quota.used.memory_mib, sum.memory_mib),

@@ -29,7 +29,7 @@ pub(super) fn is_draining(entry: &NodeEntry) -> bool {
     entry.facts.state == NodeState::Draining
 }
 
-/// Whether the workload reconciler replaces a claim. Members that their owner creates are moved like
+/// Whether the workload reconciler replaces a claim. Members that their tenant creates are moved like
 /// any other instance, and keep their slots.
 pub(crate) fn is_kept_by_workload(catalog: &CatalogState, claim: &ClaimEntry) -> bool {
     let definition = claim.workload().and_then(|key| catalog.workloads.get(&key));
@@ -77,7 +77,7 @@ fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Dr
 fn move_status(control: &ControlPlane, catalog: &CatalogState, claim: &ClaimEntry) -> DrainMove {
     let leaving = DrainMove {
         instance: claim.key.instance,
-        owner: claim.request.owner.clone(),
+        tenant: claim.request.tenant.clone(),
         workload: claim.request.workload.clone(),
         from: claim.node.clone(),
         to: None,

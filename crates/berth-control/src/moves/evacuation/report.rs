@@ -26,7 +26,7 @@ fn to_drain_move(sandbox: &Sandbox, planned: PlannedMove) -> DrainMove {
     let is_blocked = report.state == MoveState::Blocked;
     DrainMove {
         instance: id,
-        owner: claim.map_or_else(String::new, |claim| claim.request.owner.clone()),
+        tenant: claim.map_or_else(String::new, |claim| claim.request.tenant.clone()),
         workload: claim.and_then(|claim| claim.request.workload.clone()),
         from: planned.from,
         to: report.to,
@@ -138,8 +138,8 @@ pub(super) fn verdict(moves: &[DrainMove]) -> Verdict {
     };
     let have = if count == 1 { "has" } else { "have" };
     let whose = match &first.workload {
-        Some(workload) => format!("{}/{workload}", first.owner),
-        None => first.owner.clone(),
+        Some(workload) => format!("{}/{workload}", first.tenant),
+        None => first.tenant.clone(),
     };
     let why = match &first.code {
         Some(code) if !first.message.contains(code.as_str()) => {

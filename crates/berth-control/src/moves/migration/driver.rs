@@ -250,7 +250,7 @@ fn release_lost(id: &str, claim: &Claim) -> Op {
     Op::Release(Release {
         request_id: Text::from(format!("migration-{id}-freed-{}-{}", claim.key, claim.fence)),
         key: claim.key,
-        owner: None,
+        tenant: None,
         fence: Some(claim.fence),
         confirmed: true,
         reason: Text::from("node_lost"),

@@ -16,7 +16,7 @@ pub fn view(id: &str, record: &MigrationRecord) -> Migration {
     Migration {
         id: id.to_owned(),
         instance: record.instance,
-        owner: record.owner.clone(),
+        tenant: record.tenant.clone(),
         source: record.source.clone(),
         target: record.target.clone(),
         state: record.state,

@@ -141,7 +141,7 @@ async fn confirm_gone(
     let release = Release {
         request_id: Text::from(format!("migration-{id}-done-{key}-{}", held.fence)),
         key,
-        owner: None,
+        tenant: None,
         fence: Some(held.fence),
         confirmed: true,
         reason: Text::from("moved"),

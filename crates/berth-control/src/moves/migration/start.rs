@@ -56,7 +56,7 @@ fn record(
     let now = control.now();
     MigrationRecord {
         instance: claim.key.instance,
-        owner: claim.request.owner.clone(),
+        tenant: claim.request.tenant.clone(),
         source: claim.node.clone(),
         target,
         state: MigrationState::Planned,
@@ -250,7 +250,7 @@ async fn end(
         Op::Release(Release {
             request_id: Text::from(format!("migration-{id}-{}-{confirmed}", held.fence)),
             key,
-            owner: None,
+            tenant: None,
             fence: Some(held.fence),
             confirmed: target_is_empty,
             reason: Text::from(state.name()),
@@ -379,7 +379,7 @@ mod tests {
         let instance = InstanceRequest::new(id, "acme", Amounts::new(1000, 1024));
         let request = PlaceRequest {
             request_id: Text::from("place"),
-            owner: Text::from("acme"),
+            tenant: Text::from("acme"),
             instances: vec![Arc::new(instance)],
             lease_s: 60,
             ..PlaceRequest::default()
@@ -392,7 +392,7 @@ mod tests {
         let key = ClaimKey::primary(id);
         let claim = control.read(move |ledger| ledger.claim(key)).await.unwrap().unwrap();
         for step in [Step::Bind, Step::Activate] {
-            let advance = Advance { key, owner: None, fence: claim.fence, step };
+            let advance = Advance { key, tenant: None, fence: claim.fence, step };
             control.submit(Op::Advance(advance)).await.unwrap();
         }
         control.wait_for_read_your_writes().await;

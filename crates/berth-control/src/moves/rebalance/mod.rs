@@ -95,7 +95,7 @@ fn to_rebalance(sandbox: &Sandbox, plan: RebalancePlan, asked: &PlanRebalance) -
         RebalanceStep {
             instance: made.instance,
             name: claim.and_then(|claim| claim.name.as_deref().map(str::to_owned)),
-            owner: claim.map_or_else(String::new, |claim| claim.request.owner.clone()),
+            tenant: claim.map_or_else(String::new, |claim| claim.request.tenant.clone()),
             from: made.from,
             to: made.to,
             gain: made.gain,

@@ -154,7 +154,7 @@ impl Step<'_> {
         let release = Release {
             request_id: Text::from(format!("volume-move-{instance}-{}", claim.fence)),
             key,
-            owner: None,
+            tenant: None,
             fence: Some(claim.fence),
             confirmed: false,
             reason: Text::from(REASON),
@@ -236,7 +236,7 @@ async fn place(control: &ControlPlane, stopped: &StoppedInstance) -> PlaceAnswer
     let request: &InstanceRequest = &stopped.request;
     let request = PlaceRequest {
         request_id: Text::from(format!("restart-{}-{}", request.id, stopped.fence)),
-        owner: Text::from(request.owner.as_str()),
+        tenant: Text::from(request.tenant.as_str()),
         instances: vec![Arc::new(request.clone())],
         lease_s: LEASE_S,
         pools: stopped.pools.iter().map(|pool| Text::from(pool.as_str())).collect(),

@@ -57,7 +57,7 @@ impl Stage {
     fn group(&mut self, id: &str, kind: GroupKind, topology: Topology) {
         let group = Group {
             id: id.to_owned(),
-            owner: None,
+            tenant: None,
             kind,
             strength: Strength::Hard,
             topology,
@@ -157,7 +157,7 @@ fn who_stands_in_its_own_way_could_go_after_its_release() {
 fn volumes_hold_an_instance_and_the_plan_says_where_they_should_go() {
     let mut stage = Stage::new(&[4000, 1000, 4000]);
     let volume =
-        Volume { id: "data".to_owned(), owner: None, home: NodeId::new("a"), attached_to: None };
+        Volume { id: "data".to_owned(), tenant: None, home: NodeId::new("a"), attached_to: None };
     stage.engine.fleet_mut().put_volume(volume);
     let one = stage.claim_with(1, 2000, "a", |request| request.volumes = vec!["data".to_owned()]);
     let outcome = stage.outcome(&["a"], one);

@@ -52,7 +52,7 @@ pub(super) struct RebalanceState<'e> {
     pub(super) movables: Vec<Movable>,
     pub(super) scale: Scale,
     nodes: Vec<NodeEntry>,
-    /// By owner, since rules concern only instances of the same owner.
+    /// By tenant, since rules concern only instances of the same tenant.
     dependents: FxHashMap<String, Vec<DependentInstance>>,
     moves: Vec<RebalanceMove>,
     now: Timestamp,
@@ -86,7 +86,7 @@ impl<'e> RebalanceState<'e> {
         for instance in instances {
             let Some(row) = engine.fleet.instance(instance.id) else { continue };
             if let Some(dependent) = dependent(engine, row, instance) {
-                dependents.entry(dependent.request.owner.clone()).or_default().push(dependent);
+                dependents.entry(dependent.request.tenant.clone()).or_default().push(dependent);
             }
             if let Some(movable) =
                 movable(engine, row, instance).filter(|m| nodes[m.at.as_usize()].in_service)
@@ -188,8 +188,8 @@ impl<'e> RebalanceState<'e> {
         let (fleet, movable) = (&self.engine.fleet, &self.movables[place]);
         let texts = fleet.texts();
         let workload = movable.replacement.workload.as_deref().and_then(|name| texts.find(name));
-        let owner = texts.find(&movable.replacement.owner);
-        let presence = owner.zip(workload).and_then(|(o, w)| fleet.index().workload(o, w));
+        let tenant = texts.find(&movable.replacement.tenant);
+        let presence = tenant.zip(workload).and_then(|(o, w)| fleet.index().workload(o, w));
         let Some(presence) = presence else { return false };
         let levels = [
             (Topology::Node, &presence.nodes),
@@ -279,9 +279,9 @@ impl<'e> RebalanceState<'e> {
         allowed
     }
 
-    /// The owner's instances whose rules may be affected by a move.
+    /// The tenant's instances whose rules may be affected by a move.
     fn affected_dependents(&self, place: usize, from: NodeIndex, to: NodeIndex) -> Vec<usize> {
-        let Some(dependents) = self.dependents.get(&self.movables[place].replacement.owner) else {
+        let Some(dependents) = self.dependents.get(&self.movables[place].replacement.tenant) else {
             return Vec::new();
         };
         let fleet = &self.engine.fleet;
@@ -297,8 +297,8 @@ impl<'e> RebalanceState<'e> {
 
     /// Whether the rules of a dependent instance hold where it is.
     fn rules_hold(&mut self, place: usize, dependent: usize) -> bool {
-        let owner = &self.movables[place].replacement.owner;
-        let Some(dependent) = self.dependents.get(owner).and_then(|of| of.get(dependent)) else {
+        let tenant = &self.movables[place].replacement.tenant;
+        let Some(dependent) = self.dependents.get(tenant).and_then(|of| of.get(dependent)) else {
             return true;
         };
         let Some(at) = self.engine.fleet.instance(dependent.id).map(|row| row.host.index()) else {

@@ -251,7 +251,7 @@ fn what_may_not_move_stays() {
     let mut stage = Stage::new(&[1000, 1000]);
     let ids: Vec<InstanceId> = (1..=3).map(|number| stage.claim(number, 200, "a")).collect();
     let volume =
-        Volume { id: "data".to_owned(), owner: None, home: NodeId::new("a"), attached_to: None };
+        Volume { id: "data".to_owned(), tenant: None, home: NodeId::new("a"), attached_to: None };
     stage.engine.fleet_mut().put_volume(volume);
     stage.claim_with(4, 200, "a", |request| request.volumes = vec!["data".to_owned()]);
     stage.claim(9, 100, "b");
@@ -284,7 +284,7 @@ fn hard_rules_hold_for_who_moves() {
     let mut stage = Stage::new(&[1000, 1000, 1000]);
     let group = Group {
         id: "apart".to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Apart,
         strength: Strength::Hard,
         topology: Topology::Node,
@@ -307,7 +307,7 @@ fn who_must_be_together_is_not_parted_further() {
     let mut stage = Stage::new(&[1000, 1000, 1000]);
     let group = Group {
         id: "home".to_owned(),
-        owner: None,
+        tenant: None,
         kind: GroupKind::Together,
         strength: Strength::Hard,
         topology: Topology::Zone,

@@ -232,7 +232,7 @@ fn who_lacks_room_beside_another_is_tried_first() {
 fn local_volumes_hold_their_instance() {
     let mut stage = Stage::new(&[1000, 1000]);
     let home = NodeId::new("a");
-    let volume = Volume { id: "data".to_owned(), owner: None, home, attached_to: None };
+    let volume = Volume { id: "data".to_owned(), tenant: None, home, attached_to: None };
     stage.engine.fleet_mut().put_volume(volume);
     let pinned = stage.claim_with(1, 10, 900, "a", |instance| {
         let mut request = InstanceRequest::clone(&instance.request);

@@ -106,7 +106,7 @@ fn insert(claim: &Claim, batch: &mut Batch) -> Result<(), Fault> {
         *claim.key.instance.0.as_bytes(),
         claim.key.role.number(),
         claim.node.as_str(),
-        &*claim.owner,
+        &*claim.tenant,
         claim.workload.as_deref(),
         claim.state.number(),
         amounts.cpu_milli,
@@ -133,8 +133,8 @@ pub(super) fn requests(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> 
     for change in rows.requests.changes() {
         let Some(row) = change.now else { continue };
         let answer = row.answer.text()?;
-        let (id, owner) = (&*change.key.0, &*change.key.1);
-        added.push(cells![id, owner, row.body_hash, answer, row.at.0])?;
+        let (id, tenant) = (&*change.key.0, &*change.key.1);
+        added.push(cells![id, tenant, row.body_hash, answer, row.at.0])?;
     }
     calls.extend(added.insert("request", ""));
     Ok(())

@@ -54,7 +54,7 @@ fn groups(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
         batch.push(cells![
             id,
-            group.owner.as_deref(),
+            group.tenant.as_deref(),
             encoding::kind_name(group.kind),
             encoding::strength_name(group.strength),
             group.topology.name(),
@@ -342,14 +342,14 @@ fn tenants(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     let (mut added, mut changed) = (Batch::of("tenant"), Batch::new(TENANT));
     let mut gone = Batch::new(&[Column::Text("owner")]);
     for change in rows.tenants.changes() {
-        let owner = &**change.key;
+        let tenant = &**change.key;
         let Some(now) = change.now else {
-            gone.push(cells![owner])?;
+            gone.push(cells![tenant])?;
             continue;
         };
         let quota = &now.quota;
         let row = cells![
-            owner,
+            tenant,
             quota.cpu_milli,
             quota.memory_mib,
             quota.disk_mib,

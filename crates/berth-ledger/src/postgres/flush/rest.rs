@@ -76,7 +76,7 @@ pub(super) fn volumes(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         };
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
         let attached_to = row.attached_to.map(|instance| instance.0.into_bytes());
-        batch.push(cells![id, row.owner.as_deref(), row.home.as_str(), attached_to])?;
+        batch.push(cells![id, row.tenant.as_deref(), row.home.as_str(), attached_to])?;
     }
     calls.extend(gone.guarded("volume", "DELETE FROM volume AS t USING {u} WHERE t.id = u.id"));
     let sql = "UPDATE volume AS t SET owner = u.owner, home = u.home, \
@@ -97,7 +97,7 @@ pub(super) fn slots(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     let mut gone = Batch::new(SLOT);
     for change in rows.slots.changes() {
         let key = change.key;
-        let place = cells![&*key.owner, &*key.workload, key.revision, key.slot];
+        let place = cells![&*key.tenant, &*key.workload, key.revision, key.slot];
         let Some(authorize) = change.now else {
             gone.push(place)?;
             continue;
@@ -126,8 +126,8 @@ pub(super) fn workloads(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault>
             continue;
         };
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
-        let (owner, name, body) = (row.owner.as_str(), row.name.as_str(), row.body.as_str());
-        batch.push(cells![owner, name, row.revision, row.replicas, body])?;
+        let (tenant, name, body) = (row.tenant.as_str(), row.name.as_str(), row.body.as_str());
+        batch.push(cells![tenant, name, row.revision, row.replicas, body])?;
     }
     let sql = "DELETE FROM workload AS t USING {u} WHERE t.owner = u.owner AND t.name = u.name";
     calls.extend(gone.guarded("workload", sql));
@@ -173,9 +173,9 @@ pub(super) fn demand(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     for change in rows.demand.changes() {
         let Some(row) = change.now else { continue };
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
-        let (owner, code, spec) = (row.owner.as_str(), row.code.as_str(), row.spec.as_str());
+        let (tenant, code, spec) = (row.tenant.as_str(), row.code.as_str(), row.spec.as_str());
         let shape = change.key.as_str();
-        batch.push(cells![shape, owner, code, spec, row.times, row.first_at, row.last_at])?;
+        batch.push(cells![shape, tenant, code, spec, row.times, row.first_at, row.last_at])?;
     }
     let sql = "UPDATE demand AS t SET times = u.times, last_at = u.last_at \
          FROM {u} WHERE t.shape = u.shape";

@@ -37,7 +37,8 @@ list_query! {
     /// The query of `GET /v1/claims`.
     pub(super) struct ListClaimsQuery {
         /// Of this tenant.
-        owner: Option<String>,
+        #[serde(alias = "owner")]
+        tenant: Option<String>,
         /// On this node.
         #[param(value_type = Option<String>)]
         node: Option<NodeId>,
@@ -62,7 +63,7 @@ impl ListClaimsQuery {
             let found = claim.request.tags.get(key);
             found.is_some_and(|found| value.is_none_or(|value| value == found))
         });
-        same(&self.owner, Some(&claim.request.owner))
+        same(&self.tenant, Some(&claim.request.tenant))
             && same(&self.workload, claim.request.workload.as_deref())
             && same(&self.name, claim.name.as_deref())
             && self.node.as_ref().is_none_or(|node| *node == claim.node)
@@ -83,7 +84,7 @@ pub(super) fn list_claims<T>(
     let limit = page_limit(query.limit)?;
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     let passes = |claim: &&ClaimEntry| {
-        caller.sees(&claim.request.owner)
+        caller.sees(&claim.request.tenant)
             && role.is_none_or(|role| claim.key.role == role)
             && query.matches(claim)
             && after.is_none_or(|after| claim.key > after)
@@ -96,12 +97,12 @@ pub(super) fn list_claims<T>(
         let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
         return Ok(first_page(found.filter(passes).map(named), limit));
     }
-    let owner = query.owner.as_deref().or_else(|| match caller.namespaces() {
+    let tenant = query.tenant.as_deref().or_else(|| match caller.tenants() {
         Some([only]) => Some(only.as_str()),
         _ => None,
     });
-    if let Some(owner) = owner {
-        let keys = catalog.by_owner.get(owner).into_iter().flatten();
+    if let Some(tenant) = tenant {
+        let keys = catalog.by_tenant.get(tenant).into_iter().flatten();
         let found = keys.filter_map(|key| claims.get(key)).map(|claim| &**claim);
         return Ok(first_page(found.filter(passes).map(named), limit));
     }
@@ -155,7 +156,7 @@ pub(super) fn view(claim: &ClaimEntry, sees_nodes: bool) -> Claim {
         instance: claim.key.instance,
         role: role_of(claim.key.role),
         node: sees_nodes.then(|| claim.node.clone()),
-        owner: claim.request.owner.clone(),
+        tenant: claim.request.tenant.clone(),
         name: claim.name.as_deref().map(str::to_owned),
         workload: claim.request.workload.clone(),
         state: state_of(claim.state),
@@ -212,16 +213,16 @@ async fn get(
     let hidden = || ApiError::not_found("claim", &instance.to_string());
     let claim = control.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
     let is_agent = caller.role == Role::Agent;
-    if !caller.sees(&claim.owner) || (is_agent && caller.node() != Some(&claim.node)) {
+    if !caller.sees(&claim.tenant) || (is_agent && caller.node() != Some(&claim.node)) {
         return Err(hidden());
     }
-    let sees_nodes = Audience::of(&control, &caller, &claim.owner).sees_nodes();
+    let sees_nodes = Audience::of(&control, &caller, &claim.tenant).sees_nodes();
     let values = claim.holdings.as_ref().map(|ties| values_of(&ties.values)).unwrap_or_default();
     Ok(axum::Json(Claim {
         instance: claim.key.instance,
         role: role_of(claim.key.role),
         node: sees_nodes.then(|| claim.node.clone()),
-        owner: claim.owner.to_string(),
+        tenant: claim.tenant.to_string(),
         name: claim.name.as_deref().map(str::to_owned),
         workload: claim.workload.as_deref().map(str::to_owned),
         state: state_of(claim.state),
@@ -250,10 +251,10 @@ async fn check_may_advance(
     }
     let claim = control.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
     let on_node = caller.node().is_none_or(|node| *node == claim.node);
-    if !caller.sees(&claim.owner) || !on_node {
+    if !caller.sees(&claim.tenant) || !on_node {
         return Err(hidden());
     }
-    Ok(caller.is_tenant().then_some(claim.owner))
+    Ok(caller.is_tenant().then_some(claim.tenant))
 }
 
 fn status_view(status: &berth_ledger::ClaimStatus) -> ClaimStatus {
@@ -274,8 +275,8 @@ async fn advance(
     fence: i64,
     step: Step,
 ) -> Answer<axum::Json<ClaimStatus>> {
-    let owner = check_may_advance(control, caller, key).await?;
-    let op = Op::Advance(Advance { key, owner, fence, step });
+    let tenant = check_may_advance(control, caller, key).await?;
+    let op = Op::Advance(Advance { key, tenant, fence, step });
     let done = control.step(caller, action, key.to_string(), op).await??;
     Ok(axum::Json(status_view(&done)))
 }
@@ -362,12 +363,12 @@ async fn release(
     if body.fence.is_none() && caller.role == Role::Agent {
         return Err(ApiError::field("fence", None, "the fence that the agent was given"));
     }
-    let owner = check_may_advance(&control, &caller, key).await?;
+    let tenant = check_may_advance(&control, &caller, key).await?;
     let request_id = body.request_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let op = Op::Release(Release {
         request_id: Text::from(request_id),
         key,
-        owner,
+        tenant,
         fence: body.fence,
         confirmed: body.confirmed,
         reason: Text::from(body.reason.as_deref().unwrap_or("released")),

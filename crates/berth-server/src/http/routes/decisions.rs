@@ -16,6 +16,7 @@ use crate::http::extract::{Path, Query};
 use crate::http::list::{invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
+use berth_control::instance_spec::shown_request;
 use berth_control::placement::{Audience, decision_id};
 use berth_control::{ControlPlane, clock::moment};
 
@@ -33,7 +34,8 @@ list_query! {
     /// The query of `GET /v1/decisions`.
     pub(crate) struct ListDecisionsQuery {
         /// Of this tenant.
-        owner: Option<String>,
+        #[serde(alias = "owner")]
+        tenant: Option<String>,
         /// With this outcome.
         outcome: Option<DecisionOutcome>,
         /// With this reason code; only refusals have one.
@@ -49,7 +51,7 @@ impl ListDecisionsQuery {
                 (DecisionOutcome::Refused, Some(code))
             }
         };
-        self.owner.as_deref().is_none_or(|owner| owner == &*record.owner)
+        self.tenant.as_deref().is_none_or(|tenant| tenant == &*record.tenant)
             && self.outcome.is_none_or(|wanted| wanted == outcome)
             && self.code.as_ref().is_none_or(|wanted| Some(wanted) == code)
     }
@@ -100,7 +102,7 @@ fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
         id: decision_id(&decision.id),
         at: moment(decision.at),
         request_id: record.request_id.to_string(),
-        owner: record.owner.to_string(),
+        tenant: record.tenant.to_string(),
         outcome,
         asked: u32::try_from(record.asked().count()).unwrap_or(u32::MAX),
         policy: record.basis.policy.clone(),
@@ -133,13 +135,13 @@ pub(crate) async fn list_decisions(
         let is_end = page.len() < step;
         for (place, decision) in page.iter().enumerate() {
             let record = &decision.record;
-            if !caller.sees(&record.owner) || !query.matches(record) {
+            if !caller.sees(&record.tenant) || !query.matches(record) {
                 continue;
             }
             if items.len() == limit {
                 return Ok(Page { items, next: Some(next) });
             }
-            items.push(view(decision, &Audience::of(control, caller, &record.owner)));
+            items.push(view(decision, &Audience::of(control, caller, &record.tenant)));
             if items.len() == limit {
                 next = cursor(decision);
                 if is_end && place + 1 == page.len() {
@@ -163,9 +165,9 @@ pub(crate) async fn recent_decisions(
     limit: usize,
 ) -> Answer<Vec<Decision>> {
     let found = control.read(move |ledger| ledger.decisions(None, limit)).await?;
-    let seen = found.iter().filter(|decision| caller.sees(&decision.record.owner));
-    let viewed =
-        seen.map(|decision| view(decision, &Audience::of(control, caller, &decision.record.owner)));
+    let seen = found.iter().filter(|decision| caller.sees(&decision.record.tenant));
+    let viewed = seen
+        .map(|decision| view(decision, &Audience::of(control, caller, &decision.record.tenant)));
     Ok(viewed.collect())
 }
 
@@ -192,7 +194,7 @@ async fn stored(
     let hidden = || ApiError::not_found("decision", id);
     let key = stored_id(id).ok_or_else(hidden)?;
     let found = control.read(move |ledger| ledger.decision(&key)).await?;
-    found.filter(|decision| caller.sees(&decision.record.owner)).ok_or_else(hidden)
+    found.filter(|decision| caller.sees(&decision.record.tenant)).ok_or_else(hidden)
 }
 
 /// One decision with its requests, as a caller may see it.
@@ -202,13 +204,13 @@ pub(crate) async fn get_decision(
     id: &str,
 ) -> Answer<Decision> {
     let decision = stored(control, caller, id).await?;
-    let mut seen = view(&decision, &Audience::of(control, caller, &decision.record.owner));
+    let mut seen = view(&decision, &Audience::of(control, caller, &decision.record.tenant));
     for (instance, spec) in decision.record.asked() {
         let mut request: Value = serde_json::from_str(spec.as_str()).unwrap_or_default();
         if let Some(request) = request.as_object_mut() {
             request.insert("id".to_owned(), Value::from(instance.to_string()));
         }
-        seen.requests.push(request);
+        seen.requests.push(shown_request(request));
     }
     Ok(seen)
 }

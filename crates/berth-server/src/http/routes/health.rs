@@ -64,7 +64,7 @@ async fn whoami(caller: Caller) -> axum::Json<WhoAmI> {
         role: caller.role,
         name: caller.name.to_string(),
         token: caller.token.as_deref().map(str::to_owned),
-        namespaces: caller.namespaces().unwrap_or_default().to_vec(),
+        tenants: caller.tenants().unwrap_or_default().to_vec(),
         node: caller.node().cloned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })

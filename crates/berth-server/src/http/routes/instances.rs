@@ -25,7 +25,7 @@ pub(super) fn routes() -> Routes {
 
 /// List instances
 ///
-/// By owner, node, workload, state, name or tag. `locality` has the same marks for instances that
+/// By tenant, node, workload, state, name or tag. `locality` has the same marks for instances that
 /// share a host, a rack or a zone; tenants see the marks and no names of racks.
 #[utoipa::path(get, path = "/v1/instances", tag = "instances", params(ListClaimsQuery),
     responses((status = 200, description = "Instances.", body = Page<Instance>)))]
@@ -54,7 +54,7 @@ async fn get(
     let viewer = InstanceViewer::new(&control, &caller);
     let catalog = control.catalog.read();
     let claim = catalog.claims.get(&ClaimKey::primary(InstanceId(instance)));
-    match claim.filter(|claim| caller.sees(&claim.request.owner)) {
+    match claim.filter(|claim| caller.sees(&claim.request.tenant)) {
         Some(claim) => Ok(axum::Json(viewer.view(&catalog, claim))),
         None => Err(ApiError::not_found("instance", &instance.to_string())),
     }
@@ -79,13 +79,13 @@ impl<'a> InstanceViewer<'a> {
         let facts = catalog.nodes.get(&claim.node).map(|node| &node.facts);
         let none = || LocalityIndex { host: String::new(), rack: None, zone: None };
         let names = facts.filter(|_| !self.is_tenant);
-        let owner = &claim.request.owner;
+        let tenant = &claim.request.tenant;
         Instance {
             claim: claims::view(claim, self.sees_nodes),
             tags: claim.request.tags.clone(),
             image: claim.request.image.clone(),
             groups: claim.request.groups.clone(),
-            locality: facts.map_or_else(none, |facts| self.marks.index(owner, facts)),
+            locality: facts.map_or_else(none, |facts| self.marks.index(tenant, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),
             permit: berth_control::elastic::read(

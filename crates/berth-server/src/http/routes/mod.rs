@@ -58,7 +58,8 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct OwnerQuery {
+struct TenantQuery {
     /// The tenant. A token that is bound to one tenant may leave it out.
-    owner: Option<String>,
+    #[serde(alias = "owner")]
+    tenant: Option<String>,
 }

@@ -68,7 +68,7 @@ async fn read(
         control.catalog.read().claims.get(&ClaimKey::primary(InstanceId(instance))).cloned();
     let claim = claim.filter(|claim| match caller.role {
         Role::Agent => caller.node() == Some(&claim.node),
-        _ => caller.sees(&claim.request.owner),
+        _ => caller.sees(&claim.request.tenant),
     });
     let mut claim = ClaimEntry::clone(&*claim.ok_or_else(missing)?);
     // Requests that change nothing are no news, so that only the ledger knows the last one's number.

@@ -15,6 +15,7 @@ use crate::http::extract::{Path, Query};
 use crate::http::list::{PageQuery, first_page, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
+use berth_control::instance_spec::shown_request;
 use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
@@ -36,7 +37,7 @@ async fn list(
     let tickets = control.queue.list(&control.settings.load(), control.now());
     let mut mine: Vec<(String, Ticket)> = tickets
         .into_iter()
-        .filter(|ticket| caller.sees(&ticket.owner))
+        .filter(|ticket| caller.sees(&ticket.tenant))
         .map(|ticket| (ticket.id.clone(), ticket))
         .collect();
     if let Some(after) = query.cursor {
@@ -67,7 +68,7 @@ async fn get(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Answer<axum::Json<Ticket>> {
-    check_owner(&control, &caller, &id)?;
+    check_tenant(&control, &caller, &id)?;
     let ticket = placements::hold(&control, &id, query.wait_s.unwrap_or(0).min(300)).await;
     ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
 }
@@ -81,14 +82,14 @@ async fn cancel(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    check_owner(&control, &caller, &id)?;
+    check_tenant(&control, &caller, &id)?;
     berth_control::queue::cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn check_owner(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
+fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
     let ticket = control.queue.get(id, &control.settings.load(), control.now());
-    match ticket.filter(|ticket| caller.sees(&ticket.owner)) {
+    match ticket.filter(|ticket| caller.sees(&ticket.tenant)) {
         Some(_) => Ok(()),
         None => Err(ApiError::not_found("waiting request", id)),
     }
@@ -102,9 +103,9 @@ fn check_owner(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> 
 async fn demand(State(control): State<Arc<ControlPlane>>) -> Answer<axum::Json<Page<Demand>>> {
     let found = control.read(berth_ledger::Ledger::demand).await?;
     let items = found.into_iter().map(|demand| Demand {
-        owner: demand.owner,
+        tenant: demand.tenant,
         code: demand.code,
-        request: serde_json::from_str(&demand.spec).unwrap_or_default(),
+        request: shown_request(serde_json::from_str(&demand.spec).unwrap_or_default()),
         times: demand.times,
         first_at: moment(berth_ledger::Micros(demand.first_at)),
         last_at: moment(berth_ledger::Micros(demand.last_at)),

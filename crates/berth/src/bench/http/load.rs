@@ -23,7 +23,7 @@ const SHAPES: [(u32, u32, u32); 8] = [
 ];
 
 /// Number of tenants.
-const OWNERS: u64 = 16;
+const TENANTS: u64 = 16;
 
 pub(super) struct Load {
     pub(super) address: String,
@@ -123,9 +123,9 @@ impl Load {
     ) -> anyhow::Result<()> {
         let shape = usize::try_from((client + turn) % 8).unwrap_or(0);
         let (cpu, memory, disk) = SHAPES[shape];
-        let (owner, count, id) = ((client + turn) % OWNERS, self.batch, uuid::Uuid::now_v7());
+        let (tenant, count, id) = ((client + turn) % TENANTS, self.batch, uuid::Uuid::now_v7());
         let body = format!(
-            r#"{{"request_id":"{id}","owner":"tenant-{owner}","instances":[{{"count":{count},"resources":{{"cpu_milli":{cpu},"memory_mib":{memory},"disk_mib":{disk}}}}}]}}"#
+            r#"{{"request_id":"{id}","tenant":"tenant-{tenant}","instances":[{{"count":{count},"resources":{{"cpu_milli":{cpu},"memory_mib":{memory},"disk_mib":{disk}}}}}]}}"#
         );
         let request = Request::post("/v1/placements")
             .header(header::HOST, &self.address)

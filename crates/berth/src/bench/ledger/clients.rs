@@ -29,9 +29,9 @@ pub(super) struct Measured {
 
 fn shape(number: u32) -> InstanceRequest {
     let cores = 1 << (number % 4);
-    let owner = format!("owner-{}", number % 10);
+    let tenant = format!("owner-{}", number % 10);
     let wanted = Amounts::new(cores * 100, cores * 64).with_disk(cores * 256);
-    let mut request = InstanceRequest::new(InstanceId::default(), &owner, wanted);
+    let mut request = InstanceRequest::new(InstanceId::default(), &tenant, wanted);
     request.workload = Some(format!("bench-{number}"));
     request.image = Some(format!("image-{number}"));
     request.tags.insert("role".to_owned(), "web".to_owned());
@@ -96,7 +96,7 @@ async fn one_client(
         }
         let request = PlaceRequest {
             request_id: Text::from(next_id(client, number).to_string()),
-            owner: Text::from(shapes[place].owner.as_str()),
+            tenant: Text::from(shapes[place].tenant.as_str()),
             instances,
             mode: BatchMode::AllOrNothing,
             lease_s: DEFAULT_LEASE_S,

@@ -45,7 +45,7 @@ impl Fleet {
         let new = NewToken {
             name: format!("agent {number}"),
             role: Role::Agent,
-            namespaces: Vec::new(),
+            tenants: Vec::new(),
             node: Some(node.clone()),
             expires_in_s: None,
         };
@@ -77,7 +77,7 @@ fn node(number: u32, instances: u32) -> NodeFacts {
 fn running(instance: InstanceId, agent: u32) -> RunningInstance {
     let elastic = Elastic::new(amounts(MIN_UNITS), amounts(MAX_UNITS));
     let found = FoundInstance {
-        owner: format!("tenant-{}", agent % 16),
+        tenant: format!("tenant-{}", agent % 16),
         resources: amounts(FOUND_UNITS),
         tags: std::collections::BTreeMap::new(),
         elastic: Some(elastic),

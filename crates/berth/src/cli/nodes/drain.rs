@@ -153,8 +153,8 @@ fn print_moves(session: &Session, moves: &[DrainMove]) {
     let columns = columns![planned: DrainMove;
         "INSTANCE" => planned.instance.to_string(),
         "OF" => match &planned.workload {
-            Some(workload) => format!("{}/{workload}", planned.owner),
-            None => planned.owner.clone(),
+            Some(workload) => format!("{}/{workload}", planned.tenant),
+            None => planned.tenant.clone(),
         },
         "STATE" => state(planned.state),
         "TO" => planned.to.as_ref().map(|to| to.as_str()),

@@ -252,7 +252,7 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
     let columns = columns![guest: NodeInstance;
         "INSTANCE" => guest.claim.instance.to_string(),
         "NAME" => guest.claim.name.as_deref(),
-        "OWNER" => guest.claim.owner.as_str(),
+        "TENANT" => guest.claim.tenant.as_str(),
         "STATE" => claim_state(guest.claim.state),
         "CHARGED" => amounts(&guest.claim.resources),
         "WHY" => guest.why.as_str(),

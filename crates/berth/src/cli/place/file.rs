@@ -28,7 +28,7 @@ pub(crate) fn request(path: &Path) -> CmdResult<PlaceRequest> {
 pub(crate) fn request_of(spec: InstanceSpec) -> PlaceRequest {
     PlaceRequest {
         request_id: None,
-        owner: None,
+        tenant: None,
         instances: vec![spec],
         mode: Mode::default(),
         at_least: None,
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn a_request_is_the_same_in_three_formats() {
-        let json = r#"{"owner":"acme","instances":[{"count":2,"resources":{"memory_mib":1024}}]}"#;
-        let yaml = "owner: acme\ninstances:\n  - count: 2\n    resources: {memory_mib: 1024}\n";
-        let toml = "owner = 'acme'\n[[instances]]\ncount = 2\nresources = { memory_mib = 1024 }\n";
+        let json = r#"{"tenant":"acme","instances":[{"count":2,"resources":{"memory_mib":1024}}]}"#;
+        let yaml = "tenant: acme\ninstances:\n  - count: 2\n    resources: {memory_mib: 1024}\n";
+        let toml = "tenant = 'acme'\n[[instances]]\ncount = 2\nresources = { memory_mib = 1024 }\n";
         let of = |name: &str, text: &str| {
             let (_folder, path) = written(name, text);
             request(&path).unwrap()

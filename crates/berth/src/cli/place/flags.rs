@@ -222,8 +222,8 @@ pub(crate) struct RequestFlags {
     #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N", help_heading = "Request")]
     pub(crate) count: Option<u32>,
     /// Tenant; a tenant's token implies its own.
-    #[arg(long, help_heading = "Request")]
-    pub(crate) owner: Option<String>,
+    #[arg(long, alias = "owner", help_heading = "Request")]
+    pub(crate) tenant: Option<String>,
     /// Pool that each instance takes a value from; may be repeated.
     #[arg(long = "pool", value_name = "POOL", help_heading = "Request")]
     pub(crate) pools: Vec<String>,
@@ -249,8 +249,8 @@ impl RequestFlags {
             }
         }
         request.pools.extend(self.pools.iter().cloned());
-        if self.owner.is_some() {
-            request.owner.clone_from(&self.owner);
+        if self.tenant.is_some() {
+            request.tenant.clone_from(&self.tenant);
         }
         Ok(request)
     }
@@ -261,7 +261,7 @@ impl RequestFlags {
         line.flag("-f", self.file.as_ref().map(|file| file.display().to_string()));
         line.0.extend(self.instance.words());
         line.flag("--count", self.count.map(|count| count.to_string()));
-        line.flag("--owner", self.owner.clone());
+        line.flag("--tenant", self.tenant.clone());
         line.flag("--pool", self.pools.iter().cloned());
         line.0
     }

@@ -18,7 +18,7 @@ use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, args, decode};
 
 const EXAMPLES: &str = "\
 Examples:
-  berth place --cpu 2 --memory 4GiB --owner acme
+  berth place --cpu 2 --memory 4GiB --tenant acme
   berth place --cpu 2 --memory 4GiB --count 50 --tag role=web --affinity 'role!=~web@rack'
   berth place --memory 16GiB --trait ssd --explain
   berth place --memory 512GiB --wait 5m
@@ -191,14 +191,14 @@ mod tests {
     #[test]
     fn flags_make_the_request_that_they_name() {
         let place = parse(
-            "--cpu 2 --memory 4GiB --disk 10GiB --bandwidth 1Gbit --count 50 --name web --owner acme \
+            "--cpu 2 --memory 4GiB --disk 10GiB --bandwidth 1Gbit --count 50 --name web --tenant acme \
              --workload web --tag role=web --trait ssd --trait cpu=amd|arm --network a|b --group g \
              --volume v --image i --affinity role!=db@rack --near role=cache --capacity spot \
              --extra gpu=1 --pool ip --lease 2m --at-least 3 --dry-run --explain=full --request-id r",
         );
         let request = serde_json::to_value(place.request().unwrap()).unwrap();
         let expected = serde_json::json!({
-            "request_id": "r", "owner": "acme", "mode": "at_least", "at_least": 3, "lease_s": 120,
+            "request_id": "r", "tenant": "acme", "mode": "at_least", "at_least": 3, "lease_s": 120,
             "pools": ["ip"], "dry_run": true, "explain": "full",
             "instances": [{
                 "count": 50, "name": "web", "workload": "web", "image": "i",

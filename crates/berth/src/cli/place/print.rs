@@ -37,7 +37,7 @@ fn headline(placed: &Placed) -> String {
     if !nodes.is_empty() {
         line.push_str(&format!(" on {}", plural(nodes.len(), "node")));
     }
-    line.push_str(&format!(" for {}", placed.owner));
+    line.push_str(&format!(" for {}", placed.tenant));
     if let Some(decision) = &placed.decision {
         line.push_str(&paint(DIM, &format!("  (decision {decision})")));
     }

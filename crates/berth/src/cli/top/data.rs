@@ -49,7 +49,7 @@ impl Usage {
 /// A waiting request on the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingRequest {
-    pub(crate) owner: String,
+    pub(crate) tenant: String,
     pub(crate) requested: String,
     pub(crate) since: Timestamp,
     pub(crate) tries: u64,
@@ -60,7 +60,7 @@ pub(crate) struct WaitingRequest {
 pub(crate) struct RecentDecision {
     pub(crate) id: String,
     pub(crate) at: Timestamp,
-    pub(crate) owner: String,
+    pub(crate) tenant: String,
     pub(crate) granted: bool,
     /// How many instances were requested.
     pub(crate) requested: u32,
@@ -129,7 +129,7 @@ impl Fleet {
 impl From<&Ticket> for WaitingRequest {
     fn from(ticket: &Ticket) -> Self {
         Self {
-            owner: ticket.owner.clone(),
+            tenant: ticket.tenant.clone(),
             requested: crate::cli::queue::requested(&ticket.request),
             since: ticket.since,
             tries: ticket.tries,
@@ -142,7 +142,7 @@ impl From<&Decision> for RecentDecision {
         Self {
             id: decision.id.clone(),
             at: decision.at,
-            owner: decision.owner.clone(),
+            tenant: decision.tenant.clone(),
             granted: decision.outcome == DecisionOutcome::Granted,
             requested: decision.asked,
             result: result(decision),

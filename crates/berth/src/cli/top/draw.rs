@@ -204,7 +204,7 @@ fn waiting(snapshot: &Snapshot) -> Vec<Line<'static>> {
         lines.push(Line::raw(format!(
             "  {}. {}: {}, for {}, tried {} times",
             place + 1,
-            one.owner,
+            one.tenant,
             one.requested,
             units::duration(since.max(0)),
             one.tries
@@ -220,7 +220,7 @@ fn decided(one: &RecentDecision, snapshot: &Snapshot) -> Line<'static> {
     Line::from(vec![
         Span::styled(format!("  {:>7} ", units::duration(ago)), DIM),
         Span::styled(format!("{word} "), Style::new().fg(color)),
-        Span::raw(format!("{:>4} × {:<16} ", one.requested, one.owner)),
+        Span::raw(format!("{:>4} × {:<16} ", one.requested, one.tenant)),
         Span::raw(one.result.clone()),
     ])
 }

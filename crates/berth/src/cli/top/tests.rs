@@ -35,7 +35,7 @@ fn snapshot(nodes: usize) -> Snapshot {
         RecentDecision {
             id: number.to_string(),
             at: at(1_000_000 - number),
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             granted,
             requested: 3,
             result: if granted { "node-1" } else { "no_capacity_memory" }.to_owned(),
@@ -46,7 +46,7 @@ fn snapshot(nodes: usize) -> Snapshot {
         url: "http://127.0.0.1:7070".to_owned(),
         fleet,
         waiting: vec![WaitingRequest {
-            owner: "acme".to_owned(),
+            tenant: "acme".to_owned(),
             requested: "2 CPU, 4 GiB".to_owned(),
             since: at(999_940),
             tries: 7,

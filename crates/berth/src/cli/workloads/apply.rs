@@ -18,12 +18,12 @@ const EXAMPLES: &str = "\
 Examples:
   berth workloads apply -f web.toml
   berth workloads apply -f web.yaml -f worker.yaml --dry-run
-  berth workloads apply -f - --owner acme --wait=2m < app.yaml
+  berth workloads apply -f - --tenant acme --wait=2m < app.yaml
 
 A file is TOML, YAML or JSON, and holds one or several workloads: YAML documents, TOML [[workload]]
 tables, or a JSON list. In TOML:
 
-  owner = \"acme\"
+  tenant = \"acme\"
   name = \"web\"
   replicas = 5
   template = { image = \"web:7\", resources = { cpu = \"500m\", memory = \"2GiB\" } }
@@ -39,8 +39,8 @@ pub(crate) struct Apply {
     #[arg(long = "file", short, value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Tenant of workloads that name none; a tenant's token implies its own.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
     /// Show what would change, field by field, and store nothing.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
@@ -59,7 +59,7 @@ struct CheckedWorkload {
 /// A planned change, for scripts.
 #[derive(Serialize)]
 struct PlannedChange<'a> {
-    owner: &'a str,
+    tenant: &'a str,
     name: &'a str,
     change: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,24 +90,24 @@ impl Apply {
         }
         let total = read.len();
         let documents = all_or_failure(read, total)?;
-        let owner = match &self.owner {
-            None if documents.iter().any(|document| document.owner.is_none()) => {
+        let tenant = match &self.tenant {
+            None if documents.iter().any(|document| document.tenant.is_none()) => {
                 let who: WhoAmI = decode(&session.get("/v1/whoami", &[]).await?)?;
-                who.namespaces.into_iter().next()
+                who.tenants.into_iter().next()
             }
-            owner => owner.clone(),
+            tenant => tenant.clone(),
         };
         let mut known: BTreeMap<Key, String> = BTreeMap::new();
         let named = documents.into_iter().map(|document| {
             let place = &document.place;
-            let Some(owner) = document.owner.clone().or_else(|| owner.clone()) else {
+            let Some(tenant) = document.tenant.clone().or_else(|| tenant.clone()) else {
                 return Err(Failure::usage(format!(
-                    "{place}: {}: owner is missing",
+                    "{place}: {}: tenant is missing",
                     document.name
                 ))
-                .accepted("owner in the document, or --owner"));
+                .accepted("tenant in the document, or --tenant"));
             };
-            let key = Key { owner, name: document.name.clone() };
+            let key = Key { tenant, name: document.name.clone() };
             match known.insert(key.clone(), place.clone()) {
                 None => Ok((key, document)),
                 Some(other) => {
@@ -216,7 +216,7 @@ fn dry_run(session: &Session, checked: &[CheckedWorkload]) -> CmdResult {
     });
     if out.is_data() {
         let planned = planned.map(|(key, change, fields)| PlannedChange {
-            owner: &key.owner,
+            tenant: &key.tenant,
             name: &key.name,
             change: change.name(),
             revision: if let Change::Revision(revision) = change { Some(revision) } else { None },

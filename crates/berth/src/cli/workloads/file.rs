@@ -14,7 +14,7 @@ pub(crate) struct Document {
     /// The file and the number of the document.
     pub(crate) place: String,
     /// The tenant, if given.
-    pub(crate) owner: Option<String>,
+    pub(crate) tenant: Option<String>,
     pub(crate) name: String,
     pub(crate) new: NewWorkload,
 }
@@ -34,7 +34,7 @@ pub(crate) fn read(path: &Path) -> CmdResult<Vec<CmdResult<Document>>> {
         .collect::<Vec<_>>();
     if values.is_empty() {
         return Err(Failure::usage(format!("{name} holds no workload"))
-            .accepted("owner, name, replicas and template; see berth workloads apply --help"));
+            .accepted("tenant, name, replicas and template; see berth workloads apply --help"));
     }
     let alone = values.len() == 1;
     let documents = values.into_iter().enumerate().map(|(index, value)| {
@@ -112,9 +112,10 @@ fn several(value: Value) -> Vec<Value> {
 fn document(place: String, value: Value) -> CmdResult<Document> {
     let Value::Object(mut map) = value else {
         return Err(Failure::usage(format!("{} is not a workload", kind(&value)))
-            .accepted("a document with owner, name, replicas and template"));
+            .accepted("a document with tenant, name, replicas and template"));
     };
-    let owner = text(&mut map, "owner")?;
+    // Version 0.1 called it owner.
+    let tenant = text(&mut map, "tenant")?.or(text(&mut map, "owner")?);
     let Some(name) = text(&mut map, "name")? else {
         return Err(Failure::usage("name is missing").accepted("the workload's name, such as web"));
     };
@@ -123,7 +124,7 @@ fn document(place: String, value: Value) -> CmdResult<Document> {
         map = std::mem::take(spec);
     }
     let new = new(Value::Object(map)).map_err(|wrong| Failure::usage(wrong).within(&name))?;
-    Ok(Document { place, owner, name, new })
+    Ok(Document { place, tenant, name, new })
 }
 
 fn new(mut value: Value) -> Result<NewWorkload, String> {
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     const TOML: &str = r#"
-owner = "acme"
+tenant = "acme"
 name = "web"
 replicas = 5
 pools = ["ip"]
@@ -179,7 +180,7 @@ max_unavailable = 1
 "#;
 
     const YAML: &str = "
-owner: acme
+tenant: acme
 name: web
 replicas: 5
 pools: [ip]
@@ -217,7 +218,7 @@ rolling:
     #[test]
     fn a_workload_is_the_same_in_three_formats() {
         let toml = all("a.toml", TOML).remove(0);
-        assert_eq!(toml.owner.as_deref(), Some("acme"));
+        assert_eq!(toml.tenant.as_deref(), Some("acme"));
         assert_eq!(toml.new.template.resources.cpu_milli, 500);
         assert_eq!(toml.new.template.resources.memory_mib, 2048);
         assert_eq!(toml.new.capacity.unwrap().mode, CapacityMode::FallbackAfter(300));
@@ -267,7 +268,7 @@ rolling:
 
     #[test]
     fn the_output_of_show_can_be_applied() {
-        let shown = r#"{"owner":"acme","name":"web","version":3,"revision":2,"env":"prod",
+        let shown = r#"{"tenant":"acme","name":"web","version":3,"revision":2,"env":"prod",
             "spec":{"replicas":2,"template":{"resources":{"memory_mib":64}}},"status":{}}"#;
         assert_eq!(all("a.json", shown)[0].new.replicas, Some(2));
     }

@@ -69,7 +69,7 @@ Examples:
 
 const LIST_EXAMPLES: &str = "\
 Examples:
-  berth workloads list --owner acme
+  berth workloads list --tenant acme
   berth workloads list --env production -o wide";
 
 const SHOW_EXAMPLES: &str = "\
@@ -80,8 +80,8 @@ Examples:
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Show only workloads of this tenant.
-    #[arg(long)]
-    owner: Option<String>,
+    #[arg(long, alias = "owner")]
+    tenant: Option<String>,
     /// Show only workloads of this environment.
     #[arg(long)]
     env: Option<String>,
@@ -91,8 +91,8 @@ pub(crate) struct ListArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkloadArg {
-    /// Owner and name of the workload: acme/web.
-    #[arg(value_name = "OWNER/NAME")]
+    /// Tenant and name of the workload: acme/web.
+    #[arg(value_name = "TENANT/NAME")]
     workload: Key,
 }
 
@@ -108,8 +108,8 @@ pub(crate) struct ScaleArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
-    /// Owners and names of the workloads.
-    #[arg(value_name = "OWNER/NAME", required = true)]
+    /// Tenants and names of the workloads.
+    #[arg(value_name = "TENANT/NAME", required = true)]
     workloads: Vec<Key>,
     /// Wait until they are gone; 5m if no duration is given.
     #[arg(long, value_name = "DURATION", value_parser = args::duration, num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
@@ -119,13 +119,13 @@ pub(crate) struct RemoveArgs {
 /// The tenant and the name of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
-    owner: String,
+    tenant: String,
     name: String,
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.owner, self.name)
+        write!(f, "{}/{}", self.tenant, self.name)
     }
 }
 
@@ -134,21 +134,21 @@ impl std::str::FromStr for Key {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
-            Some((owner, name)) if !owner.is_empty() && !name.is_empty() => {
-                Ok(Self { owner: owner.to_owned(), name: name.to_owned() })
+            Some((tenant, name)) if !tenant.is_empty() && !name.is_empty() => {
+                Ok(Self { tenant: tenant.to_owned(), name: name.to_owned() })
             }
-            _ => Err("accepted is an owner and a name, such as acme/web".to_owned()),
+            _ => Err("accepted is a tenant and a name, such as acme/web".to_owned()),
         }
     }
 }
 
 impl Key {
     fn of(workload: &Workload) -> Self {
-        Self { owner: workload.owner.clone(), name: workload.name.clone() }
+        Self { tenant: workload.tenant.clone(), name: workload.name.clone() }
     }
 
     fn path(&self) -> String {
-        format!("/v1/workloads/{}/{}", escape(&self.owner), escape(&self.name))
+        format!("/v1/workloads/{}/{}", escape(&self.tenant), escape(&self.name))
     }
 
     /// Reads the workload.
@@ -189,7 +189,7 @@ impl Workloads {
         match self {
             Self::Apply(apply) => apply.run(session).await,
             Self::List(list) => {
-                let query = query_params(&[("owner", &list.owner), ("env", &list.env)]);
+                let query = query_params(&[("tenant", &list.tenant), ("env", &list.env)]);
                 session.list::<Workload>(&query, list.limit.get()).await
             }
             Self::Show(arg) => session.print::<Workload>(&arg.workload.get(session).await?),

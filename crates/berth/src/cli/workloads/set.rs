@@ -29,8 +29,8 @@ a file.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SetArgs {
-    /// Owner and name of the workload: acme/web.
-    #[arg(value_name = "OWNER/NAME")]
+    /// Tenant and name of the workload: acme/web.
+    #[arg(value_name = "TENANT/NAME")]
     key: Key,
     /// Number of replicas.
     #[arg(long, value_name = "N")]

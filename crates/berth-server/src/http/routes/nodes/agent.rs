@@ -119,7 +119,7 @@ fn assignment(claim: &ClaimEntry) -> Assignment {
         instance: claim.key.instance,
         state: state_of(claim.state),
         fence: claim.fence,
-        owner: claim.request.owner.clone(),
+        tenant: claim.request.tenant.clone(),
         name: claim.name.as_deref().map(str::to_owned),
         workload: claim.request.workload.clone(),
         image: claim.request.image.clone(),
@@ -233,13 +233,14 @@ impl ObservedClaim {
 /// The steps that a report implies for a claim; none when it reports what is known.
 fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
     let told = reason;
-    let advance =
-        |step: Step| Op::Advance(Advance { key: claim.key, owner: None, fence: claim.fence, step });
+    let advance = |step: Step| {
+        Op::Advance(Advance { key: claim.key, tenant: None, fence: claim.fence, step })
+    };
     let gone = |reason: &str| {
         Op::Release(Release {
             request_id: Text::from(Uuid::now_v7().to_string()),
             key: claim.key,
-            owner: None,
+            tenant: None,
             fence: Some(claim.fence),
             confirmed: true,
             reason: Text::from(told.unwrap_or(reason)),
@@ -287,7 +288,7 @@ async fn adopt(
     instance: InstanceId,
     found: FoundInstance,
 ) -> Answer<ReportedInstance> {
-    let mut request = InstanceRequest::new(instance, &found.owner, found.resources);
+    let mut request = InstanceRequest::new(instance, &found.tenant, found.resources);
     request.resources = found.resources;
     request.tags = found.tags;
     request.elastic = found.elastic;

@@ -62,7 +62,7 @@ fn reasons(ledger: &Ledger, keys: &[ClaimKey]) -> Vec<(Option<String>, Option<St
 
 fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<String>)> {
     let claim = ledger.claim(key).ok()??;
-    let grant = ledger.answer(&claim.owner, &claim.request_id).ok()??;
+    let grant = ledger.answer(&claim.tenant, &claim.request_id).ok()??;
     let decision = ledger.decision(&grant.decision).ok()??;
     let record = &decision.record;
     let score = match &record.outcome {
@@ -74,7 +74,7 @@ fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<Stri
     let score = score.unwrap_or(0);
     let why = format!(
         "{} asked at {} (request {}); this node scored {}.{:06} under policy {}",
-        record.owner,
+        record.tenant,
         moment(decision.at),
         record.request_id,
         score / 1_000_000,

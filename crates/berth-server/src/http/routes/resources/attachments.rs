@@ -14,11 +14,11 @@ use utoipa_axum::routes;
 use super::{check_name, stored};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{first_page, list_query, page_limit};
-use crate::http::routes::{OwnerQuery, Routes};
+use crate::http::routes::{Routes, TenantQuery};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::placement::{Audience, owner_for};
+use berth_control::placement::{Audience, tenant_for};
 
 /// Most volumes of one set.
 const MOST: usize = 64;
@@ -39,7 +39,8 @@ list_query! {
     /// The query of `GET /v1/attachments`.
     struct ListAttachmentsQuery {
         /// Of this tenant.
-        owner: Option<String>,
+        #[serde(alias = "owner")]
+        tenant: Option<String>,
     }
 }
 
@@ -54,8 +55,8 @@ async fn list(
     Query(query): Query<ListAttachmentsQuery>,
 ) -> Answer<axum::Json<Page<Attachment>>> {
     let limit = page_limit(query.limit)?;
-    let owners: Vec<Option<String>> = match (query.owner, caller.namespaces()) {
-        (Some(owner), _) => vec![Some(owner_for(&caller, Some(&owner))?)],
+    let tenants: Vec<Option<String>> = match (query.tenant, caller.tenants()) {
+        (Some(tenant), _) => vec![Some(tenant_for(&caller, Some(&tenant))?)],
         (None, Some(mine)) => mine.iter().cloned().map(Some).collect(),
         (None, None) => vec![None],
     };
@@ -63,10 +64,10 @@ async fn list(
     let mut found = control
         .read(move |ledger| {
             let mut found = Vec::new();
-            for owner in &owners {
+            for tenant in &tenants {
                 found.extend(attachments::list(
                     ledger,
-                    owner.as_deref(),
+                    tenant.as_deref(),
                     after.as_deref(),
                     limit + 1,
                 )?);
@@ -81,8 +82,8 @@ async fn list(
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
     let mut views = Vec::with_capacity(found.len());
     for document in &found {
-        let Some((owner, name)) = attachments::owner_and_name(document) else { continue };
-        let set = view(&control, owner, name, attachments::decode(document)?.volumes, sees_nodes);
+        let Some((tenant, name)) = attachments::tenant_and_name(document) else { continue };
+        let set = view(&control, tenant, name, attachments::decode(document)?.volumes, sees_nodes);
         views.push((document.id.to_string(), set));
     }
     Ok(axum::Json(first_page(views.into_iter(), limit)))
@@ -90,32 +91,32 @@ async fn list(
 
 fn view(
     control: &ControlPlane,
-    owner: &str,
+    tenant: &str,
     name: &str,
     volumes: Vec<String>,
     sees_nodes: bool,
 ) -> Attachment {
-    let home = attachments::home_of(&control.catalog.read(), owner, &volumes).ok().flatten();
-    let (id, owner) = (name.to_owned(), owner.to_owned());
-    Attachment { id, owner, volumes, home: home.filter(|_| sees_nodes) }
+    let home = attachments::home_of(&control.catalog.read(), tenant, &volumes).ok().flatten();
+    let (id, tenant) = (name.to_owned(), tenant.to_owned());
+    Attachment { id, tenant, volumes, home: home.filter(|_| sees_nodes) }
 }
 
 /// Read an attachment
 #[utoipa::path(get, path = "/v1/attachments/{id}", tag = "volumes",
-    params(("id" = String, Path, description = "The attachment."), OwnerQuery),
+    params(("id" = String, Path, description = "The attachment."), TenantQuery),
     responses((status = 200, description = "The attachment; without a home, its volumes are apart or gone.", body = Attachment)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(query): Query<OwnerQuery>,
+    Query(query): Query<TenantQuery>,
 ) -> Answer<axum::Json<Attachment>> {
-    let owner = owner_for(&caller, query.owner.as_deref())?;
-    let found = attachments::find(&control, &owner, &id).await?;
+    let tenant = tenant_for(&caller, query.tenant.as_deref())?;
+    let found = attachments::find(&control, &tenant, &id).await?;
     let found = found.ok_or_else(|| ApiError::not_found("attachment", &id))?;
     control.wait_for_read_your_writes().await;
-    let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
-    Ok(axum::Json(view(&control, &owner, &id, found.volumes, sees_nodes)))
+    let sees_nodes = Audience::of(&control, &caller, &tenant).sees_nodes();
+    Ok(axum::Json(view(&control, &tenant, &id, found.volumes, sees_nodes)))
 }
 
 /// Define an attachment, or change its volumes
@@ -123,7 +124,7 @@ async fn get(
 /// Refused when the volumes live on two nodes (`attachment_split`) or one is not there
 /// (`unknown_volume`).
 #[utoipa::path(put, path = "/v1/attachments/{id}", tag = "volumes",
-    params(("id" = String, Path, description = "The attachment."), OwnerQuery),
+    params(("id" = String, Path, description = "The attachment."), TenantQuery),
     request_body = NewAttachment,
     responses(
         (status = 200, description = "Changed, or unchanged.", body = Attachment),
@@ -133,25 +134,25 @@ async fn put(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(query): Query<OwnerQuery>,
+    Query(query): Query<TenantQuery>,
     Json(new): Json<NewAttachment>,
 ) -> Answer<Response> {
     check_set_name(&id)?;
-    let owner = match (&new.owner, &query.owner) {
+    let tenant = match (&new.tenant, &query.tenant) {
         (Some(body), Some(query)) if body != query => {
             let value = Some(format!("{body:?}"));
-            return Err(ApiError::field("owner", value, "the tenant that the query names"));
+            return Err(ApiError::field("tenant", value, "the tenant that the query names"));
         }
-        (body, query) => owner_for(&caller, body.as_deref().or(query.as_deref()))?,
+        (body, query) => tenant_for(&caller, body.as_deref().or(query.as_deref()))?,
     };
     check_volumes(&new.volumes)?;
     control.wait_for_read_your_writes().await;
-    let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
-    let home = attachments::home_of(&control.catalog.read(), &owner, &new.volumes);
+    let sees_nodes = Audience::of(&control, &caller, &tenant).sees_nodes();
+    let home = attachments::home_of(&control.catalog.read(), &tenant, &new.volumes);
     home.map_err(|misplaced| misplaced.into_error(sees_nodes))?;
-    let is_new = attachments::find(&control, &owner, &id).await?.is_none();
+    let is_new = attachments::find(&control, &tenant, &id).await?.is_none();
     let body = serde_json::to_string(&AttachmentRecord { volumes: new.volumes.clone() });
-    let document = attachments::document_id(&owner, &id);
+    let document = attachments::document_id(&tenant, &id);
     let op = Op::PutDocument {
         kind: Text::from(attachments::KIND),
         id: Text::from(document.as_str()),
@@ -159,7 +160,7 @@ async fn put(
         expect: Expect::Any,
     };
     control.administer(&caller, "attachment.put", document, op).await?;
-    Ok(stored(is_new, view(&control, &owner, &id, new.volumes, sees_nodes)))
+    Ok(stored(is_new, view(&control, &tenant, &id, new.volumes, sees_nodes)))
 }
 
 fn check_volumes(volumes: &[String]) -> Answer<()> {
@@ -180,19 +181,19 @@ fn check_volumes(volumes: &[String]) -> Answer<()> {
 ///
 /// Its volumes stay, and so do instances that use them.
 #[utoipa::path(delete, path = "/v1/attachments/{id}", tag = "volumes",
-    params(("id" = String, Path, description = "The attachment."), OwnerQuery),
+    params(("id" = String, Path, description = "The attachment."), TenantQuery),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(id): Path<String>,
-    Query(query): Query<OwnerQuery>,
+    Query(query): Query<TenantQuery>,
 ) -> Answer<StatusCode> {
-    let owner = owner_for(&caller, query.owner.as_deref())?;
-    if attachments::find(&control, &owner, &id).await?.is_none() {
+    let tenant = tenant_for(&caller, query.tenant.as_deref())?;
+    if attachments::find(&control, &tenant, &id).await?.is_none() {
         return Err(ApiError::not_found("attachment", &id));
     }
-    let document = attachments::document_id(&owner, &id);
+    let document = attachments::document_id(&tenant, &id);
     let (kind, key) = (Text::from(attachments::KIND), Text::from(document.as_str()));
     let op = Op::RemoveDocument { kind, id: key, expect: Expect::Any };
     control.administer(&caller, "attachment.remove", document, op).await?;

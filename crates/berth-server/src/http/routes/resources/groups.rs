@@ -14,7 +14,7 @@ use crate::http::list::{PageQuery, page_of_map};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::placement::owner_for;
+use berth_control::placement::tenant_for;
 
 resource_routes! {
     Group from NewGroup, tag = "groups", path = "/v1/groups", item = "/v1/groups/{id}",
@@ -27,7 +27,7 @@ resource_routes! {
     get => "The group.",
     /// Define a group, or change its rules
     ///
-    /// A tenant's groups are its own. Kind and topology can change while it has no members; its owner
+    /// A tenant's groups are its own. Kind and topology can change while it has no members; its tenant
     /// cannot.
     put => ("Changed, or unchanged.", "Defined."),
     /// Remove a group
@@ -38,12 +38,12 @@ resource_routes! {
 
 /// A tenant sees its own groups and those that are open to all tenants.
 fn is_visible(caller: &Caller, group: &Group) -> bool {
-    group.owner.as_deref().is_none_or(|owner| caller.sees(owner))
+    group.tenant.as_deref().is_none_or(|tenant| caller.sees(tenant))
 }
 
 /// A tenant changes only its own.
 fn may_change(caller: &Caller, group: &Group) -> bool {
-    !caller.is_tenant() || group.owner.as_deref().is_some_and(|owner| caller.sees(owner))
+    !caller.is_tenant() || group.tenant.as_deref().is_some_and(|tenant| caller.sees(tenant))
 }
 
 impl Resource for Group {
@@ -81,20 +81,20 @@ impl Resource for Group {
         }
         control.wait_for_read_your_writes().await;
         let known = control.catalog.read().groups.get(id).cloned();
-        let owner = match &new.owner {
+        let tenant = match &new.tenant {
             None if !caller.is_tenant() => None,
             stated => {
-                let mine = known.as_ref().and_then(|group| group.owner.as_deref());
-                // A tenant of several namespaces need not repeat the owner of its group.
-                let mine = mine.filter(|owner| caller.is_tenant() && caller.sees(owner));
-                Some(owner_for(caller, stated.as_deref().or(mine))?)
+                let mine = known.as_ref().and_then(|group| group.tenant.as_deref());
+                // A tenant of several tenants need not repeat the tenant of its group.
+                let mine = mine.filter(|tenant| caller.is_tenant() && caller.sees(tenant));
+                Some(tenant_for(caller, stated.as_deref().or(mine))?)
             }
         };
         if known.as_ref().is_some_and(|known| !may_change(caller, known)) {
             return Err(name_taken(id));
         }
         let NewGroup { kind, strength, topology, max_per_domain, .. } = new;
-        let group = Self { id: id.to_owned(), owner, kind, strength, topology, max_per_domain };
+        let group = Self { id: id.to_owned(), tenant, kind, strength, topology, max_per_domain };
         Ok(Put { op: Op::PutGroup(group), is_new: known.is_none() })
     }
 

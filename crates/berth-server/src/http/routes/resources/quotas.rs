@@ -14,8 +14,8 @@ use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
 resource_routes! {
-    QuotaUse from Quota, tag = "quotas", path = "/v1/quotas", item = "/v1/quotas/{owner}",
-    key = ("owner", "The tenant."),
+    QuotaUse from Quota, tag = "quotas", path = "/v1/quotas", item = "/v1/quotas/{tenant}",
+    key = ("tenant", "The tenant."),
     /// List quotas
     ///
     /// Of tenants that have limits; a tenant sees its own.
@@ -34,7 +34,7 @@ resource_routes! {
 fn view(found: &berth_ledger::QuotaUse) -> QuotaUse {
     let (quota, used) = (found.quota, found.used);
     QuotaUse {
-        owner: found.owner.to_string(),
+        tenant: found.tenant.to_string(),
         limits: Quota {
             cpu_milli: quota.cpu_milli,
             memory_mib: quota.memory_mib,
@@ -53,7 +53,7 @@ fn view(found: &berth_ledger::QuotaUse) -> QuotaUse {
 /// Quotas that a caller may see, in order of tenant.
 async fn visible(control: &ControlPlane, caller: &Caller) -> Answer<Vec<QuotaUse>> {
     let quotas = control.read(berth_ledger::Ledger::quotas).await?;
-    Ok(quotas.iter().filter(|quota| caller.sees(&quota.owner)).map(view).collect())
+    Ok(quotas.iter().filter(|quota| caller.sees(&quota.tenant)).map(view).collect())
 }
 
 impl Resource for QuotaUse {
@@ -67,20 +67,20 @@ impl Resource for QuotaUse {
         caller: &Caller,
         query: &PageQuery,
     ) -> Answer<Page<Self>> {
-        page_by_name(visible(control, caller).await?, |quota| &quota.owner, query)
+        page_by_name(visible(control, caller).await?, |quota| &quota.tenant, query)
     }
 
-    async fn find(control: &ControlPlane, caller: &Caller, owner: &str) -> Answer<Option<Self>> {
-        Ok(visible(control, caller).await?.into_iter().find(|quota| quota.owner == owner))
+    async fn find(control: &ControlPlane, caller: &Caller, tenant: &str) -> Answer<Option<Self>> {
+        Ok(visible(control, caller).await?.into_iter().find(|quota| quota.tenant == tenant))
     }
 
     async fn check_put(
         control: &ControlPlane,
         caller: &Caller,
-        owner: &str,
+        tenant: &str,
         new: Quota,
     ) -> Answer<Put> {
-        check_name("owner", owner)?;
+        check_name("tenant", tenant)?;
         for (field, value) in [
             ("cpu_milli", new.cpu_milli),
             ("memory_mib", new.memory_mib),
@@ -98,11 +98,11 @@ impl Resource for QuotaUse {
             disk_mib: new.disk_mib,
             instances: new.instances,
         };
-        let is_new = Self::find(control, caller, owner).await?.is_none();
-        Ok(Put { op: Op::PutQuota { owner: Text::from(owner), quota }, is_new })
+        let is_new = Self::find(control, caller, tenant).await?.is_none();
+        Ok(Put { op: Op::PutQuota { tenant: Text::from(tenant), quota }, is_new })
     }
 
-    async fn check_remove(_: &ControlPlane, _: &Caller, owner: &str) -> Answer<Op> {
-        Ok(Op::RemoveQuota(Text::from(owner)))
+    async fn check_remove(_: &ControlPlane, _: &Caller, tenant: &str) -> Answer<Op> {
+        Ok(Op::RemoveQuota(Text::from(tenant)))
     }
 }

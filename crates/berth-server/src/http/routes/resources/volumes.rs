@@ -26,7 +26,7 @@ resource_routes! {
     get => "The volume.",
     /// Define a volume, or change its node
     ///
-    /// A volume that is in use keeps its home and its owner.
+    /// A volume that is in use keeps its home and its tenant.
     put => ("Changed, or unchanged.", "Defined."),
     /// Remove a volume
     ///
@@ -41,15 +41,15 @@ fn view(
     sees_nodes: bool,
     volume: &berth_engine::Volume,
 ) -> Option<Volume> {
-    let is_visible = volume.owner.as_deref().is_none_or(|owner| caller.sees(owner));
+    let is_visible = volume.tenant.as_deref().is_none_or(|tenant| caller.sees(tenant));
     // A volume that is open to all tenants may be used by an instance that this caller must not see.
     let is_own = |instance: &berth_engine::InstanceId| {
         let claim = catalog.claims.get(&ClaimKey::primary(*instance));
-        !caller.is_tenant() || claim.is_some_and(|claim| caller.sees(&claim.request.owner))
+        !caller.is_tenant() || claim.is_some_and(|claim| caller.sees(&claim.request.tenant))
     };
     is_visible.then(|| Volume {
         id: volume.id.clone(),
-        owner: volume.owner.clone(),
+        tenant: volume.tenant.clone(),
         home: sees_nodes.then(|| volume.home.clone()),
         attached_to: volume.attached_to.filter(is_own),
     })
@@ -86,8 +86,8 @@ impl Resource for Volume {
         new: NewVolume,
     ) -> Answer<Put> {
         check_name("id", id)?;
-        if let Some(owner) = &new.owner {
-            check_name("owner", owner)?;
+        if let Some(tenant) = &new.tenant {
+            check_name("tenant", tenant)?;
         }
         control.wait_for_read_your_writes().await;
         let (is_new, has_home) = {
@@ -103,8 +103,8 @@ impl Resource for Volume {
             let remedy = format!("wait, or cancel the move: berth volumes move {id} --cancel");
             return Err(ApiError::conflict("volume_moving", detail).remedy(remedy));
         }
-        let NewVolume { owner, home } = new;
-        let volume = berth_engine::Volume { id: id.to_owned(), owner, home, attached_to: None };
+        let NewVolume { tenant, home } = new;
+        let volume = berth_engine::Volume { id: id.to_owned(), tenant, home, attached_to: None };
         Ok(Put { op: Op::PutVolume(volume), is_new })
     }
 

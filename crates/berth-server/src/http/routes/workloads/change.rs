@@ -89,9 +89,9 @@ pub(super) async fn change(
 /// Change how many should run
 ///
 /// With `If-Match`, only if it is still as it was read.
-#[utoipa::path(post, path = "/v1/workloads/{owner}/{name}/scale", tag = "workloads",
+#[utoipa::path(post, path = "/v1/workloads/{tenant}/{name}/scale", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
         ("If-Match" = Option<String>, Header, description = "The version that was read."),
     ),
@@ -100,27 +100,27 @@ pub(super) async fn change(
 async fn scale(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(request): Json<ScaleWorkload>,
 ) -> Answer<Response> {
-    find(&control, &caller, &owner, &name).await?;
+    find(&control, &caller, &tenant, &name).await?;
     check::replicas(request.replicas)?;
-    change(&control, &caller, &key_of(&owner, &name), &if_match, |now| {
+    change(&control, &caller, &key_of(&tenant, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         check::single_writer(&name, Some(request.replicas), now.is_single_writer())?;
         Ok(now.changed(|next| next.replicas = Some(request.replicas)))
     })
     .await?;
-    Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
+    Ok(tagged(StatusCode::OK, &read(&control, &caller, &tenant, &name).await?))
 }
 
 /// Undo, pause, resume or restart a roll-out
 ///
 /// `undo` makes an earlier revision the next one; `restart` replaces all members by new ones.
-#[utoipa::path(post, path = "/v1/workloads/{owner}/{name}/rollout", tag = "workloads",
+#[utoipa::path(post, path = "/v1/workloads/{tenant}/{name}/rollout", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
         ("If-Match" = Option<String>, Header, description = "The version that was read."),
     ),
@@ -129,17 +129,17 @@ async fn scale(
 async fn rollout(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(request): Json<ChangeRollout>,
 ) -> Answer<Response> {
-    find(&control, &caller, &owner, &name).await?;
+    find(&control, &caller, &tenant, &name).await?;
     if let Some(revision) = request.to_revision.filter(|_| request.action != RolloutAction::Undo) {
         let accepted = "absent unless action is undo";
         return Err(ApiError::field("to_revision", Some(revision.to_string()), accepted));
     }
     let tried = std::sync::Mutex::new(false);
-    change(&control, &caller, &key_of(&owner, &name), &if_match, |now| {
+    change(&control, &caller, &key_of(&tenant, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
         let mut kept = true;
         let next = now.changed(|next| match request.action {
@@ -159,7 +159,7 @@ async fn rollout(
         if once && tried { Err(ApiError::stale(Some(now.version.to_string()))) } else { Ok(next) }
     })
     .await?;
-    Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
+    Ok(tagged(StatusCode::OK, &read(&control, &caller, &tenant, &name).await?))
 }
 
 fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
@@ -180,26 +180,26 @@ fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
 /// List the earlier revisions of a workload
 ///
 /// The newest first; the last ten are kept.
-#[utoipa::path(get, path = "/v1/workloads/{owner}/{name}/revisions", tag = "workloads",
+#[utoipa::path(get, path = "/v1/workloads/{tenant}/{name}/revisions", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
     ),
     responses((status = 200, description = "Earlier revisions.", body = Page<PastRevision>)))]
 async fn revisions(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<PastRevision>>> {
-    let found = find(&control, &caller, &owner, &name).await?;
+    let found = find(&control, &caller, &tenant, &name).await?;
     let items = found.body.history.iter().rev().cloned().collect();
     Ok(axum::Json(Page { items, next: None }))
 }
 
 /// Check a workload without storing it
-#[utoipa::path(post, path = "/v1/workloads/{owner}/{name}/check", tag = "workloads",
+#[utoipa::path(post, path = "/v1/workloads/{tenant}/{name}/check", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
     ),
     request_body = NewWorkload,
@@ -207,12 +207,12 @@ async fn revisions(
 async fn check_new(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
     Json(new): Json<NewWorkload>,
 ) -> Answer<StatusCode> {
-    if !caller.sees(&owner) {
+    if !caller.sees(&tenant) {
         return Err(hidden(&name));
     }
-    check::new(&control, &owner, &name, &new).await?;
+    check::new(&control, &tenant, &name, &new).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -14,11 +14,11 @@ pub(super) const MOST: u32 = 100_000;
 /// Refuses a workload whose members could never be placed.
 pub(super) async fn new(
     control: &ControlPlane,
-    owner: &str,
+    tenant: &str,
     name: &str,
     new: &NewWorkload,
 ) -> Answer<()> {
-    for (field, value) in [("owner", owner), ("name", name)] {
+    for (field, value) in [("tenant", tenant), ("name", name)] {
         if !is_name(value) {
             let value = Some(format!("{value:?}"));
             return Err(ApiError::field(field, value, "1 to 200 characters, none of them control"));
@@ -37,17 +37,17 @@ pub(super) async fn new(
     }
     let rules = new.capacity.map_or(Ok(()), |capacity| capacity.validate());
     rules.and(new.rolling.validate()).map_err(|error| ApiError::invalid(error.to_string()))?;
-    let mut request = request_of(owner, &new.template);
+    let mut request = request_of(tenant, &new.template);
     request.workload = Some(name.to_owned());
     let policy = control.catalog.policy();
     berth_control::elastic::classify(policy.as_deref(), &mut request, "template.elastic")?;
     request.validate().map_err(|invalid| ApiError::invalid(format!("template: {invalid}")))?;
     let mut volumes = request.volumes;
     for set in &new.template.attachments {
-        volumes.extend(volumes_of(control, owner, set).await?);
+        volumes.extend(volumes_of(control, tenant, set).await?);
     }
     single_writer(name, new.replicas, !volumes.is_empty())?;
-    one_home(control, owner, &volumes)
+    one_home(control, tenant, &volumes)
 }
 
 /// Refuses more replicas than there may be.
@@ -72,11 +72,11 @@ pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool
 }
 
 /// Refuses volumes on different nodes: no instance could run on the node of all of them.
-fn one_home(control: &ControlPlane, owner: &str, volumes: &[String]) -> Answer<()> {
+fn one_home(control: &ControlPlane, tenant: &str, volumes: &[String]) -> Answer<()> {
     let catalog = control.catalog.read();
     // Others' volumes are as if they were not there.
     let known = volumes.iter().filter_map(|id| catalog.volumes.get(id));
-    let mut known = known.filter(|volume| volume.is_for(owner));
+    let mut known = known.filter(|volume| volume.is_for(tenant));
     let Some(first) = known.next() else { return Ok(()) };
     match known.find(|volume| volume.home != first.home) {
         Some(other) => {

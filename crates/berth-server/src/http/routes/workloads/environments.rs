@@ -11,11 +11,11 @@ use utoipa_axum::routes;
 use super::view;
 use crate::http::extract::{Path, Query};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
-use crate::http::routes::{OwnerQuery, Routes};
+use crate::http::routes::{Routes, TenantQuery};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::placement::{Audience, owner_for};
+use berth_control::placement::{Audience, tenant_for};
 use berth_control::workload::Definition;
 use berth_control::workloads::status;
 
@@ -27,7 +27,8 @@ list_query! {
     /// The query of `GET /v1/environments`.
     struct ListEnvironmentsQuery {
         /// Of this tenant.
-        owner: Option<String>,
+        #[serde(alias = "owner")]
+        tenant: Option<String>,
     }
 }
 
@@ -38,7 +39,7 @@ fn grouped(control: &ControlPlane, is_wanted: impl Fn(&Definition) -> bool) -> G
     let mut envs = Grouped::new();
     for found in control.catalog.read().workloads.values().filter(|found| is_wanted(found)) {
         if let Some(env) = found.env() {
-            let key = (found.owner().to_owned(), env.to_owned());
+            let key = (found.tenant().to_owned(), env.to_owned());
             envs.entry(key).or_default().push(Arc::clone(found));
         }
     }
@@ -51,11 +52,11 @@ fn env(
     key: &(String, String),
     of: &[Arc<Definition>],
 ) -> Env {
-    let (owner, name) = key;
-    let audience = Audience::of(control, caller, owner);
+    let (tenant, name) = key;
+    let audience = Audience::of(control, caller, tenant);
     let workloads = of.iter().map(|found| view::of(control, found, &audience)).collect();
     let version = control.catalog.read().secrets.get(name.as_str()).map(ToString::to_string);
-    status::env(owner, name, version, workloads)
+    status::env(tenant, name, version, workloads)
 }
 
 /// List environments
@@ -69,11 +70,13 @@ async fn list(
     Query(query): Query<ListEnvironmentsQuery>,
 ) -> Answer<axum::Json<Page<Env>>> {
     let limit = page_limit(query.limit)?;
-    let owner = query.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
+    let tenant =
+        query.tenant.as_deref().map(|tenant| tenant_for(&caller, Some(tenant))).transpose()?;
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     control.wait_for_read_your_writes().await;
     let envs = grouped(&control, |found| {
-        caller.sees(found.owner()) && owner.as_ref().is_none_or(|owner| *owner == found.owner())
+        caller.sees(found.tenant())
+            && tenant.as_ref().is_none_or(|tenant| *tenant == found.tenant())
     });
     let rest = envs.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| key > after));
     let named = rest.map(|(key, of)| (serde_json::to_string(&key).unwrap_or_default(), (key, of)));
@@ -90,18 +93,18 @@ fn read_cursor(text: &str) -> Answer<(String, String)> {
 ///
 /// The state of its workloads, and the reason if one of them is degraded.
 #[utoipa::path(get, path = "/v1/environments/{env}", tag = "workloads",
-    params(("env" = String, Path, description = "The environment."), OwnerQuery),
+    params(("env" = String, Path, description = "The environment."), TenantQuery),
     responses((status = 200, description = "The environment.", body = Env)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
     Path(name): Path<String>,
-    Query(query): Query<OwnerQuery>,
+    Query(query): Query<TenantQuery>,
 ) -> Answer<axum::Json<Env>> {
-    let owner = owner_for(&caller, query.owner.as_deref())?;
+    let tenant = tenant_for(&caller, query.tenant.as_deref())?;
     control.wait_for_read_your_writes().await;
     let is_wanted =
-        |found: &Definition| found.owner() == owner && found.env() == Some(name.as_str());
+        |found: &Definition| found.tenant() == tenant && found.env() == Some(name.as_str());
     let (key, of) = grouped(&control, is_wanted)
         .into_iter()
         .next()

@@ -27,19 +27,19 @@ pub(super) fn routes() -> Routes {
 /// List the members of a workload
 ///
 /// In order of revision and slot.
-#[utoipa::path(get, path = "/v1/workloads/{owner}/{name}/members", tag = "workloads",
+#[utoipa::path(get, path = "/v1/workloads/{tenant}/{name}/members", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
     ),
     responses((status = 200, description = "Members.", body = Page<Member>)))]
 async fn members(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<Member>>> {
-    let found = find(&control, &caller, &owner, &name).await?;
-    let sees_nodes = Audience::of(&control, &caller, &owner).sees_nodes();
+    let found = find(&control, &caller, &tenant, &name).await?;
+    let sees_nodes = Audience::of(&control, &caller, &tenant).sees_nodes();
     let catalog = control.catalog.read();
     let mut members: Vec<(i64, Member)> = claims(&catalog, &found)
         .filter_map(|claim| Some((claim.fence, member(&catalog, &found, claim, sees_nodes)?)))

@@ -22,7 +22,7 @@ use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
-use berth_control::placement::{Audience, owner_for};
+use berth_control::placement::{Audience, tenant_for};
 use berth_control::workload::{Definition, WorkloadKey};
 
 pub(super) fn routes() -> Routes {
@@ -34,8 +34,8 @@ pub(super) fn routes() -> Routes {
         .merge(environments::routes())
 }
 
-fn key_of(owner: &str, name: &str) -> WorkloadKey {
-    (Text::from(owner), Text::from(name))
+fn key_of(tenant: &str, name: &str) -> WorkloadKey {
+    (Text::from(tenant), Text::from(name))
 }
 
 fn hidden(name: &str) -> ApiError {
@@ -46,14 +46,14 @@ fn hidden(name: &str) -> ApiError {
 async fn find(
     control: &ControlPlane,
     caller: &Caller,
-    owner: &str,
+    tenant: &str,
     name: &str,
 ) -> Answer<Arc<Definition>> {
-    if !caller.sees(owner) {
+    if !caller.sees(tenant) {
         return Err(hidden(name));
     }
     control.wait_for_read_your_writes().await;
-    let found = control.catalog.read().workloads.get(&key_of(owner, name)).cloned();
+    let found = control.catalog.read().workloads.get(&key_of(tenant, name)).cloned();
     found.ok_or_else(|| hidden(name))
 }
 
@@ -61,11 +61,11 @@ async fn find(
 async fn read(
     control: &ControlPlane,
     caller: &Caller,
-    owner: &str,
+    tenant: &str,
     name: &str,
 ) -> Answer<Workload> {
-    let found = find(control, caller, owner, name).await?;
-    Ok(view::of(control, &found, &Audience::of(control, caller, owner)))
+    let found = find(control, caller, tenant, name).await?;
+    Ok(view::of(control, &found, &Audience::of(control, caller, tenant)))
 }
 
 /// A workload and its version.
@@ -78,7 +78,8 @@ list_query! {
     /// The query of `GET /v1/workloads`.
     struct ListWorkloadsQuery {
         /// Of this tenant.
-        owner: Option<String>,
+        #[serde(alias = "owner")]
+        tenant: Option<String>,
         /// Of this environment.
         env: Option<String>,
     }
@@ -95,12 +96,13 @@ async fn list(
     Query(query): Query<ListWorkloadsQuery>,
 ) -> Answer<axum::Json<Page<Workload>>> {
     let limit = page_limit(query.limit)?;
-    let owner = query.owner.as_deref().map(|owner| owner_for(&caller, Some(owner))).transpose()?;
+    let tenant =
+        query.tenant.as_deref().map(|tenant| tenant_for(&caller, Some(tenant))).transpose()?;
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     control.wait_for_read_your_writes().await;
     let is_wanted = |found: &Definition| {
-        caller.sees(found.owner())
-            && owner.as_ref().is_none_or(|owner| *owner == found.owner())
+        caller.sees(found.tenant())
+            && tenant.as_ref().is_none_or(|tenant| *tenant == found.tenant())
             && query.env.as_ref().is_none_or(|env| found.env() == Some(env.as_str()))
             && after.as_ref().is_none_or(|after| found.key > *after)
     };
@@ -111,7 +113,7 @@ async fn list(
     };
     let page = first_page(found.into_iter().map(|found| (cursor(&found), found)), limit);
     let items = page.items.iter().map(|found| {
-        let audience = Audience::of(&control, &caller, found.owner());
+        let audience = Audience::of(&control, &caller, found.tenant());
         view::of(&control, found, &audience)
     });
     Ok(axum::Json(Page { items: items.collect(), next: page.next }))
@@ -119,28 +121,28 @@ async fn list(
 
 /// Names may have any character in them, so a cursor is a pair in JSON.
 fn cursor(found: &Definition) -> String {
-    serde_json::to_string(&(found.owner(), found.name())).unwrap_or_default()
+    serde_json::to_string(&(found.tenant(), found.name())).unwrap_or_default()
 }
 
 fn read_cursor(text: &str) -> Answer<WorkloadKey> {
     serde_json::from_str(text)
-        .map(|(owner, name): (String, String)| key_of(&owner, &name))
+        .map(|(tenant, name): (String, String)| key_of(&tenant, &name))
         .map_err(|_| invalid_cursor(text))
 }
 
 /// Read a workload
-#[utoipa::path(get, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
+#[utoipa::path(get, path = "/v1/workloads/{tenant}/{name}", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
     ),
     responses((status = 200, description = "The workload; its version is its ETag.", body = Workload)))]
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<Response> {
-    Ok(tagged(StatusCode::OK, &read(&control, &caller, &owner, &name).await?))
+    Ok(tagged(StatusCode::OK, &read(&control, &caller, &tenant, &name).await?))
 }
 
 /// Store a workload
@@ -148,9 +150,9 @@ async fn get(
 /// Members are created and released until the workload matches. A change of template, pools or
 /// release is a new revision, which is rolled out as `rolling` says. With `If-Match`, only if it is
 /// unchanged since it was read.
-#[utoipa::path(put, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
+#[utoipa::path(put, path = "/v1/workloads/{tenant}/{name}", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
         ("If-Match" = Option<String>, Header, description = "The version that was read."),
     ),
@@ -162,15 +164,15 @@ async fn get(
 async fn put(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(new): Json<NewWorkload>,
 ) -> Answer<Response> {
-    if !caller.sees(&owner) {
+    if !caller.sees(&tenant) {
         return Err(hidden(&name));
     }
-    check::new(&control, &owner, &name, &new).await?;
-    let key = key_of(&owner, &name);
+    check::new(&control, &tenant, &name, &new).await?;
+    let key = key_of(&tenant, &name);
     let changed = change::change(&control, &caller, &key, &if_match, |now| {
         if now.is_some_and(|now| now.body.deleting) {
             let why = format!("workload {name} is being removed; wait until it is gone");
@@ -182,15 +184,15 @@ async fn put(
         change::ChangeOutcome::Stored => StatusCode::CREATED,
         change::ChangeOutcome::Edited | change::ChangeOutcome::Unchanged => StatusCode::OK,
     };
-    Ok(tagged(status, &read(&control, &caller, &owner, &name).await?))
+    Ok(tagged(status, &read(&control, &caller, &tenant, &name).await?))
 }
 
 /// Remove a workload
 ///
 /// Its members are released first. Returns 204 when it is gone, 202 while members are left.
-#[utoipa::path(delete, path = "/v1/workloads/{owner}/{name}", tag = "workloads",
+#[utoipa::path(delete, path = "/v1/workloads/{tenant}/{name}", tag = "workloads",
     params(
-        ("owner" = String, Path, description = "The tenant."),
+        ("tenant" = String, Path, description = "The tenant."),
         ("name" = String, Path, description = "The workload."),
     ),
     responses(
@@ -200,10 +202,10 @@ async fn put(
 async fn remove(
     State(control): State<Arc<ControlPlane>>,
     caller: Caller,
-    Path((owner, name)): Path<(String, String)>,
+    Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<Response> {
-    find(&control, &caller, &owner, &name).await?;
-    let key = key_of(&owner, &name);
+    find(&control, &caller, &tenant, &name).await?;
+    let key = key_of(&tenant, &name);
     let any = IfMatch::default();
     change::change(&control, &caller, &key, &any, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
@@ -213,7 +215,7 @@ async fn remove(
     if berth_control::workloads::forget_workload(&control, &key).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    match read(&control, &caller, &owner, &name).await {
+    match read(&control, &caller, &tenant, &name).await {
         Ok(left) => Ok(tagged(StatusCode::ACCEPTED, &left)),
         // It was removed in the meantime.
         Err(_) => Ok(StatusCode::NO_CONTENT.into_response()),
