@@ -236,7 +236,8 @@ fn a_node_is_read_as_its_schema_says() {
 fn a_request_is_read_as_its_schema_says() {
     let id = "00000000-0000-0000-0000-000000000001";
     let with = |key: &str, value: Value| {
-        let mut request = json!({"id": id, "tenant": "o", "resources": {"memory_mib": 64}});
+        // The stored format says `owner` for the tenant.
+        let mut request = json!({"id": id, "owner": "o", "resources": {"memory_mib": 64}});
         request[key] = value;
         request
     };
@@ -247,7 +248,7 @@ fn a_request_is_read_as_its_schema_says() {
         reads,
         &[
             (with("name", json!(null)), true),
-            (with("tenant", json!("")), false),
+            (with("owner", json!("")), false),
             (with("id", json!(7)), false),
             (with("resources", json!({})), false),
             (with("resources", json!({"memory_mib": 0})), false),

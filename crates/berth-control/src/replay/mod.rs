@@ -94,7 +94,28 @@ fn recorded(outcome: &DecisionOutcome) -> Value {
         }
         DecisionOutcome::Refused { code, detail } => {
             let detail = detail.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            json!({ "code": code, "refusals": detail.unwrap_or(Value::Null) })
+            let refusals = detail.map_or(Value::Null, with_present_names);
+            json!({ "code": code, "refusals": refusals })
         }
+    }
+}
+
+/// Refusals as recorded, with the field names of this version: 0.1 recorded a tenant as `owner`.
+fn with_present_names(mut refusals: Value) -> Value {
+    for refusal in refusals.as_array_mut().into_iter().flatten() {
+        rename_field(refusal, "owner", "tenant");
+        let fixes = refusal.get_mut("fixes").and_then(Value::as_array_mut);
+        for fix in fixes.into_iter().flatten() {
+            rename_field(fix, "owners", "tenants");
+        }
+    }
+    refusals
+}
+
+fn rename_field(object: &mut Value, from: &str, to: &str) {
+    if let Some(fields) = object.as_object_mut()
+        && let Some(value) = fields.remove(from)
+    {
+        fields.insert(to.to_owned(), value);
     }
 }

@@ -82,6 +82,7 @@ pub enum Fix {
         /// Which.
         instances: Vec<InstanceId>,
         /// Whose.
+        #[serde(alias = "owners")]
         tenants: Vec<String>,
         /// Where.
         node: Option<NodeId>,
