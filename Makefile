@@ -25,6 +25,19 @@ help: ## Print this list
 release: ## Build the release binary
 	cargo build --release --package berth
 
+.PHONY: dist
+dist: release dist-tools ## Make what people install, in target/dist: a tarball and a Debian package
+	tools/dist.sh $(BERTH) $(BERTH).dwp $(TARGET_DIR)/dist
+
+.PHONY: dist-check
+dist-check: dist ## Try the package and the tarball in a clean Debian root (needs root)
+	tools/dist-check.sh $(TARGET_DIR)/dist $(TARGET_DIR)/dist-root
+
+.PHONY: dist-tools
+dist-tools:
+	@if command -v dpkg-shlibdeps >/dev/null && command -v debootstrap >/dev/null; then exit 0; fi
+	$(call apt,dpkg-dev binutils debootstrap)
+
 .PHONY: up
 up: ## Run a server with a simulated fleet, and say what to try
 	cargo build --profile up --package berth
