@@ -44,7 +44,7 @@ up: ## Run a server with a simulated fleet, and say what to try
 	$(TARGET_DIR)/up/berth up --demo
 
 .PHONY: test
-test: tools check docs api charts instructions ## Run every check that a change must pass
+test: tools check docs deny api charts instructions ## Run every check that a change must pass
 
 .PHONY: check
 check: nextest
@@ -138,15 +138,27 @@ lint: ## Check format, lints and house rules without running tests
 	cargo xtask tidy
 
 .PHONY: deny
-deny: ## Check licences, banned crates and sources (needs cargo-deny)
-	cargo deny check licenses bans sources
+deny: cargo-deny ## Check licences, banned crates, sources and security advisories
+	cargo deny --log-level error check --hide-inclusion-graph licenses bans sources
+	if cargo deny --log-level off fetch db 2>/dev/null; then
+		cargo deny check --hide-inclusion-graph advisories
+	elif ls -d "$(or $(CARGO_HOME),$(HOME)/.cargo)"/advisory-dbs/*/ >/dev/null 2>&1; then
+		cargo deny --offline check --hide-inclusion-graph advisories
+	else
+		echo 'deny: advisories were NOT checked: the database could not be fetched, and there is no copy' >&2
+	fi
 
 .PHONY: tools
-tools: nextest valgrind gungraun-runner postgres faketime schemathesis charts-tools ## Install what the tests need, where it is missing
+tools: nextest cargo-deny valgrind gungraun-runner postgres faketime schemathesis charts-tools ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:
 	@command -v cargo-nextest >/dev/null || cargo install --locked cargo-nextest
+
+# Without optimisation: it runs for seconds, and takes far longer to build than to run.
+.PHONY: cargo-deny
+cargo-deny:
+	@command -v cargo-deny >/dev/null || cargo install --debug --locked --version 0.20.2 cargo-deny
 
 # Installs Debian packages: $(call apt,PACKAGES)
 define apt
