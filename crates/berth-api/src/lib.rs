@@ -58,8 +58,8 @@ pub use rebalance::{
     ApplyRebalance, NotBegun, PlanRebalance, Rebalance, RebalanceApplied, RebalanceStep,
 };
 pub use resource::{
-    Attachment, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse, Secrets,
-    Volume,
+    Attachment, Group, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse,
+    Secrets, Volume,
 };
 pub use workload::{
     ChangeRollout, Degraded, Env, EnvWorkload, Member, NewWorkload, PastRevision, RolloutAction,

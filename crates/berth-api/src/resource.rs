@@ -35,6 +35,33 @@ pub struct NewGroup {
     pub max_per_domain: Option<u32>,
 }
 
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Group {
+    /// Its name.
+    pub id: String,
+    /// The only tenant whose instances may join; null: anyone's.
+    #[serde(default, alias = "owner")]
+    pub tenant: Option<String>,
+    /// Together or apart.
+    pub kind: GroupKind,
+    /// Hard or soft.
+    pub strength: Strength,
+    /// Per node, rack or zone.
+    pub topology: Topology,
+    /// Most members in one domain; null: one when apart, any number when together.
+    #[serde(default)]
+    pub max_per_domain: Option<u32>,
+}
+
+impl From<&berth_engine::Group> for Group {
+    fn from(stored: &berth_engine::Group) -> Self {
+        let berth_engine::Group { id, tenant, kind, strength, topology, max_per_domain } =
+            stored.clone();
+        Self { id, tenant, kind, strength, topology, max_per_domain }
+    }
+}
+
 /// Defines a local volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

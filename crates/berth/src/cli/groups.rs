@@ -1,8 +1,8 @@
 //! `berth groups`: instances that are kept together or apart.
 
-use berth_api::NewGroup;
+use berth_api::engine::GroupKind;
 use berth_api::engine::affinity::{Strength, Topology};
-use berth_api::engine::{Group, GroupKind};
+use berth_api::{Group, NewGroup};
 use clap::{Args, Subcommand};
 
 use super::resource::{NameArg, NameArgs, Resource};
@@ -68,8 +68,11 @@ impl Resource for Group {
     ];
 
     fn fields(&self) -> Vec<(&'static str, String)> {
-        let limit = self.limit();
-        let most = if limit == u32::MAX { "any number".to_owned() } else { limit.to_string() };
+        let most = match (self.max_per_domain, self.kind) {
+            (Some(most), _) => most.to_string(),
+            (None, GroupKind::Apart) => "1".to_owned(),
+            (None, GroupKind::Together) => "any number".to_owned(),
+        };
         vec![
             ("group", self.id.clone()),
             ("tenant", self.tenant.clone().unwrap_or_else(|| "anyone".to_owned())),

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use berth_api::{NewGroup, Page};
-use berth_engine::Group;
+use berth_api::{Group, NewGroup, Page};
 use berth_ledger::{Op, Text};
 use http::StatusCode;
 
@@ -37,13 +36,13 @@ resource_routes! {
 }
 
 /// A tenant sees its own groups and those that are open to all tenants.
-fn is_visible(caller: &Caller, group: &Group) -> bool {
+fn is_visible(caller: &Caller, group: &berth_engine::Group) -> bool {
     group.tenant.as_deref().is_none_or(|tenant| caller.sees(tenant))
 }
 
 /// A tenant changes only its own.
-fn may_change(caller: &Caller, group: &Group) -> bool {
-    !caller.is_tenant() || group.tenant.as_deref().is_some_and(|tenant| caller.sees(tenant))
+fn may_change(caller: &Caller, tenant: Option<&str>) -> bool {
+    !caller.is_tenant() || tenant.is_some_and(|tenant| caller.sees(tenant))
 }
 
 impl Resource for Group {
@@ -59,14 +58,16 @@ impl Resource for Group {
     ) -> Answer<Page<Self>> {
         control.wait_for_read_your_writes().await;
         let catalog = control.catalog.read();
-        let view = |group: &Self| is_visible(caller, group).then(|| group.clone());
+        let view =
+            |group: &berth_engine::Group| is_visible(caller, group).then(|| Self::from(group));
         page_of_map(&catalog.groups, query, view)
     }
 
     async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Option<Self>> {
         control.wait_for_read_your_writes().await;
-        let group = control.catalog.read().groups.get(id).cloned();
-        Ok(group.filter(|group| is_visible(caller, group)))
+        let catalog = control.catalog.read();
+        let group = catalog.groups.get(id).filter(|group| is_visible(caller, group));
+        Ok(group.map(Self::from))
     }
 
     async fn check_put(
@@ -90,17 +91,18 @@ impl Resource for Group {
                 Some(tenant_for(caller, stated.as_deref().or(mine))?)
             }
         };
-        if known.as_ref().is_some_and(|known| !may_change(caller, known)) {
+        if known.as_ref().is_some_and(|known| !may_change(caller, known.tenant.as_deref())) {
             return Err(name_taken(id));
         }
         let NewGroup { kind, strength, topology, max_per_domain, .. } = new;
-        let group = Self { id: id.to_owned(), tenant, kind, strength, topology, max_per_domain };
+        let id = id.to_owned();
+        let group = berth_engine::Group { id, tenant, kind, strength, topology, max_per_domain };
         Ok(Put { op: Op::PutGroup(group), is_new: known.is_none() })
     }
 
     async fn check_remove(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Op> {
         let group: Self = get_resource(control, caller, id).await?;
-        if !may_change(caller, &group) {
+        if !may_change(caller, group.tenant.as_deref()) {
             let detail = format!("group {id:?} is open to all tenants; only operators remove it");
             let title = "this token may not do this";
             return Err(ApiError::new(StatusCode::FORBIDDEN, "not_allowed", title, detail));
@@ -109,7 +111,7 @@ impl Resource for Group {
     }
 }
 
-/// All tenants share the names of groups. The error does not tell who owns the group.
+/// All tenants share the names of groups. The error does not tell whose it is.
 fn name_taken(id: &str) -> ApiError {
     let detail = format!("the name {id:?} is not available to this token");
     ApiError::conflict("name_taken", detail)
