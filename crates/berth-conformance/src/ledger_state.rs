@@ -26,7 +26,7 @@ pub struct NodeRecord {
     pub limits: Counters,
     /// The counters; absent where there are none, as in the naive tables.
     pub used: Option<Counters>,
-    /// Memory that each instance costs beside its own.
+    /// Memory overhead of each instance.
     pub overhead: i64,
 }
 

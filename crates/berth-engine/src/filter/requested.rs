@@ -36,7 +36,7 @@ fn secrets_present(prepared: &PreparedRequest<'_>) -> Verdict {
 
 pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
     name: "address-available",
-    rule: "an overlay address is left, or nobody counts them",
+    rule: "an overlay address is left, or addresses are not counted",
     means: "no overlay address is left",
     settings: &[],
     example: |setup| setup.free_addresses = Some(0),

@@ -24,7 +24,7 @@ const KEYS: [(&str, &str, &str); 36] = [
     ("filters.heartbeat_grace_s", "", "how old a heartbeat may be"),
     ("filters.min_scratch_mib", "", "scratch disk a node must have free"),
     ("filters.max_overlay_loss_ppm", "", "overlay packet loss that is still healthy"),
-    ("filters.disk_headroom_mib", "", "disk to be left beside what is asked for"),
+    ("filters.disk_headroom_mib", "", "disk to leave free in addition to the requested amount"),
     ("filters.sick_window_s", "", "how long two failed boots in a row keep a node out"),
     ("filters.no_reboot_within_days", "", "keep off nodes that reboot within so many days"),
     ("filters.traits", "`\"exact\"`, `\"subset\"`", "how traits must agree"),

@@ -411,7 +411,7 @@ impl SpecList {
         number
     }
 
-    /// A JSON object of the list and something beside it that is already JSON.
+    /// A JSON object of the list and a further member that is already JSON.
     pub(crate) fn with_items(&self, name: &str, items: &str) -> String {
         let mut body = String::with_capacity(self.texts.len() + items.len() + 32);
         body.push_str("{\"specs\":[");

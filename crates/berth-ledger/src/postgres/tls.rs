@@ -32,7 +32,7 @@ pub(super) enum Mode {
 
 /// The encryption settings of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct TlsSettings {
     pub(super) mode: Mode,
     /// The certificates to believe in, a file.
     pub(super) roots: Option<String>,
@@ -43,8 +43,8 @@ fn invalid(name: &'static str, value: &str, accepted: impl Into<String>) -> Ledg
 }
 
 /// Takes what is about encryption out of a URL.
-pub(super) fn split_tls_settings(url: &str) -> Result<(String, Wanted), LedgerError> {
-    let mut wanted = Wanted { mode: Mode::Prefer, roots: None };
+pub(super) fn split_tls_settings(url: &str) -> Result<(String, TlsSettings), LedgerError> {
+    let mut wanted = TlsSettings { mode: Mode::Prefer, roots: None };
     // A password may have a question mark in it; it ends at the first @.
     let start = url.find('@').unwrap_or(0);
     let Some(query) = url[start..].find('?').map(|place| start + place) else {
@@ -107,7 +107,7 @@ fn decoded(name: &'static str, value: &str) -> Result<String, LedgerError> {
     String::from_utf8(bytes).map_err(|_| accepted())
 }
 
-impl Wanted {
+impl TlsSettings {
     /// What makes encrypted connections; none if there are to be none.
     pub(super) fn connector(&self) -> Result<Option<MakeRustlsConnect>, LedgerError> {
         if self.mode == Mode::Disable {
@@ -120,7 +120,7 @@ impl Wanted {
         let config = match &self.roots {
             Some(file) => builder.with_root_certificates(roots(file)?),
             None => {
-                let anyone = Arc::new(Anyone(provider));
+                let anyone = Arc::new(AcceptAnyCertificate(provider));
                 builder.dangerous().with_custom_certificate_verifier(anyone)
             }
         };
@@ -148,9 +148,9 @@ fn roots(file: &str) -> Result<RootCertStore, LedgerError> {
 /// Accepts any server certificate: protects against eavesdroppers, not against those who
 /// pretend.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -209,7 +209,7 @@ mod tests {
             ),
         ];
         for (url, rest, mode, roots) in table {
-            let wanted = Wanted { mode, roots: roots.map(str::to_owned) };
+            let wanted = TlsSettings { mode, roots: roots.map(str::to_owned) };
             assert_eq!(split_tls_settings(url).unwrap(), (rest.to_owned(), wanted), "{url}");
         }
     }
@@ -238,7 +238,7 @@ mod tests {
         let empty = folder.path().join("empty.pem");
         std::fs::write(&empty, "nothing").unwrap();
         for (file, why) in [(empty.to_str().unwrap(), "it has none"), ("/nowhere.pem", "No such")] {
-            let wanted = Wanted { mode: Mode::VerifyFull, roots: Some(file.to_owned()) };
+            let wanted = TlsSettings { mode: Mode::VerifyFull, roots: Some(file.to_owned()) };
             let Err(error) = wanted.connector() else { panic!("{file} was taken") };
             let text = error.to_string();
             assert!(text.contains(file) && text.contains(why), "{text}");

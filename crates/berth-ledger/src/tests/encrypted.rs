@@ -13,24 +13,28 @@ use crate::postgres::{Isolation, Postgres};
 use crate::tests::raw;
 
 /// A certificate authority, in PEM, that has made a certificate for one name.
-struct Made {
+struct IssuedCertificate {
     authority: String,
     certificate: String,
     key: String,
 }
 
-fn made_for(name: &str) -> Made {
+fn made_for(name: &str) -> IssuedCertificate {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let server = CertificateParams::new(vec![name.to_owned()]).unwrap();
     let certificate = server.signed_by(&key, &authority).unwrap();
-    Made { authority: authority.pem(), certificate: certificate.pem(), key: key.serialize_pem() }
+    IssuedCertificate {
+        authority: authority.pem(),
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    }
 }
 
 /// A server that encrypts, with a certificate for that name.
-fn server(made: &Made) -> TempPostgres {
+fn server(made: &IssuedCertificate) -> TempPostgres {
     let mut server = TempPostgres::start(Options::quick()).unwrap();
     let folder = server.data_folder().to_owned();
     let tenant = std::fs::metadata(&folder).unwrap();

@@ -72,9 +72,9 @@ fn events() -> impl proptest::strategy::Strategy<Value = Event> {
 }
 
 /// Small and good enough to mix things up.
-struct Dice(u64);
+struct SmallRng(u64);
 
-impl Dice {
+impl SmallRng {
     fn below(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -116,12 +116,12 @@ fn happen(world: &mut World, event: &Event) {
                 world.members[which].state = MemberState::Leaving;
             }
         }
-        Event::Passes(seed) => pass(world, &mut Dice(seed)),
+        Event::Passes(seed) => pass(world, &mut SmallRng(seed)),
     }
 }
 
 /// Does some of the steps in any order; then some members start and some are gone.
-fn pass(world: &mut World, dice: &mut Dice) {
+fn pass(world: &mut World, dice: &mut SmallRng) {
     let plan = world.plan();
     check_outlook(world, &plan);
     let mut steps = plan.steps;
@@ -236,7 +236,7 @@ fn check_seats(world: &World) {
 }
 
 /// Lets time pass until nothing is left to do.
-fn settle(world: &mut World, dice: &mut Dice) {
+fn settle(world: &mut World, dice: &mut SmallRng) {
     for _ in 0..2000 {
         let at_rest = world.members.iter().all(|it| it.state == MemberState::Ready);
         let plan = world.plan();
@@ -284,7 +284,7 @@ proptest! {
         for event in &events {
             happen(&mut world, event);
         }
-        let mut dice = Dice(seed);
+        let mut dice = SmallRng(seed);
         settle(&mut world, &mut dice);
         let live = world.members.len();
         assert!(live >= world.replicas as usize, "{world:?}");
@@ -314,7 +314,7 @@ proptest! {
         }
         world.paused = false;
         world.rule = None;
-        settle(&mut world, &mut Dice(seed));
+        settle(&mut world, &mut SmallRng(seed));
         check_settled(&world);
     }
 }

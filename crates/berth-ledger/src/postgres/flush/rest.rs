@@ -1,4 +1,4 @@
-//! Writing what claims hold beside room, and what operators state.
+//! Writing what claims hold in addition to room, and what operators state.
 
 use super::{Batch, Call, Column, Fault, Rows, cells};
 
