@@ -74,7 +74,8 @@ fn pressure(control: &ControlPlane, lines: &mut Lines) {
     }
     let shedding = found.nodes.iter().filter(|node| node.must_shed).count();
     lines.gauge("nodes_under_pressure", "Nodes that somebody should leave", shedding);
-    let open = control.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
+    let open =
+        control.moves.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
     lines.gauge("migrations_open", "Migrations under way", open);
 }
 
@@ -160,7 +161,7 @@ fn fleet(control: &ControlPlane, lines: &mut Lines) {
 
 fn evacuations(control: &ControlPlane, lines: &mut Lines) {
     // Before the first round nothing is known, and 0 would say something else.
-    let Some(counts) = control.evacuations.counts() else { return };
+    let Some(counts) = control.moves.evacuations.counts() else { return };
     lines.gauge("nodes_evacuable", "Nodes that could be emptied by themselves", counts.can);
     lines.gauge("nodes_not_evacuable", "Nodes that could not", counts.cannot);
     let age = (control.now().as_second() - counts.at.as_second()).max(0);

@@ -21,6 +21,7 @@ pub mod feed;
 mod fleet_replica;
 pub mod instance_spec;
 mod liveness;
+mod loop_runner;
 mod maintenance;
 pub mod metrics;
 pub mod moves;

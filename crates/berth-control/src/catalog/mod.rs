@@ -52,8 +52,8 @@ pub struct Catalog {
     documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
     /// Workloads to be looked at, since something of theirs changed.
     dirty: Mutex<FxHashSet<WorkloadKey>>,
-    /// Told whenever there are any.
-    pub work: tokio::sync::Notify,
+    /// Rises whenever there are any.
+    dirty_version: watch::Sender<u64>,
 }
 
 impl Catalog {
@@ -74,7 +74,7 @@ impl Catalog {
             policy: ArcSwapOption::empty(),
             documents,
             dirty: Mutex::default(),
-            work: tokio::sync::Notify::new(),
+            dirty_version: watch::Sender::new(0),
         });
         let (sender, receiver) = mpsc::channel();
         let kept = Arc::clone(&catalog);
@@ -109,8 +109,8 @@ impl Catalog {
         watched.entry(node.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// Notes that a node's agent was heard.
-    pub fn heard(&self, node: &NodeId, at: i64) {
+    /// Records that a node's agent was heard.
+    pub(crate) fn record_heartbeat(&self, node: &NodeId, at: i64) {
         self.catalog.write().unwrap_or_else(PoisonError::into_inner).heard(node, at);
     }
 
@@ -179,11 +179,17 @@ impl Catalog {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         dirty.extend(workloads);
         if !dirty.is_empty() {
-            self.work.notify_one();
+            self.dirty_version.send_modify(|version| *version += 1);
         }
     }
 
-    /// Workloads to be looked at; each is told of once.
+    /// Changes whenever workloads are to be reconciled.
+    #[must_use]
+    pub fn dirty_changes(&self) -> watch::Receiver<u64> {
+        self.dirty_version.subscribe()
+    }
+
+    /// Takes the workloads to be reconciled.
     #[must_use]
     pub fn take_dirty(&self) -> FxHashSet<WorkloadKey> {
         std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner))

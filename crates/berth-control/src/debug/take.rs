@@ -111,7 +111,7 @@ async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<
                 CatalogueNode { generation: entry.generation, used: entry.room.used, claims: sum }
             });
             let now = at.as_second();
-            let of = |entry| account(&catalog, &control.migrations, &settings, entry, now);
+            let of = |entry| account(&catalog, &control.moves.migrations, &settings, entry, now);
             let seen_here = Seen { catalogue, claims, account: entry.map(of), replica, planned };
             seen.insert(node.clone(), seen_here);
         }
@@ -122,13 +122,14 @@ async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<
 async fn in_flight(control: &ControlPlane) -> ControlResult<InFlight> {
     let looked = control.placer.look(|replica| (replica.in_flight(), replica.remembered())).await;
     let (planned, remembered) = looked.ok_or_else(stopping)?;
-    let open = control.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
+    let open =
+        control.moves.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
     Ok(InFlight {
         planned,
         remembered,
         waiting: control.queue.waiting(),
         migrations: open,
-        drains: control.drains.nodes().len(),
+        drains: control.moves.drains.nodes().len(),
         degraded: control.degraded.count(),
     })
 }

@@ -68,7 +68,7 @@ pub async fn ask(
                 let granted = answer.permit.granted;
                 tracing::warn!(%instance, %granted, "an agent holds more than was recorded");
             }
-            control.permit_cache.note(instance, answer.fence, answer.permit);
+            control.permits.cache.record(instance, answer.fence, answer.permit);
             control.metrics.permit(&answer);
             Ok(view(control, instance, &answer, ground.elastic.as_ref(), (by.sees_nodes, true)))
         }
@@ -95,7 +95,7 @@ pub fn read(
         charged: claim.amounts,
         repeated: false,
         found_larger: false,
-        moving_to: control.migrations.target_of(claim.key.instance),
+        moving_to: control.moves.migrations.target_of(claim.key.instance),
     };
     let elastic = claim.request.elastic.as_ref();
     Some(view(control, claim.key.instance, &answer, elastic, (sees_nodes, signs)))
@@ -197,6 +197,6 @@ fn headroom(control: &ControlPlane, instance: InstanceId, answer: &PermitAnswer)
         "berth-headroom-v1 {instance} {} {} {} {} {}",
         answer.node, answer.fence, answer.permit.seq, up_to.cpu_milli, up_to.memory_mib
     );
-    let (signature, key) = control.permit_signer.sign(&statement);
+    let (signature, key) = control.permits.signer.sign(&statement);
     Headroom { up_to, statement, signature, key }
 }

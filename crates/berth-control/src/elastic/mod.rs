@@ -14,4 +14,4 @@ pub use ask::unit_of;
 pub use ask::{AskedBy, ask, read};
 pub use bounds::set_bounds;
 pub use classify::classify;
-pub(crate) use reserve::{keep_reserves, reserved_by};
+pub(crate) use reserve::{ReserveReconciler, reserved_by};

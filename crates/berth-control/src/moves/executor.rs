@@ -180,7 +180,7 @@ pub(super) async fn start_revalidated(
 ) -> Result<Migration, StartFailure> {
     for _ in 0..TRIES {
         // Read before the state that is checked: a later decision of another server voids this one.
-        let decided_after = Some(control.migrations.guard());
+        let decided_after = Some(control.moves.migrations.guard());
         control.wait_for_read_your_writes().await;
         let cost = revalidate()?;
         migration::find_destination(control, instance, Some(to.clone())).await?;

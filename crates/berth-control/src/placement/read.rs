@@ -190,7 +190,9 @@ async fn expand(
     // Sets may share volumes with each other and with what is named beside them.
     let mut known = std::collections::BTreeSet::new();
     request.volumes.retain(|volume| known.insert(volume.clone()));
-    if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
+    if let Some(volume) =
+        request.volumes.iter().find(|it| control.moves.volume_moves.is_stopping(it))
+    {
         let why = format!("volume {volume} is on its way to another node");
         return Err(ControlError::conflict("volume_moving", why).retry_after(5));
     }

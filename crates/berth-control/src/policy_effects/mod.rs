@@ -45,7 +45,7 @@ pub async fn compare(
 ) -> ControlResult<LiveDiff> {
     let snapshot = FleetSnapshot::take(control).await?;
     let at = control.now();
-    let open = control.migrations.all().into_iter().map(|(_, known)| known);
+    let open = control.moves.migrations.all().into_iter().map(|(_, known)| known);
     let leaving: FxHashSet<(InstanceId, NodeId)> = open
         .filter(|known| known.value.is_open())
         .map(|known| (known.value.instance, known.value.source.clone()))

@@ -6,17 +6,20 @@ use std::time::Duration;
 use berth_api::{Placed, TicketState};
 use berth_ledger::{ClaimKey, LedgerError, Op, Release, Text};
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 
 use super::place::{Attempt, try_waiting};
 use super::tickets;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::settings::Settings;
 use crate::state::TicketRecord;
 use crate::state::ticket_order as order;
 
-/// How long nothing happens before the queue is looked at all the same.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait for a change before the queue is checked anyway.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// The least time between two passes.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,32 +30,32 @@ const TRIED_AT_ONCE: usize = 128;
 /// How long closed tickets can be read.
 const KEPT_S: i64 = 3600;
 
-/// Tries waiting requests until the server stops.
-pub async fn keep_granting(control: Arc<ControlPlane>) {
-    let mut room = control.catalog.room();
-    let mut arrivals = control.queue.arrivals();
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            _ = room.changed() => {}
-            _ = arrivals.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
-        room.mark_unchanged();
-        arrivals.mark_unchanged();
-        let began = tokio::time::Instant::now();
-        if let Err(error) = pass(&control).await {
-            tracing::warn!(%error, "waiting requests could not be tried");
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        control.metrics.loop_ran("queue");
-        // A long queue takes a third of the planner at most; the rest is for those who just come.
-        tokio::time::sleep((began.elapsed() * 2).max(PAUSE)).await;
+/// Tries waiting requests.
+pub(crate) struct TicketGranter(pub(crate) Arc<ControlPlane>);
+
+impl BackgroundLoop for TicketGranter {
+    const NAME: &'static str = "queue";
+
+    fn period(&self) -> Duration {
+        PERIOD
+    }
+
+    /// A long queue takes a third of the planner at most; the rest is for new requests.
+    fn pause(&self, took: Duration) -> Duration {
+        (took * 2).max(PAUSE)
+    }
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.0.catalog.room(), self.0.queue.arrivals()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        Ok(try_tickets(&self.0).await?)
     }
 }
 
-async fn pass(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
-    let (settings, now) = (control.settings.load_full(), control.now());
+async fn try_tickets(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
+    let (settings, now) = (control.lifecycle.settings(), control.now());
     let ids = {
         let tickets = &control.queue.tickets.read().documents;
         order::order(tickets.values().map(|known| &known.value), &settings, now)
@@ -126,7 +129,7 @@ fn has_ended(placed: &Placed, now: Timestamp) -> bool {
 /// their leases would end by themselves.
 async fn give_back(control: &ControlPlane, placed: &Placed) {
     let wanted = control.queue.of_request(&placed.tenant, &placed.request_id);
-    let settings = control.settings.load();
+    let settings = control.lifecycle.settings();
     let ticket = wanted.and_then(|id| control.queue.get(&id, &settings, control.now()));
     // Another server granted it: then the claims are wanted.
     if ticket.is_some_and(|ticket| ticket.state == TicketState::Granted) {

@@ -70,7 +70,7 @@ pub async fn enqueue(
 ) -> Result<String, TicketError> {
     let now = control.now();
     let tenant = request.tenant.clone().unwrap_or_default();
-    let limit = control.settings.load().queue_limit;
+    let limit = control.lifecycle.settings().queue_limit;
     let open = control.queue.open();
     if open.iter().filter(|known| known.value.ticket.tenant == tenant).count() >= limit {
         return Err(TicketError::TooMany { tenant, limit });

@@ -6,16 +6,31 @@
 pub mod degradations;
 pub mod drains;
 pub mod evacuations;
-mod heartbeats;
 pub mod migrations;
-mod permit_cache;
-mod permit_signer;
+mod node_liveness;
+mod permits;
+mod secrets;
 pub(crate) mod ticket_order;
 pub mod tickets;
 pub mod volume_moves;
 
+use std::sync::Arc;
+
 pub use degradations::Degradations;
-pub use heartbeats::Heartbeats;
-pub use permit_cache::PermitCache;
-pub use permit_signer::PermitSigner;
+pub(crate) use node_liveness::NodeLiveness;
+pub use permits::{PermitSigner, Permits};
+pub(crate) use secrets::load_secret;
 pub use tickets::{Queue, TicketRecord};
+
+/// Records of everything that changes its node, or could.
+#[derive(Default)]
+pub struct MoveRecords {
+    /// Nodes that are being emptied.
+    pub drains: drains::Drains,
+    /// Whether each node could be emptied.
+    pub evacuations: evacuations::Evacuations,
+    /// Volumes that move.
+    pub volume_moves: volume_moves::VolumeMoves,
+    /// Instances that move while they run.
+    pub migrations: Arc<migrations::Migrations>,
+}

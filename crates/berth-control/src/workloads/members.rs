@@ -29,10 +29,10 @@ impl<'a> HostContext<'a> {
     #[must_use]
     pub fn of(control: &'a ControlPlane) -> Self {
         Self {
-            drains: &control.drains,
+            drains: &control.moves.drains,
             now: control.now(),
-            gone_after_s: control.gone_after_s(),
-            listening_since: control.listening_since(),
+            gone_after_s: control.liveness.gone_after_s(&control.lifecycle.settings()),
+            listening_since: control.liveness.listening_since(),
         }
     }
 

@@ -15,4 +15,5 @@ pub mod status;
 
 pub use members::{HostContext, Hosts, claims, desired};
 pub use plan::plan_all;
-pub use reconciler::{forget_workload, keep_running};
+pub(crate) use reconciler::WorkloadReconciler;
+pub use reconciler::forget_workload;

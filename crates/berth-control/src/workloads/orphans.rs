@@ -13,7 +13,7 @@ use crate::workload::WorkloadKey;
 
 /// Lets go of members whose workload is not stored. The ledger is asked first: a workload that only
 /// cannot be read here keeps its members.
-pub(super) async fn release_member(control: &ControlPlane) {
+pub(super) async fn release_orphans(control: &ControlPlane) {
     let suspects: Vec<(WorkloadKey, Vec<ReleaseAction>)> = {
         let catalog = control.catalog.read();
         let lost = catalog.members.iter().filter(|(key, _)| !catalog.workloads.contains_key(*key));

@@ -78,7 +78,9 @@ pub(super) async fn recipe(
     }
     request.volumes.sort();
     request.volumes.dedup();
-    if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
+    if let Some(volume) =
+        request.volumes.iter().find(|it| control.moves.volume_moves.is_stopping(it))
+    {
         let message = format!("volume {volume} is on its way to another node");
         return Err(PlacementFailure { code: "volume_moving".to_owned(), message, refusal: None });
     }

@@ -13,6 +13,7 @@ use berth_engine::workload::Cause;
 use berth_ledger::{Answer, Expect, LedgerError, Op, Outcome, Release, Text};
 use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -21,6 +22,8 @@ use super::orphans;
 use super::placing::{self, Ask, Made, PlacementFailure, Recipe};
 use super::plan::{self, CreateAction, ReconcilePlan, ReleaseAction};
 use crate::control_plane::ControlPlane;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::state::degradations;
 use crate::workload::WorkloadKey;
 
@@ -45,48 +48,6 @@ const EXPLAINED_AT_ONCE: usize = 32;
 /// Members asked for in one pass.
 const AT_ONCE: usize = 1024;
 
-/// Keeps workloads running until the server stops.
-pub async fn keep_running(control: Arc<ControlPlane>) {
-    let mut keeper = Keeper::default();
-    let mut room = control.catalog.room();
-    // What is wanted and what is there are compared once at the start: much may have changed.
-    let mut sweep_at = Instant::now();
-    let mut awake = Instant::now();
-    loop {
-        let mut may_have_room = false;
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            () = control.catalog.work.notified() => {}
-            _ = room.changed() => may_have_room = true,
-            () = tokio::time::sleep_until(keeper.next(sweep_at)) => {}
-        }
-        // A server that stood still heard no agent: nobody is lost before it has listened.
-        if awake.elapsed() > SWEEP_EVERY * 3 {
-            control.restart_listening();
-        }
-        may_have_room |= room.has_changed().unwrap_or(false);
-        room.mark_unchanged();
-        // What this server did itself is known before more is done.
-        control.wait_for_read_your_writes().await;
-        let began = Instant::now();
-        let mut keys = control.catalog.take_dirty();
-        if began >= sweep_at {
-            keys.extend(control.catalog.read().workloads.keys().cloned());
-            sweep_at = began + SWEEP_EVERY;
-            orphans::release_member(&control).await;
-        }
-        keys.extend(keeper.due(began, may_have_room));
-        if !keys.is_empty() {
-            keeper.pass(&control, keys, may_have_room).await;
-        }
-        control.metrics.loop_ran("workloads");
-        control.metrics.stage("reconciled", began.elapsed());
-        // Many workloads take a third of the planner at most; the rest is for those who just come.
-        tokio::time::sleep((began.elapsed() * 2).clamp(PAUSE, Duration::from_secs(1))).await;
-        awake = Instant::now();
-    }
-}
-
 /// A workload some of whose members have no room.
 struct Waiting {
     /// The version that was tried.
@@ -101,9 +62,13 @@ struct Waiting {
     next: Instant,
 }
 
-/// What the loop remembers from pass to pass.
-#[derive(Default)]
-struct Keeper {
+/// Keeps workloads running, and remembers from pass to pass what waits.
+pub(crate) struct WorkloadReconciler {
+    control: Arc<ControlPlane>,
+    room: watch::Receiver<u64>,
+    /// When all workloads are looked at next. At the start at once: much may have changed.
+    sweep_at: Instant,
+    last_pass_ended: Instant,
     waiting: FxHashMap<WorkloadKey, Waiting>,
     /// Workloads to be looked at again at some time.
     later: BTreeMap<Instant, FxHashSet<WorkloadKey>>,
@@ -124,14 +89,70 @@ struct Wanted {
     number: usize,
 }
 
-impl Keeper {
-    /// When there is something to do, if nothing happens before.
-    fn next(&self, sweep: Instant) -> Instant {
-        self.later.keys().next().map_or(sweep, |first| (*first).min(sweep))
+impl BackgroundLoop for WorkloadReconciler {
+    const NAME: &'static str = "workloads";
+    const STARTS_AT_ONCE: bool = true;
+
+    fn period(&self) -> Duration {
+        let first = self.later.keys().next().copied();
+        let next = first.map_or(self.sweep_at, |first| first.min(self.sweep_at));
+        next.saturating_duration_since(Instant::now())
+    }
+
+    /// Many workloads take a third of the planner at most; the rest is for new requests.
+    fn pause(&self, took: Duration) -> Duration {
+        (took * 2).clamp(PAUSE, Duration::from_secs(1))
+    }
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.control.catalog.dirty_changes(), self.room.clone()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let control = Arc::clone(&self.control);
+        // A server that stood still received no heartbeat: no node is lost before it has listened.
+        if self.last_pass_ended.elapsed() > SWEEP_EVERY * 3 {
+            control.liveness.restart_listening();
+        }
+        let may_have_room = self.room.has_changed().unwrap_or(false);
+        self.room.mark_unchanged();
+        // What this server did itself is known before more is done.
+        control.wait_for_read_your_writes().await;
+        let began = Instant::now();
+        let mut keys = control.catalog.take_dirty();
+        if began >= self.sweep_at {
+            keys.extend(control.catalog.read().workloads.keys().cloned());
+            self.sweep_at = began + SWEEP_EVERY;
+            orphans::release_orphans(&control).await;
+        }
+        keys.extend(self.take_due(began, may_have_room));
+        if !keys.is_empty() {
+            self.reconcile(&control, keys, may_have_room).await;
+        }
+        control.metrics.stage("reconciled", began.elapsed());
+        self.last_pass_ended = Instant::now();
+        Ok(())
+    }
+}
+
+impl WorkloadReconciler {
+    pub(crate) fn new(control: Arc<ControlPlane>) -> Self {
+        let now = Instant::now();
+        Self {
+            room: control.catalog.room(),
+            control,
+            sweep_at: now,
+            last_pass_ended: now,
+            waiting: FxHashMap::default(),
+            later: BTreeMap::new(),
+            scheduled: FxHashMap::default(),
+            served: FxHashMap::default(),
+            turns: 0,
+        }
     }
 
     /// Workloads whose time has come, and if there may be room, all that wait for it.
-    fn due(&mut self, now: Instant, may_have_room: bool) -> FxHashSet<WorkloadKey> {
+    fn take_due(&mut self, now: Instant, may_have_room: bool) -> FxHashSet<WorkloadKey> {
         let mut due = FxHashSet::default();
         while let Some(entry) = self.later.first_entry().filter(|entry| *entry.key() <= now) {
             due.extend(entry.remove());
@@ -159,7 +180,8 @@ impl Keeper {
         self.later.entry(at).or_default().insert(key.clone());
     }
 
-    async fn pass(
+    /// One pass over these workloads.
+    async fn reconcile(
         &mut self,
         control: &Arc<ControlPlane>,
         keys: FxHashSet<WorkloadKey>,

@@ -20,7 +20,8 @@ use crate::caller::Caller;
 use crate::catalog::{CatalogState, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::elastic::account;
-use crate::error::ControlError;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::moves::evacuee::Evacuee;
 use crate::moves::executor;
 use crate::moves::plan::{MoveAction, MovePlan, MoveStep};
@@ -46,31 +47,39 @@ struct PressuredNode {
 /// How many migrations are under way from or to each node.
 type MigrationCounts = FxHashMap<NodeId, usize>;
 
-/// Relieves nodes until the server stops.
-pub(crate) async fn run(control: Arc<ControlPlane>) {
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            () = tokio::time::sleep(PERIOD) => {}
+/// Relieves nodes.
+pub(crate) struct ReliefReconciler(pub(crate) Arc<ControlPlane>);
+
+impl BackgroundLoop for ReliefReconciler {
+    const NAME: &'static str = "relief";
+
+    fn period(&self) -> Duration {
+        PERIOD
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        match reconcile(&self.0).await {
+            // What was planned is outdated: the next pass plans again.
+            Err(error) if error.is_callers() => {
+                tracing::debug!(error = error.detail(), "failed to relieve nodes; retrying");
+                Ok(())
+            }
+            result => result,
         }
-        if let Err(error) = reconcile(&control).await {
-            tracing::debug!(error = error.detail(), "failed to relieve nodes; retrying");
-        }
-        control.metrics.loop_ran("relief");
     }
 }
 
 /// One pass over all nodes.
-async fn reconcile(control: &Arc<ControlPlane>) -> Result<(), ControlError> {
+async fn reconcile(control: &Arc<ControlPlane>) -> ControlResult<()> {
     let Some(policy) = control.catalog.policy() else { return Ok(()) };
     let limits = policy.elastic().migration;
     if !limits.enabled {
         return Ok(());
     }
     // Before the state that is planned on: a decision of another server that it lacks voids the plan.
-    let decided_after = control.migrations.guard();
+    let decided_after = control.moves.migrations.guard();
     control.wait_for_read_your_writes().await;
-    let open = control.migrations.open();
+    let open = control.moves.migrations.open();
     let mut counts = MigrationCounts::default();
     for node in open.iter().flat_map(|it| [&it.value.source, &it.value.target]) {
         *counts.entry(node.clone()).or_default() += 1;
@@ -143,7 +152,7 @@ fn plan(
 /// Whether a node's agent can be expected to carry out a migration.
 fn is_responsive(control: &ControlPlane, entry: &NodeEntry) -> bool {
     let lost_after =
-        i64::try_from(control.settings.load().lost_after.as_secs()).unwrap_or(i64::MAX);
+        i64::try_from(control.lifecycle.settings().lost_after.as_secs()).unwrap_or(i64::MAX);
     let silence = control.now().as_second().saturating_sub(entry.heard_at);
     let state = entry.facts.state;
     let serves = matches!(state, NodeState::Active | NodeState::Degraded | NodeState::Cordoned);
@@ -170,7 +179,7 @@ fn find_pressured(
         if free.cpu >= 0 && free.memory > 0 {
             continue;
         }
-        let account = account(catalog, &control.migrations, settings, entry, now);
+        let account = account(catalog, &control.moves.migrations, settings, entry, now);
         if !account.must_shed() {
             continue;
         }
@@ -194,9 +203,9 @@ fn candidates(
     let claims = entry.claims.iter().filter(|key| key.role == Role::Primary);
     let claims = claims.filter_map(|key| catalog.claims.get(key));
     let candidate = |claim| {
-        let evacuee = Evacuee::new(&control.migrations, claim);
+        let evacuee = Evacuee::new(&control.moves.migrations, claim);
         let (id, fence) = (evacuee.id(), claim.fence);
-        let permit = claim.permit.map(|permit| control.permit_cache.newest(id, fence, permit));
+        let permit = claim.permit.map(|permit| control.permits.cache.newest(id, fence, permit));
         // A second claim may be left over from an earlier migration.
         let has_second_claim = catalog.claims.contains_key(&ClaimKey::target(id))
             || catalog.claims.contains_key(&ClaimKey::source(id));

@@ -15,7 +15,7 @@ pub fn measure_pressure(control: &ControlPlane) -> Pressure {
     let catalog = control.catalog.read();
     let mut total = Pressure { at, ..Pressure::default() };
     for entry in catalog.nodes.values() {
-        let found = account(&catalog, &control.migrations, &settings, entry, at.as_second());
+        let found = account(&catalog, &control.moves.migrations, &settings, entry, at.as_second());
         if lacks(&found.cpu) || lacks(&found.memory) {
             add(&mut total, &found);
             let (node, must_shed) = (entry.facts.id.clone(), found.must_shed());

@@ -151,7 +151,7 @@ impl Streaming {
         while self.ready.is_empty() {
             let control = Arc::clone(&self.control);
             let came = tokio::select! {
-                () = control.stopping.cancelled() => return None,
+                () = control.lifecycle.stopping().cancelled() => return None,
                 came = self.subscription.next(self.cursor) => came.ok()?,
             };
             self.cursor = came.last().map_or(self.cursor, |event| event.seq);

@@ -71,7 +71,7 @@ struct InstanceViewer<'a> {
 impl<'a> InstanceViewer<'a> {
     fn new(control: &'a ControlPlane, caller: &Caller) -> Self {
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
-        let marks = &control.locality;
+        let marks = control.locality();
         Self { control, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 

@@ -55,7 +55,7 @@ async fn list(
     Query(query): Query<ListMigrationsQuery>,
 ) -> Answer<axum::Json<Page<Migration>>> {
     let limit = page_limit(query.limit)?;
-    let all = control.migrations.all();
+    let all = control.moves.migrations.all();
     let found = all.iter().filter(|(id, known)| {
         let record = &known.value;
         query.cursor.as_ref().is_none_or(|after| id > after)
@@ -75,7 +75,7 @@ async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
-    let known = control.migrations.get(&id);
+    let known = control.moves.migrations.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("migration", &id))?;
     Ok(axum::Json(view(&id, &known.value)))
 }

@@ -107,5 +107,5 @@ async fn bounds(
 #[utoipa::path(get, path = "/v1/permits/key", tag = "elastic",
     responses((status = 200, description = "The public key.", body = PermitKey)))]
 async fn key(State(control): State<Arc<ControlPlane>>) -> axum::Json<PermitKey> {
-    axum::Json(control.permit_signer.key().clone())
+    axum::Json(control.permits.signer.key().clone())
 }

@@ -99,14 +99,14 @@ pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str, seconds: u64) ->
     let end = tokio::time::Instant::now() + Duration::from_secs(seconds);
     loop {
         closings.mark_unchanged();
-        let ticket = control.queue.get(id, &control.settings.load(), control.now())?;
+        let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now())?;
         if ticket.state != TicketState::Waiting || seconds == 0 {
             return Some(ticket);
         }
         tokio::select! {
             _ = closings.changed() => {}
             () = tokio::time::sleep_until(end) => return Some(ticket),
-            () = control.stopping.cancelled() => return Some(ticket),
+            () = control.lifecycle.stopping().cancelled() => return Some(ticket),
         }
     }
 }

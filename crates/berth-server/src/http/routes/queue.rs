@@ -34,7 +34,7 @@ async fn list(
     Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Ticket>>> {
     let limit = page_limit(query.limit)?;
-    let tickets = control.queue.list(&control.settings.load(), control.now());
+    let tickets = control.queue.list(&control.lifecycle.settings(), control.now());
     let mut mine: Vec<(String, Ticket)> = tickets
         .into_iter()
         .filter(|ticket| caller.sees(&ticket.tenant))
@@ -88,7 +88,7 @@ async fn cancel(
 }
 
 fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
-    let ticket = control.queue.get(id, &control.settings.load(), control.now());
+    let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now());
     match ticket.filter(|ticket| caller.sees(&ticket.tenant)) {
         Some(_) => Ok(()),
         None => Err(ApiError::not_found("waiting request", id)),

@@ -102,7 +102,7 @@ impl Reading {
         }
         tokio::select! {
             biased;
-            () = self.control.stopping.cancelled() => {
+            () = self.control.lifecycle.stopping().cancelled() => {
                 self.pieces.close();
                 while self.pieces.try_recv().is_ok() {}
                 Some(Err(std::io::Error::other("the server stops")))

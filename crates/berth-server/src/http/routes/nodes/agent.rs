@@ -55,8 +55,7 @@ pub(super) async fn heartbeat(
     }
     let (state, generation) = known(&control, &node)?;
     let at = control.now();
-    control.heartbeats.note(&node, at.as_second());
-    control.catalog.heard(&node, at.as_second());
+    control.record_heartbeat(&node, at.as_second());
     if state == NodeState::Lost {
         let (node, state) = (node.clone(), NodeState::Active);
         control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
@@ -78,7 +77,7 @@ pub(super) async fn heartbeat(
     }
     control.wait_for_read_your_writes().await;
     let (state, generation) = known(&control, &node)?;
-    let next_s = control.settings.load().heartbeat_every.as_secs();
+    let next_s = control.lifecycle.settings().heartbeat_every.as_secs();
     Ok(axum::Json(HeartbeatResponse {
         at,
         state,
@@ -86,8 +85,8 @@ pub(super) async fn heartbeat(
         next_s: u32::try_from(next_s).unwrap_or(u32::MAX),
         reported,
         assignments: list(&control, &node)?.assignments,
-        volume_moves: control.volume_moves.tasks(&node),
-        migrations: control.migrations.tasks(&control.catalog.read(), &node),
+        volume_moves: control.moves.volume_moves.tasks(&node),
+        migrations: control.moves.migrations.tasks(&control.catalog.read(), &node),
     }))
 }
 
@@ -362,7 +361,7 @@ pub(super) async fn stream(
         futures_util::stream::unfold(state, |(control, node, mut changes, first)| async move {
             if !first {
                 tokio::select! {
-                    () = control.stopping.cancelled() => return None,
+                    () = control.lifecycle.stopping().cancelled() => return None,
                     changed = changes.changed() => changed.ok()?,
                 }
             }

@@ -68,7 +68,7 @@ fn account_of(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry)
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let now = control.now().as_second();
-    berth_control::elastic::account(catalog, &control.migrations, &settings, entry, now)
+    berth_control::elastic::account(catalog, &control.moves.migrations, &settings, entry, now)
 }
 
 /// A node of the catalogue as callers see it.
@@ -85,7 +85,7 @@ pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeE
         used: used(entry),
         instances: entry.room.used.instances,
         account: account_of(control, catalog, entry),
-        evacuation: control.evacuations.of(&entry.facts.id),
+        evacuation: control.moves.evacuations.of(&entry.facts.id),
     }
 }
 
@@ -227,8 +227,7 @@ pub(super) async fn store(
     let heard = facts.heartbeat_at.0;
     let op = Op::PutNode { facts: Box::new(facts), expect };
     control.administer(caller, "node.put", subject, op).await?;
-    control.heartbeats.note(&node, heard);
-    control.catalog.heard(&node, heard);
+    control.record_heartbeat(&node, heard);
     Ok(known.is_none())
 }
 
@@ -317,7 +316,7 @@ async fn remove(
 ) -> Answer<StatusCode> {
     read(&control, &node).await?;
     let op = Op::RemoveNode { node: node.clone(), expect: if_match.number()? };
-    let revision = control.drains.get(&node).map(|known| known.revision);
+    let revision = control.moves.drains.get(&node).map(|known| known.revision);
     control.administer(&caller, "node.remove", node.as_str(), op).await?;
     if let Some(revision) = revision {
         drain::remove(&control, &node, revision).await?;
@@ -339,7 +338,7 @@ async fn end_drain(
         None => node.to_string(),
     };
     // Read before the state changes: one that is started again in the meantime is another drain.
-    let revision = control.drains.get(node).map(|known| known.revision);
+    let revision = control.moves.drains.get(node).map(|known| known.revision);
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
     control.administer(caller, action, subject, op).await?;
     match revision {

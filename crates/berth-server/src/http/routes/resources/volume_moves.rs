@@ -44,7 +44,7 @@ async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    let known = control.volume_moves.get(&id);
+    let known = control.moves.volume_moves.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("move of volume", &id))?;
     Ok(axum::Json(volume::view(&id, &known.value)))
 }
