@@ -211,7 +211,9 @@ impl ControlPlane {
         node: NodeId,
     ) -> Option<Result<(), CheckError>> {
         let now = berth_engine::Timestamp(self.now().as_second());
-        self.placer.look(move |replica| replica.engine().check(&instance, &node, now)).await
+        self.placer
+            .query_replica(move |replica| replica.engine().check(&instance, &node, now))
+            .await
     }
 
     /// The caches of documents that the control plane itself needs.
@@ -230,32 +232,32 @@ impl ControlPlane {
     pub(crate) fn document_changed(&self, change: &DocumentChange) {
         match change {
             DocumentChange::Changed(kind, node) if &**kind == drains::KIND => {
-                self.touch_workloads_on(&NodeId::new(node));
+                self.mark_workloads_dirty(&NodeId::new(node));
             }
             DocumentChange::Changed(kind, volume) if &**kind == volume_moves::KIND => {
                 // Workloads that wait may have waited for it.
                 if !self.moves.volume_moves.is_stopping(volume) {
-                    self.catalog.touch(self.degraded.keys());
+                    self.catalog.mark_dirty(self.degraded.keys());
                 }
             }
             DocumentChange::Changed(..) => {}
             DocumentChange::Reloaded => {
                 let workloads: Vec<WorkloadKey> =
                     self.catalog.read().workloads.keys().cloned().collect();
-                self.catalog.touch(workloads);
+                self.catalog.mark_dirty(workloads);
             }
         }
     }
 
     /// Has workloads with members on a node looked at: it is being emptied, or no longer is.
-    fn touch_workloads_on(&self, node: &NodeId) {
+    fn mark_workloads_dirty(&self, node: &NodeId) {
         let touched: Vec<WorkloadKey> = {
             let catalog = self.catalog.read();
             let claims = catalog.nodes.get(node).into_iter().flat_map(|node| &node.claims);
             let claims = claims.filter_map(|key| catalog.claims.get(key));
             claims.filter_map(|claim| claim.workload()).collect()
         };
-        self.catalog.touch(touched);
+        self.catalog.mark_dirty(touched);
     }
 
     /// Reads a document that this server just changed, so that what follows sees it.

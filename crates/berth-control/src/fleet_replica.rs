@@ -17,14 +17,14 @@ use crate::slots::Slots;
 
 /// What is known of a node's row in the ledger.
 #[derive(Clone, Debug, Default)]
-struct NodeMark {
+struct NodeRevision {
     /// As the log tells it.
     seen: NodeVersion,
     /// How often our own plans in flight will raise its rules.
     expected: i64,
 }
 
-impl NodeMark {
+impl NodeRevision {
     fn expect(&mut self, by: i64) {
         self.expected = (self.expected + by).max(0);
     }
@@ -33,7 +33,7 @@ impl NodeMark {
 /// An engine that follows a ledger.
 pub struct FleetReplica {
     engine: Engine,
-    nodes: FxHashMap<NodeId, NodeMark>,
+    nodes: FxHashMap<NodeId, NodeRevision>,
     /// The fence of every claim that is here, or was lately.
     fences: FxHashMap<InstanceId, i64>,
     /// Claims that are gone, with their fence, and those that were gone at the last seal: kept until
@@ -134,7 +134,7 @@ impl FleetReplica {
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
             SnapshotItem::Node(facts, seen) => {
                 self.put_node(&facts, seen.constraint_gen)?;
-                self.nodes.insert(facts.id, NodeMark { seen, expected: 0 });
+                self.nodes.insert(facts.id, NodeRevision { seen, expected: 0 });
             }
             SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
             SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
@@ -306,15 +306,15 @@ impl FleetReplica {
         self.engine.fleet_mut().release(id);
     }
 
-    /// The seat of a claim that was granted is taken.
+    /// The slot of a claim that was granted is taken.
     fn assign_slot(&mut self, id: InstanceId, allocated: &Allocation) {
-        let Some(seat) = allocated.slot else { return };
+        let Some(slot) = allocated.slot else { return };
         let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
         let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
         let Some(request) = request.cloned().or_else(parsed) else { return };
         if let Some(workload) = &request.workload {
             let key = (Text::from(request.tenant.as_str()), Text::from(workload.as_str()));
-            self.slots.take(id, key, seat);
+            self.slots.take(id, key, slot);
         }
     }
 

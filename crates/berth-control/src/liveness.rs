@@ -39,7 +39,7 @@ impl BackgroundLoop for HeartbeatWriter {
             return Ok(());
         }
         let known = heartbeats.clone();
-        control.placer.tell(move |replica| {
+        control.placer.update_replica(move |replica| {
             for (node, at) in &known {
                 replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
             }

@@ -11,7 +11,7 @@ mod load;
 mod rows;
 mod take;
 
-pub use check::{Checked, Invariant, Violation, check};
+pub use check::{CheckReport, Invariant, Violation, check};
 pub use dump::{
     CatalogueNode, ClaimDump, ClassDump, Copies, Cursors, Dump, GroupDump, InFlight, NodeDump,
     PolicyDump, QuotaDump, SCHEMA, StoredRecord, TenantUseDump, WorkloadDump,

@@ -8,7 +8,7 @@ use crate::state::migrations::Migrations;
 
 /// What of a node is reserved, uncertain and lacking, as of now.
 #[must_use]
-pub fn account(
+pub fn node_account(
     catalog: &CatalogState,
     migrations: &Migrations,
     settings: &ElasticSettings,

@@ -9,9 +9,9 @@ mod bounds;
 mod classify;
 mod reserve;
 
-pub use account::account;
+pub use account::node_account;
 pub use ask::unit_of;
-pub use ask::{AskedBy, ask, read};
+pub use ask::{PermitCaller, read_permit, request_permit};
 pub use bounds::set_bounds;
 pub use classify::classify;
 pub(crate) use reserve::{ReserveReconciler, reserved_by};

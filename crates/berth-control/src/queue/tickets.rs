@@ -122,7 +122,7 @@ pub async fn cancel(control: &ControlPlane, caller: &Caller, id: &str) -> Result
         }
         // Another server was quicker; what it did is read and told.
         _ => {
-            read_again(control, id).await;
+            refresh(control, id).await;
             let state = control.queue.tickets.get(id).map(|known| known.value.ticket.state);
             let (id, state) = (id.to_owned(), state.unwrap_or(TicketState::Cancelled));
             Err(TicketError::Closed { id, state })
@@ -148,12 +148,12 @@ pub(super) async fn close(
         control.queue.tickets.put(id, stored, known.revision + 1);
         return Ok(true);
     }
-    read_again(control, id).await;
+    refresh(control, id).await;
     Ok(false)
 }
 
 /// Notes that a ticket was granted and nobody took it up: it is asked for under a new id.
-pub(super) async fn lapse(control: &ControlPlane, id: &str) -> Result<(), LedgerError> {
+pub(super) async fn record_lapse(control: &ControlPlane, id: &str) -> Result<(), LedgerError> {
     let known = control.queue.tickets.get(id);
     let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(()) };
     let mut stored = known.value.clone();
@@ -165,7 +165,7 @@ pub(super) async fn lapse(control: &ControlPlane, id: &str) -> Result<(), Ledger
     Ok(())
 }
 
-async fn read_again(control: &ControlPlane, id: &str) {
+async fn refresh(control: &ControlPlane, id: &str) {
     let (ledger, tickets, id) =
         (control.ledger.clone(), Arc::clone(&control.queue.tickets), id.to_owned());
     // Where it cannot be read now, the feed has it read again.
@@ -173,7 +173,7 @@ async fn read_again(control: &ControlPlane, id: &str) {
 }
 
 /// Drops tickets that were closed long ago.
-pub(super) async fn forget_old(control: &Arc<ControlPlane>, before: Timestamp) {
+pub(super) async fn remove_old(control: &Arc<ControlPlane>, before: Timestamp) {
     let old: Vec<String> = {
         let tickets = &control.queue.tickets.read().documents;
         let is_old = |stored: &TicketRecord| !stored.is_open() && stored.ticket.deadline < before;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::placement::decision_id;
 use derive::Question;
-use past::{BEFORE, Hearing, Past};
+use past::{BEFORE, HeartbeatAssumption, PastFleet};
 
 /// Why a decision of honest servers may come out different.
 const COMPANY: &str = "; several writers committed around it, and in which order their plans were \
@@ -49,9 +49,14 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
     };
     let (mut nearest, mut had_company) = (None, false);
     // What is most likely first; each costs a reading of the log.
-    let ways = [(Hearing::All, 0), (Hearing::All, BEFORE), (Hearing::AsLogged, BEFORE)];
-    for (hearing, before) in ways {
-        let Some(past) = Past::read(ledger, decision, policy.clone(), hearing, before)? else {
+    let ways = [
+        (HeartbeatAssumption::All, 0),
+        (HeartbeatAssumption::All, BEFORE),
+        (HeartbeatAssumption::AsLogged, BEFORE),
+    ];
+    for (heartbeats, before) in ways {
+        let Some(past) = PastFleet::read(ledger, decision, policy.clone(), heartbeats, before)?
+        else {
             let note = "the log tells of no such allocation, so nothing can have been granted";
             return Ok(answer(ReplayOutcome::Different, None, None, note.to_owned()));
         };

@@ -12,7 +12,7 @@ use super::tickets::TicketRecord;
 use crate::settings::Settings;
 
 /// Ids of waiting tickets, in the order in which they are tried.
-pub(crate) fn order<'a>(
+pub(crate) fn sort_waiting<'a>(
     tickets: impl Iterator<Item = &'a TicketRecord>,
     settings: &Settings,
     now: Timestamp,

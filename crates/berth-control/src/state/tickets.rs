@@ -136,8 +136,11 @@ impl Queue {
         let tickets = &self.tickets.read().documents;
         let mut ticket = tickets.get(id)?.value.ticket.clone();
         if ticket.state == TicketState::Waiting {
-            let order =
-                ticket_order::order(tickets.values().map(|known| &known.value), settings, now);
+            let order = ticket_order::sort_waiting(
+                tickets.values().map(|known| &known.value),
+                settings,
+                now,
+            );
             let place = order.iter().position(|waiting| waiting == id);
             ticket.position = place.map(|place| u64::try_from(place + 1).unwrap_or(u64::MAX));
         }
@@ -159,7 +162,8 @@ impl Queue {
     #[must_use]
     pub fn list(&self, settings: &Settings, now: jiff::Timestamp) -> Vec<Ticket> {
         let tickets = &self.tickets.read().documents;
-        let order = ticket_order::order(tickets.values().map(|known| &known.value), settings, now);
+        let order =
+            ticket_order::sort_waiting(tickets.values().map(|known| &known.value), settings, now);
         let mut list: Vec<Ticket> = Vec::with_capacity(tickets.len());
         for (place, id) in (1..).zip(&order) {
             if let Some(known) = tickets.get(id) {

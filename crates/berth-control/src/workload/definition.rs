@@ -171,11 +171,11 @@ impl Definition {
         request
     }
 
-    /// A seat's name in the ledger.
+    /// A slot's name in the ledger.
     #[must_use]
-    pub fn slot_key(&self, seat: Slot) -> SlotKey {
+    pub fn slot_key(&self, slot: Slot) -> SlotKey {
         let (tenant, workload) = self.key.clone();
-        SlotKey { tenant, workload, revision: seat.revision, slot: seat.slot }
+        SlotKey { tenant, workload, revision: slot.revision, slot: slot.slot }
     }
 
     /// What somebody would ask for to get the same.

@@ -86,8 +86,8 @@ impl<'a> Hosts<'a> {
             let (host, class) = self.of(&entry.node);
             members.push(Member {
                 id: entry.key.instance,
-                revision: entry.seat.revision,
-                slot: u32::try_from(entry.seat.slot).unwrap_or(u32::MAX),
+                revision: entry.slot.revision,
+                slot: u32::try_from(entry.slot.slot).unwrap_or(u32::MAX),
                 fence: entry.fence,
                 class,
                 state: match entry.state {

@@ -154,7 +154,7 @@ fn member(
     let Some(key) = claim.workload() else { return leaving };
     let mut members = catalog.members.get(&key).into_iter().flatten();
     let replaces =
-        |other: &&MemberEntry| Some(other.seat) == claim.seat && other.fence > claim.fence;
+        |other: &&MemberEntry| Some(other.slot) == claim.slot && other.fence > claim.fence;
     if let Some(other) = members.find(replaces) {
         let to = Some(other.node.clone());
         let (state, message) = if other.state == ClaimState::Active {

@@ -191,7 +191,7 @@ async fn plan_target(
     let request = Arc::new(request_as_charged(claim));
     let (to, now) = (to.clone(), Timestamp(control.now().as_second()));
     let second = engine_id(ClaimKey::target(claim.key.instance));
-    let planned = control.placer.look(move |replica| {
+    let planned = control.placer.query_replica(move |replica| {
         // Both claims count until the switch, so the second one has an id of its own.
         let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
         if let Err(why) = replica.engine().check(&asked, &to, now) {
@@ -336,7 +336,8 @@ pub async fn find_destination(
     asked.excluded_nodes.extend(nodes_above_watermark(control, Size::of(&claim.amounts)));
     let now = Timestamp(control.now().as_second());
     asked.id = engine_id(ClaimKey::target(claim.key.instance));
-    let placed = control.placer.look(move |replica| replica.engine().place(&asked, now)).await;
+    let placed =
+        control.placer.query_replica(move |replica| replica.engine().place(&asked, now)).await;
     match placed.ok_or_else(|| ControlError::unavailable("stopping", "the server is stopping"))? {
         Ok(placed) => Ok(Destination::Node(placed.node)),
         Err(PlaceError::Refused(refusal)) => Ok(Destination::NoRoom(refusal)),

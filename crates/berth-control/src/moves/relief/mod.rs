@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use crate::caller::Caller;
 use crate::catalog::{CatalogState, NodeEntry};
 use crate::control_plane::ControlPlane;
-use crate::elastic::account;
+use crate::elastic::node_account;
 use crate::error::ControlResult;
 use crate::loop_runner::BackgroundLoop;
 use crate::moves::evacuee::Evacuee;
@@ -179,7 +179,7 @@ fn find_pressured(
         if free.cpu >= 0 && free.memory > 0 {
             continue;
         }
-        let account = account(catalog, &control.moves.migrations, settings, entry, now);
+        let account = node_account(catalog, &control.moves.migrations, settings, entry, now);
         if !account.must_shed() {
             continue;
         }

@@ -4,7 +4,7 @@ use berth_api::{NodePressure, Pressure};
 use berth_engine::elastic::{Account, ResourceAccount};
 
 use crate::control_plane::ControlPlane;
-use crate::elastic::account;
+use crate::elastic::node_account;
 
 /// How much is lacking now, and where.
 #[must_use]
@@ -15,7 +15,8 @@ pub fn measure_pressure(control: &ControlPlane) -> Pressure {
     let catalog = control.catalog.read();
     let mut total = Pressure { at, ..Pressure::default() };
     for entry in catalog.nodes.values() {
-        let found = account(&catalog, &control.moves.migrations, &settings, entry, at.as_second());
+        let found =
+            node_account(&catalog, &control.moves.migrations, &settings, entry, at.as_second());
         if lacks(&found.cpu) || lacks(&found.memory) {
             add(&mut total, &found);
             let (node, must_shed) = (entry.facts.id.clone(), found.must_shed());

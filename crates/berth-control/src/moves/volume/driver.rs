@@ -19,7 +19,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::loop_runner::BackgroundLoop;
 use crate::moves::drain::is_kept_by_workload;
 use crate::moves::records;
-use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest};
+use crate::placer::{PlaceAnswer, PlaceRequest};
 
 /// How long to wait for a change before moves are checked anyway.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -255,10 +255,8 @@ async fn place(control: &ControlPlane, stopped: &StoppedInstance) -> PlaceAnswer
         quiet: true,
         ..PlaceRequest::default()
     };
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let reply = Box::new(move |answer| drop(sender.send(answer)));
-    control.placer.submit(PlaceJob { request, reply });
-    receiver.await.unwrap_or(PlaceAnswer::Unknown(berth_ledger::LedgerError::Closed))
+    let answer = control.placer.send(request).await;
+    answer.unwrap_or(PlaceAnswer::Unknown(berth_ledger::LedgerError::Closed))
 }
 
 #[cfg(test)]

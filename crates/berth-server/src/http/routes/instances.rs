@@ -88,7 +88,7 @@ impl<'a> InstanceViewer<'a> {
             locality: facts.map_or_else(none, |facts| self.marks.index(tenant, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),
-            permit: berth_control::elastic::read(
+            permit: berth_control::elastic::read_permit(
                 self.control,
                 claim,
                 (self.sees_nodes, !self.is_tenant),

@@ -16,7 +16,7 @@ use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
-use berth_control::elastic::{self, AskedBy};
+use berth_control::elastic::{self, PermitCaller};
 use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
@@ -42,15 +42,15 @@ async fn ask(
     Path(instance): Path<Uuid>,
     Json(request): Json<AskPermit>,
 ) -> Answer<axum::Json<Permit>> {
-    let by = asked_by(&control, &caller);
-    Ok(axum::Json(elastic::ask(&control, by, InstanceId(instance), &request).await?))
+    let by = permit_caller(&control, &caller);
+    Ok(axum::Json(elastic::request_permit(&control, by, InstanceId(instance), &request).await?))
 }
 
 /// An agent asks for what is on its node; others may ask for any instance.
-fn asked_by(control: &ControlPlane, caller: &Caller) -> AskedBy {
+fn permit_caller(control: &ControlPlane, caller: &Caller) -> PermitCaller {
     let node = caller.node().filter(|_| caller.role == Role::Agent).cloned();
     let sees_nodes = Audience::of(control, caller, "").sees_nodes();
-    AskedBy { node, sees_nodes, ..AskedBy::default() }
+    PermitCaller { node, sees_nodes, ..PermitCaller::default() }
 }
 
 /// Read how large an instance may be
@@ -78,7 +78,7 @@ async fn read(
         (claim.permit, claim.amounts) = (stored.permit.as_deref().copied(), stored.amounts);
     }
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
-    let permit = elastic::read(&control, &claim, (sees_nodes, !caller.is_tenant()));
+    let permit = elastic::read_permit(&control, &claim, (sees_nodes, !caller.is_tenant()));
     permit.map(axum::Json).ok_or_else(|| {
         let detail = format!("instance {instance} is not elastic: it stays as large as it is");
         ApiError::conflict("not_elastic", detail)

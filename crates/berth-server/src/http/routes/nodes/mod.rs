@@ -68,7 +68,7 @@ fn account_of(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry)
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let now = control.now().as_second();
-    berth_control::elastic::account(catalog, &control.moves.migrations, &settings, entry, now)
+    berth_control::elastic::node_account(catalog, &control.moves.migrations, &settings, entry, now)
 }
 
 /// A node of the catalogue as callers see it.

@@ -61,7 +61,7 @@ fn member(
     claim: &ClaimEntry,
     sees_nodes: bool,
 ) -> Option<Member> {
-    let assigned = claim.seat?;
+    let assigned = claim.slot?;
     let slot = u32::try_from(assigned.slot).unwrap_or(u32::MAX);
     let node = catalog.nodes.get(&claim.node);
     let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);

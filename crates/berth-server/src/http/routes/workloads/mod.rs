@@ -212,7 +212,7 @@ async fn remove(
         Ok(now.changed(|next| next.body.deleting = true))
     })
     .await?;
-    if berth_control::workloads::forget_workload(&control, &key).await? {
+    if berth_control::workloads::remove_workload(&control, &key).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     match read(&control, &caller, &tenant, &name).await {
