@@ -19,18 +19,12 @@ use crate::loop_runner::BackgroundLoop;
 /// How often the state of nodes is checked.
 const CHECK_PERIOD: Duration = Duration::from_secs(2);
 
-/// How often heartbeats are written.
-const WRITE_PERIOD: Duration = Duration::from_secs(1);
-
 /// Writes the heartbeats that were received since the last pass.
 pub(crate) struct HeartbeatWriter(pub(crate) Arc<ControlPlane>);
 
 impl BackgroundLoop for HeartbeatWriter {
     const NAME: &'static str = "heartbeats";
-
-    fn period(&self) -> Duration {
-        WRITE_PERIOD
-    }
+    const PERIOD: Duration = Duration::from_secs(1);
 
     async fn pass(&mut self) -> ControlResult<()> {
         let control = &self.0;
@@ -94,10 +88,7 @@ impl LivenessMonitor {
 
 impl BackgroundLoop for LivenessMonitor {
     const NAME: &'static str = "liveness";
-
-    fn period(&self) -> Duration {
-        CHECK_PERIOD
-    }
+    const PERIOD: Duration = CHECK_PERIOD;
 
     async fn pass(&mut self) -> ControlResult<()> {
         let result = self.mark_nodes().await;

@@ -31,13 +31,21 @@ pub(crate) trait BackgroundLoop: Send + 'static {
     /// Whether the first pass starts at once rather than after a wake-up or a period.
     const STARTS_AT_ONCE: bool = false;
 
-    /// The longest wait for a wake-up. Read before each wait, so it may change.
-    fn period(&self) -> Duration;
+    /// The longest wait for a wake-up.
+    const PERIOD: Duration;
 
-    /// The least time after a pass, which took as long as `took`, before the next one.
+    /// The least time between two passes.
+    const PAUSE: Duration = Duration::ZERO;
+
+    /// The longest wait for a wake-up, where it changes. Read before each wait.
+    fn period(&self) -> Duration {
+        Self::PERIOD
+    }
+
+    /// The least time after a pass, where it depends on how long the pass took.
     fn pause(&self, took: Duration) -> Duration {
         let _ = took;
-        Duration::ZERO
+        Self::PAUSE
     }
 
     /// A change of any of these starts a pass before the period ends.
@@ -146,8 +154,6 @@ mod tests {
     use super::*;
     use crate::error::ControlError;
 
-    const LONG: Duration = Duration::from_secs(3600);
-
     /// What the passes of a test do, in this order; later ones succeed.
     enum TestPass {
         Panic,
@@ -163,11 +169,8 @@ mod tests {
 
     impl BackgroundLoop for TestLoop {
         const NAME: &'static str = "queue";
+        const PERIOD: Duration = Duration::from_secs(3600);
         const STARTS_AT_ONCE: bool = true;
-
-        fn period(&self) -> Duration {
-            LONG
-        }
 
         fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
             vec![self.changes.clone()]

@@ -56,6 +56,7 @@ impl MaintenanceLoop {
 
 impl BackgroundLoop for MaintenanceLoop {
     const NAME: &'static str = "maintenance";
+    const PERIOD: Duration = Duration::from_secs(5);
 
     fn period(&self) -> Duration {
         self.config.load().reap_every.max(Duration::from_millis(100))

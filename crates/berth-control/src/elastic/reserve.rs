@@ -15,26 +15,14 @@ use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::loop_runner::BackgroundLoop;
 
-/// How long to wait for a change before nodes are checked anyway.
-const PERIOD: Duration = Duration::from_secs(2);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// Writes reserves to nodes.
 pub(crate) struct ReserveReconciler(pub(crate) Arc<ControlPlane>);
 
 impl BackgroundLoop for ReserveReconciler {
     const NAME: &'static str = "reserves";
+    const PERIOD: Duration = Duration::from_secs(2);
+    const PAUSE: Duration = Duration::from_millis(50);
     const STARTS_AT_ONCE: bool = true;
-
-    fn period(&self) -> Duration {
-        PERIOD
-    }
-
-    fn pause(&self, _: Duration) -> Duration {
-        PAUSE
-    }
 
     fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
         vec![self.0.catalog.room()]

@@ -18,9 +18,6 @@ use crate::settings::Settings;
 use crate::state::TicketRecord;
 use crate::state::ticket_order as order;
 
-/// How long to wait for a change before the queue is checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
 /// The least time between two passes.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -35,10 +32,7 @@ pub(crate) struct TicketGranter(pub(crate) Arc<ControlPlane>);
 
 impl BackgroundLoop for TicketGranter {
     const NAME: &'static str = "queue";
-
-    fn period(&self) -> Duration {
-        PERIOD
-    }
+    const PERIOD: Duration = Duration::from_secs(1);
 
     /// A long queue takes a third of the planner at most; the rest is for new requests.
     fn pause(&self, took: Duration) -> Duration {

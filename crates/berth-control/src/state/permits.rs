@@ -9,7 +9,7 @@ use berth_engine::elastic::Permit;
 use berth_ledger::Ledger;
 use rustc_hash::FxHashMap;
 
-use super::secrets::load_secret;
+use super::load_secret;
 use crate::error::StartError;
 
 /// The permits of elastic instances.

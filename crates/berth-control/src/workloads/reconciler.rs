@@ -91,6 +91,7 @@ struct MemberRequest {
 
 impl BackgroundLoop for WorkloadReconciler {
     const NAME: &'static str = "workloads";
+    const PERIOD: Duration = SWEEP_EVERY;
     const STARTS_AT_ONCE: bool = true;
 
     fn period(&self) -> Duration {

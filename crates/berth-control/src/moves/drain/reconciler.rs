@@ -20,12 +20,6 @@ use crate::moves::executor::{self, StepOutcome};
 use crate::moves::plan::{MoveAction, MoveStep};
 use crate::state::drains::RefusedMove;
 
-/// How long to wait for a change before nodes are checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// Who moves instances, in the audit log.
 const ACTOR: &str = "drain";
 
@@ -43,14 +37,8 @@ impl DrainReconciler {
 
 impl BackgroundLoop for DrainReconciler {
     const NAME: &'static str = "drains";
-
-    fn period(&self) -> Duration {
-        PERIOD
-    }
-
-    fn pause(&self, _: Duration) -> Duration {
-        PAUSE
-    }
+    const PERIOD: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(100);
 
     fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
         vec![self.control.moves.drains.records.changes(), self.room.clone()]

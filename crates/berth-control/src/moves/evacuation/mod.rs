@@ -129,6 +129,7 @@ impl EvacuationChecker {
 
 impl BackgroundLoop for EvacuationChecker {
     const NAME: &'static str = "evacuation";
+    const PERIOD: Duration = CHECK_PERIOD;
 
     fn period(&self) -> Duration {
         let every = self.control.lifecycle.settings().evacuation_every;

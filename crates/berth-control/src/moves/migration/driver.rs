@@ -21,12 +21,6 @@ use crate::loop_runner::BackgroundLoop;
 use crate::moves::records;
 use crate::workloads::HostContext;
 
-/// How long to wait for a change before migrations are checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// How long a migration that ended is kept at least: it says how long its instance rests.
 const KEPT_S: i64 = 86_400;
 
@@ -44,14 +38,8 @@ pub(crate) struct MigrationDriver(pub(crate) Arc<ControlPlane>);
 
 impl BackgroundLoop for MigrationDriver {
     const NAME: &'static str = "migrations";
-
-    fn period(&self) -> Duration {
-        PERIOD
-    }
-
-    fn pause(&self, _: Duration) -> Duration {
-        PAUSE
-    }
+    const PERIOD: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(100);
 
     fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
         vec![self.0.moves.migrations.changes(), self.0.catalog.room()]

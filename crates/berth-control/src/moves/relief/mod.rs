@@ -3,14 +3,13 @@
 //! Every server plans. Each decision must have seen all earlier ones, so the limits on migrations hold
 //! with any number of servers.
 
-mod signal;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::MigrationReason;
+use berth_api::{MigrationReason, NodePressure, Pressure};
 use berth_engine::elastic::{
-    Account, ElasticSettings, MigrationSettings, ReliefInstance, Size, watermark_free,
+    Account, ElasticSettings, MigrationSettings, ReliefInstance, ResourceAccount, Size,
+    watermark_free,
 };
 use berth_engine::{NodeId, NodeState, Policy, Timestamp};
 use berth_ledger::{ClaimKey, Role};
@@ -26,11 +25,6 @@ use crate::moves::evacuee::Evacuee;
 use crate::moves::executor;
 use crate::moves::plan::{MoveAction, MovePlan, MoveStep};
 use crate::moves::sandbox::FleetSnapshot;
-
-pub use signal::measure_pressure;
-
-/// How often nodes are checked.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// Who acts, in the audit log.
 const ACTOR: &str = "pressure";
@@ -52,10 +46,7 @@ pub(crate) struct ReliefReconciler(pub(crate) Arc<ControlPlane>);
 
 impl BackgroundLoop for ReliefReconciler {
     const NAME: &'static str = "relief";
-
-    fn period(&self) -> Duration {
-        PERIOD
-    }
+    const PERIOD: Duration = Duration::from_secs(1);
 
     async fn pass(&mut self) -> ControlResult<()> {
         match reconcile(&self.0).await {
@@ -213,4 +204,37 @@ fn candidates(
         evacuee.for_relief(permit.as_ref(), settings, movable, now)
     };
     claims.map(candidate).collect()
+}
+
+/// How much all nodes lack together, and where: for an autoscaler that adds nodes.
+#[must_use]
+pub fn measure_pressure(control: &ControlPlane) -> Pressure {
+    let policy = control.catalog.policy();
+    let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
+    let at = control.now();
+    let catalog = control.catalog.read();
+    let mut total = Pressure { at, ..Pressure::default() };
+    for entry in catalog.nodes.values() {
+        let found =
+            node_account(&catalog, &control.moves.migrations, &settings, entry, at.as_second());
+        if lacks(&found.cpu) || lacks(&found.memory) {
+            add_pressure(&mut total, &found);
+            let (node, must_shed) = (entry.facts.id.clone(), found.must_shed());
+            total.nodes.push(NodePressure { node, must_shed, account: found });
+        }
+    }
+    total
+}
+
+const fn lacks(account: &ResourceAccount) -> bool {
+    account.capacity_pressure > 0 || account.reserved > account.watermark
+}
+
+fn add_pressure(total: &mut Pressure, found: &Account) {
+    for (sum, one) in [(&mut total.cpu, &found.cpu), (&mut total.memory, &found.memory)] {
+        sum.capacity_pressure = sum.capacity_pressure.saturating_add(one.capacity_pressure);
+        sum.logical_pressure = sum.logical_pressure.saturating_add(one.logical_pressure());
+        sum.accounted_for = sum.accounted_for.saturating_add(one.pressure_accounted_for);
+        sum.excess = sum.excess.saturating_add(one.excess().max(0));
+    }
 }

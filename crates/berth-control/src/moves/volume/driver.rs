@@ -21,12 +21,6 @@ use crate::moves::drain::is_kept_by_workload;
 use crate::moves::records;
 use crate::placer::{PlaceAnswer, PlaceRequest};
 
-/// How long to wait for a change before moves are checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// How long the agent of the new node has to start the instance.
 const LEASE_S: u32 = 600;
 
@@ -41,14 +35,8 @@ pub(crate) struct VolumeMoveDriver(pub(crate) Arc<ControlPlane>);
 
 impl BackgroundLoop for VolumeMoveDriver {
     const NAME: &'static str = "volume_moves";
-
-    fn period(&self) -> Duration {
-        PERIOD
-    }
-
-    fn pause(&self, _: Duration) -> Duration {
-        PAUSE
-    }
+    const PERIOD: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(100);
 
     fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
         vec![self.0.moves.volume_moves.records.changes(), self.0.catalog.room()]

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::http::extract::{Json, Path};
+use crate::http::extract::{Json, Path, RequestContext};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -37,8 +37,7 @@ pub(super) fn routes() -> Routes {
     request_body = AskPermit,
     responses((status = 200, description = "The permit.", body = Permit)))]
 async fn ask(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Json(request): Json<AskPermit>,
 ) -> Answer<axum::Json<Permit>> {
@@ -58,8 +57,7 @@ fn permit_caller(control: &ControlPlane, caller: &Caller) -> PermitCaller {
     params(("instance" = Uuid, Path, description = "The instance.")),
     responses((status = 200, description = "The last permit.", body = Permit)))]
 async fn read(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Permit>> {
     control.wait_for_read_your_writes().await;
@@ -93,8 +91,7 @@ async fn read(
     request_body = SetBounds,
     responses((status = 200, description = "The permit.", body = Permit)))]
 async fn bounds(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Json(request): Json<SetBounds>,
 ) -> Answer<axum::Json<Permit>> {

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
     Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ReportedInstance,
@@ -19,7 +18,7 @@ use berth_ledger::{
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
 
-use crate::http::extract::{OptionalJson, Path};
+use crate::http::extract::{OptionalJson, Path, RequestContext};
 use crate::http::routes::claims::{state_of, values_of};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -39,8 +38,7 @@ const BOOTS: usize = 8;
     request_body = Heartbeat,
     responses((status = 200, description = "Received.", body = HeartbeatResponse)))]
 pub(super) async fn heartbeat(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     OptionalJson(beat): OptionalJson<Heartbeat>,
 ) -> Answer<axum::Json<HeartbeatResponse>> {
@@ -332,8 +330,7 @@ async fn adopt(
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "All instances assigned to the node.", body = AssignmentList)))]
 pub(super) async fn assignments(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<AssignmentList>> {
     control.node_for(&caller, &node)?;
@@ -348,8 +345,7 @@ pub(super) async fn assignments(
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "A stream of lists.", content_type = "text/event-stream", body = String)))]
 pub(super) async fn stream(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
     control.node_for(&caller, &node)?;

@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::HttpLimits;
-use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
+use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
@@ -157,8 +157,7 @@ async fn read(control: &ControlPlane, node: &NodeId) -> Answer<Node> {
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "The node; its generation is its ETag.", body = Node)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<Response> {
     control.node_for(&caller, &node)?;
@@ -179,8 +178,7 @@ async fn get(
         (status = 201, description = "Registered.", body = Node),
     ))]
 async fn put(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(facts): Json<NodeFacts>,
@@ -251,8 +249,7 @@ pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
     request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
     responses((status = 200, description = "The changed node.", body = Node)))]
 async fn patch(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(changes): Json<serde_json::Value>,
@@ -309,8 +306,7 @@ fn merge(target: &mut serde_json::Value, patch: serde_json::Value) {
     ),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<StatusCode> {
@@ -371,8 +367,7 @@ async fn set_state(
     request_body = NodeStateChange,
     responses((status = 200, description = "The changed node.", body = Node)))]
 async fn cordon(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,
@@ -392,8 +387,7 @@ async fn cordon(
     request_body = NodeStateChange,
     responses((status = 200, description = "The changed node.", body = Node)))]
 async fn uncordon(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,

@@ -1,8 +1,5 @@
 //! `/v1/volumes`: local volumes and the nodes that hold them.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{NewVolume, Page, Volume};
 use berth_ledger::{ClaimKey, Op, Text};
 

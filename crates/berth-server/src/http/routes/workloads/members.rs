@@ -1,8 +1,5 @@
 //! The members of a workload: who sits where.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{ClaimState, Member, Page};
 use berth_engine::CapacityType;
 use berth_engine::workload::{OnChange, deletion_cost, slot_class};
@@ -10,15 +7,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::find;
-use crate::http::extract::Path;
+use crate::http::extract::{Path, RequestContext};
 use crate::http::routes::Routes;
 use crate::problem::Answer;
-use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry};
+use berth_control::clock::moment;
 use berth_control::placement::Audience;
 use berth_control::workload::Definition;
 use berth_control::workloads::claims;
-use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(members))
@@ -34,8 +30,7 @@ pub(super) fn routes() -> Routes {
     ),
     responses((status = 200, description = "Members.", body = Page<Member>)))]
 async fn members(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<Member>>> {
     let found = find(&control, &caller, &tenant, &name).await?;

@@ -22,9 +22,9 @@ pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience
 
 /// What is wrong, without what the caller may not see.
 fn seen_by(degraded: &Degraded, audience: &Audience) -> Degraded {
-    let mut input = degraded.clone();
-    let refusal = input.refusal.take().map(|refusal| vec![*refusal]);
+    let mut visible = degraded.clone();
+    let refusal = visible.refusal.take().map(|refusal| vec![*refusal]);
     let refusal = refusal.and_then(|refusal| audience.refusals(refusal).pop());
-    input.refusal = refusal.map(Box::new);
-    input
+    visible.refusal = refusal.map(Box::new);
+    visible
 }

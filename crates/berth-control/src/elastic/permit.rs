@@ -1,4 +1,4 @@
-//! Asking for a permit, and how the answer is told.
+//! Requests for permits, and their answers.
 
 use berth_api::{AskPermit, Headroom, Permit};
 use berth_engine::elastic::{
@@ -12,16 +12,16 @@ use crate::control_plane::ControlPlane;
 use crate::control_plane::unexpected;
 use crate::error::{ControlError, ControlResult};
 
-/// On whose word a permit is asked for.
+/// Who requests a permit, and in what way.
 #[derive(Clone, Debug, Default)]
 pub struct PermitCaller {
     /// The tenant, if one asks.
     pub tenant: Option<Text>,
     /// The node, if its agent asks: it knows nothing of instances elsewhere.
     pub node: Option<NodeId>,
-    /// Whether node names may be told.
+    /// Whether node names may be shown.
     pub sees_nodes: bool,
-    /// The compute unit that the agent goes by, if it brings its own.
+    /// The compute unit of the agent, if it has its own.
     pub unit: Option<Size>,
     /// Whether the agent takes any size: it is not held to multiples of the unit.
     pub any_size: bool,
@@ -29,7 +29,7 @@ pub struct PermitCaller {
     pub rigid_while_moving: bool,
 }
 
-/// What holds for an instance, as far as this server knows it.
+/// What applies to an instance, as far as this server knows.
 struct ElasticContext {
     unit: Size,
     grants: Grants,
@@ -37,10 +37,10 @@ struct ElasticContext {
     elastic: Option<Elastic>,
 }
 
-/// Asks how large an instance may be. The answer is durable.
+/// Requests a size for an instance. The answer is durable.
 ///
 /// # Errors
-/// When it means nothing, or nobody knows what became of it.
+/// When the request is invalid, or its outcome is unknown.
 pub async fn request_permit(
     control: &ControlPlane,
     by: PermitCaller,
@@ -145,7 +145,7 @@ fn elastic_context(control: &ControlPlane, instance: InstanceId) -> ElasticConte
         let on = node.map(|node| settings.on(&node.facts));
         (claim.and_then(|claim| claim.request.elastic.clone()), on)
     };
-    // An instance that this server has not heard of yet goes by what holds for all.
+    // For an instance that this server does not know yet, the general settings apply.
     let node = node.unwrap_or(NodeElastic {
         compute_unit: settings.compute_unit,
         watermark: settings.watermark,
