@@ -49,7 +49,7 @@ pub struct ControlPlane {
     pub(crate) locality: LocalityKey,
 }
 
-/// What a control plane is told while it runs: settings, and that it is to stop.
+/// What changes while a control plane runs: its settings, and whether it is to stop.
 pub struct Lifecycle {
     settings: ArcSwap<Settings>,
     pub(crate) maintenance: Arc<ArcSwap<MaintenanceConfig>>,
@@ -141,7 +141,7 @@ impl ControlPlane {
     /// Does an administrative operation. Returns whether anything changed.
     ///
     /// # Errors
-    /// When it cannot be done, as the caller is told.
+    /// When it cannot be done.
     pub async fn administer(
         &self,
         caller: &Caller,
@@ -165,7 +165,7 @@ impl ControlPlane {
     /// A step in a claim's life, for a caller.
     ///
     /// # Errors
-    /// When it is refused, as the caller is told.
+    /// When it is refused.
     pub async fn step(
         &self,
         caller: &Caller,

@@ -136,7 +136,7 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> DocumentCache<T, I> {
         self.notify();
     }
 
-    /// Changes what is known of a document here without storing it, and without telling anyone.
+    /// Changes what is known of a document here without storing it, and without a notification.
     pub fn modify(&self, id: &str, change: impl FnOnce(&mut T))
     where
         T: Clone,

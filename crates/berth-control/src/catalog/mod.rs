@@ -43,7 +43,7 @@ pub enum CatalogUpdate {
 /// The copy for readers.
 pub struct Catalog {
     catalog: RwLock<CatalogState>,
-    /// One for each node that somebody watches.
+    /// One for each node that is watched.
     watched: Mutex<FxHashMap<NodeId, watch::Sender<u64>>>,
     /// Rises with everything that may make room.
     room: watch::Sender<u64>,

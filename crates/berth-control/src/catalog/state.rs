@@ -135,7 +135,7 @@ pub struct CatalogState {
     pub workloads: BTreeMap<WorkloadKey, Arc<Definition>>,
     /// Claims with a slot, by the workload they are members of.
     pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
-    /// Members that ended without being told to.
+    /// Members that ended without a release.
     pub crashes: FxHashMap<WorkloadKey, CrashHistory>,
     /// The current version of each environment's secrets.
     pub secrets: BTreeMap<Text, Text>,
@@ -153,7 +153,7 @@ impl CatalogState {
         catalog
     }
 
-    /// Takes everything anew from a snapshot; what went lately is still remembered.
+    /// Replaces everything by a snapshot; tombstones are kept.
     pub(super) fn replace(&mut self, fresh: Self) {
         let (gone, crashes) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.crashes));
         *self = Self { gone, crashes, ..fresh };
@@ -212,7 +212,7 @@ impl CatalogState {
         if let Some(known) = self.specs.get(spec) {
             return Some(Arc::clone(known));
         }
-        // What the ledger stored can be read; if not, the planner says so and loads anew.
+        // What the ledger stored can be decoded; if not, the planner reports it and reloads.
         let request = Arc::new(spec.request().ok()?);
         if self.specs.len() >= SPECS {
             self.specs.clear();
@@ -534,11 +534,11 @@ impl CatalogState {
         changes.claim(&claim);
     }
 
-    /// Remembers a member that ended without being told to.
+    /// Records a member that ended without a release.
     fn record_crash(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
-        let told =
+        let is_planned =
             claim.state == ClaimState::Releasing || crate::workload::is_planned_release(reason);
-        let Some(workload) = claim.workload().filter(|_| !told) else { return };
+        let Some(workload) = claim.workload().filter(|_| !is_planned) else { return };
         if at.0 > claim.created_at.plus_seconds(CrashHistory::FORGOTTEN_AFTER_S).0 {
             // What ran for long is no crash loop when it ends.
             self.crashes.remove(&workload);

@@ -250,7 +250,7 @@ impl Rows {
                 let record = parse("document", &row.body)?;
                 self.volume_moves.push(StoredRecord { id, revision, record });
             }
-            // Tokens, keys and tickets are nobody's business here.
+            // Tokens, keys and tickets must not be in a dump.
             _ => {}
         }
         Ok(())

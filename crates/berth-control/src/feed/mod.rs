@@ -2,7 +2,7 @@
 //!
 //! Events are read once, made into JSON once, and kept for a while; ten thousand streams share
 //! them. A stream that falls behind what is kept reads from the ledger until it has caught up.
-//! Nobody reads the log while nobody streams.
+//! The log is not read while there are no streams.
 
 mod view;
 

@@ -130,7 +130,7 @@ async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> 
     }
 }
 
-/// Tells an instance to stop because its node's drain is overdue.
+/// Stops an instance because its node's drain is overdue.
 async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> ControlResult<()> {
     let (instance, fence) = (evacuee.id(), evacuee.claim.fence);
     let release = Release {

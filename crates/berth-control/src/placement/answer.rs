@@ -54,7 +54,7 @@ impl Audience {
     #[must_use]
     pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
         let Some(tenant) = &self.tenant else { return refusals };
-        // Without a policy nobody has said what a tenant may see.
+        // Without a policy it is not known what a tenant may see.
         let Some(policy) = &self.policy else { return Vec::new() };
         let audience = berth_engine::Audience::Tenant(tenant);
         refusals.iter().map(|refusal| refusal.redacted_for(audience, policy)).collect()

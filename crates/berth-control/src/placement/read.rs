@@ -187,7 +187,7 @@ async fn expand(
     for set in &spec.attachments {
         request.volumes.extend(super::attachments::volumes_of(control, tenant, set).await?);
     }
-    // Sets may share volumes with each other and with what is named beside them.
+    // Sets may share volumes with each other and with volumes that are named as well.
     let mut known = std::collections::BTreeSet::new();
     request.volumes.retain(|volume| known.insert(volume.clone()));
     if let Some(volume) =

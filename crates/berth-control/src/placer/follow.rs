@@ -156,8 +156,8 @@ impl Planner {
         Ok(Some(others))
     }
 
-    /// The log does not reach back to where we were, or does not tell what we missed: load
-    /// everything anew. Returns whether it could be read.
+    /// Reloads everything, when the log does not reach back to where we were or lacks what we missed.
+    /// Returns whether it could be read.
     fn reload_snapshot(&mut self) -> bool {
         let policy = self.replica.engine().policy().clone();
         let Ok(mut fresh) = load(&self.ledger, policy, &self.catalog_sender) else { return false };

@@ -1,5 +1,5 @@
 //! The claim path: one planner thread owns the fleet in memory and plans requests in the order in
-//! which they come, on the fleet as the ledger told it plus its own plans in flight. The ledger
+//! which they come, on the fleet as of the ledger's log plus its own plans in flight. The ledger
 //! grants or finds a conflict; a conflict is planned again, on fresh knowledge, a bounded number of
 //! times.
 //!
@@ -49,7 +49,7 @@ pub struct PlaceRequest {
     pub lease_s: u32,
     /// Pools that each instance takes a value from.
     pub pools: Vec<Text>,
-    /// Who asks, for the audit log; absent: nobody who need be named.
+    /// Who asks, for the audit log; absent: the server itself.
     pub by: Option<Actor>,
     /// Whether to say why, when it is granted. A refusal always says why.
     pub explain: bool,
@@ -217,7 +217,7 @@ impl Placer {
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
         let (ticks, every) = (inbox.clone(), options.follow_every);
         let following = spawn("follower").spawn(move || {
-            // Ends when the planner is gone and nobody listens.
+            // Ends when the planner is gone.
             while ticks.send(Message::Follow).is_ok() {
                 std::thread::sleep(every);
             }

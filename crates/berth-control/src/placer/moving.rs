@@ -36,7 +36,7 @@ pub enum MoveAnswer {
     Moved(ClaimStatus),
     /// No other node can take it.
     NoRoom(Box<Refusal>),
-    /// The claim is not what it was: gone, moved by another, or told to stop.
+    /// The claim is not what it was: gone, moved by another, or stopping.
     Rejected(ClaimRejection),
     /// Others were faster every time.
     Contended(Box<Guard>),
@@ -153,7 +153,7 @@ impl Planner {
         }));
         let inbox = self.inbox.clone();
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
-            // A planner that stopped has dropped whoever waited.
+            // A planner that stopped has dropped the callers that waited.
             let _ = inbox.send(Message::MoveAnswered(Box::new(moving), answer));
         });
         self.outgoing.push(Job { op, reply });
@@ -166,8 +166,9 @@ impl Planner {
         answer: Result<Answer, LedgerError>,
     ) {
         let id = moving.id();
-        let told = !self.replica.is_planned(id) && matches!(answer, Ok(Answer::Claim(Ok(_))));
-        if !told {
+        let is_reported =
+            !self.replica.is_planned(id) && matches!(answer, Ok(Answer::Claim(Ok(_))));
+        if !is_reported {
             // Not granted, or granted at an earlier time.
             self.replica.expect_rules(moving.raised.iter(), -1);
             self.replica.take_back(id);

@@ -21,7 +21,7 @@ use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
 
-/// Plans for one request before it is told that others were faster.
+/// Most plans for one request before it is answered as contended.
 pub(super) const TRIES: u32 = 16;
 
 /// Messages taken at once, so that plans go out even while requests keep coming.
@@ -77,7 +77,7 @@ impl PendingPlan {
         }
     }
 
-    /// Tells whoever asked that it is granted.
+    /// Answers the caller that it is granted.
     fn granted(self, grant: Grant) {
         let Self { job, left_out, explanation, .. } = self;
         (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, explanation }));
@@ -182,7 +182,7 @@ impl Planner {
                 if self.catalog_sender.is_connected() {
                     self.catalog_sender.send(|| CatalogUpdate::Barrier(reached));
                 } else {
-                    // Whoever waited may have gone.
+                    // The caller may have stopped waiting.
                     let _ = reached.send(());
                 }
             }
@@ -378,7 +378,7 @@ impl Planner {
                 other => Err(LedgerError::Corrupt(format!("{other:?}"))),
             });
             match verdict {
-                // Straight to whoever asked: the planner hears of it by the commit.
+                // Straight to the caller: the planner learns of it by the commit.
                 Ok(Ok((Verdict::Granted(grant), false))) => {
                     if let Some(metrics) = &metrics {
                         metrics.stage("committed", sent.elapsed());
@@ -424,8 +424,8 @@ impl Planner {
                     (pending.job.reply)(PlaceAnswer::Contended(conflict));
                     return;
                 }
-                // Whoever was faster has committed, so the log tells, or has told meanwhile. A node
-                // that denies a plan made on all there is to know is not asked again.
+                // The faster one has committed, so its events are in the log. A node that denies a
+                // plan based on the whole log is not planned on again.
                 self.follow_now();
                 if self.replica.cursor == pending.planned_at {
                     match &conflict.guard {
@@ -452,8 +452,8 @@ impl Planner {
         let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail: None };
         let op = self.record(&pending, code, outcome);
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
-            let told = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
-            (pending.job.reply)(told);
+            let answer = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
+            (pending.job.reply)(answer);
         });
         self.outgoing.push(Job { op, reply });
     }
@@ -488,8 +488,8 @@ impl Planner {
         self.outgoing.push(Job { op: Op::DryRun(plan), reply });
     }
 
-    /// A grant of an earlier time: its claims may be gone or elsewhere, and if the answer to our
-    /// own commit was lost, nobody has told us of them.
+    /// Applies a grant of an earlier time: its claims may be gone or elsewhere, and if the answer to
+    /// our own commit was lost, they are not known here yet.
     fn apply_claim(&mut self, grant: &Grant) {
         for claim in &grant.claims {
             let key = ClaimKey { instance: claim.instance, role: claim.role };
@@ -500,7 +500,7 @@ impl Planner {
         }
     }
 
-    /// No room: the refusal is recorded, the demand counted, and the caller told.
+    /// No room: records the refusal, counts the demand, and answers the caller.
     fn refuse(&mut self, mut pending: PendingPlan, refusals: Vec<Refusal>) {
         // What waits is tried again when something makes room: no need to look for it now, and the
         // planner would stand still for each of many.
@@ -513,7 +513,7 @@ impl Planner {
             self.plan(pending);
             return;
         }
-        // Expired leases hold room that nobody uses.
+        // Expired leases hold room that is not used.
         if pending.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
             pending.tries = pending.tries.max(2);
             self.follow_now();
@@ -550,7 +550,7 @@ impl Planner {
         let mut refusals = Some(refusals);
         let last = ops.len() - 1;
         for (number, op) in ops.into_iter().enumerate() {
-            // The caller is told when the last of it is durable.
+            // The caller is answered when the last of it is durable.
             let done = if number == last { reply.take().zip(refusals.take()) } else { None };
             let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
                 if let Some((reply, refusals)) = done {
@@ -564,7 +564,7 @@ impl Planner {
     }
 }
 
-/// An operation under the name of whoever asked for it.
+/// An operation under the name of its caller.
 fn named(request: &PlaceRequest, action: &str, subject: &str, op: Op) -> Op {
     let Some(by) = &request.by else { return op };
     let (actor, origin) = (Text::clone(&by.name), Text::clone(&by.origin));

@@ -1,4 +1,4 @@
-//! Instances, each placed anew under both policies with everything else where it is.
+//! Instances, each placed again under both policies with everything else where it is.
 
 use std::sync::Arc;
 

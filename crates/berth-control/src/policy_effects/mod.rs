@@ -18,7 +18,7 @@ use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::moves::sandbox::FleetSnapshot;
 
-/// The most instances that are placed anew for one request.
+/// Most instances that are placed again for one request.
 pub(crate) const MAX_COMPARED: usize = 2000;
 
 /// How much is asked for.

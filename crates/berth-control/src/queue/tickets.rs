@@ -120,7 +120,7 @@ pub async fn cancel(control: &ControlPlane, caller: &Caller, id: &str) -> Result
             control.queue.tickets.put(id, stored, known.revision + 1);
             Ok(())
         }
-        // Another server was quicker; what it did is read and told.
+        // Another server was faster; report what it did.
         _ => {
             refresh(control, id).await;
             let state = control.queue.tickets.get(id).map(|known| known.value.ticket.state);
@@ -152,7 +152,7 @@ pub(super) async fn close(
     Ok(false)
 }
 
-/// Notes that a ticket was granted and nobody took it up: it is asked for under a new id.
+/// Records that a grant lapsed unused: the ticket is tried again under a new request id.
 pub(super) async fn record_lapse(control: &ControlPlane, id: &str) -> Result<(), LedgerError> {
     let known = control.queue.tickets.get(id);
     let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! Deriving a decision again from the log, to see whether it comes out the same.
 //!
 //! A receipt says what was asked, under which policy, at what time, and which event the planner had
-//! surely heard of. It does not say which of its own commits the planner had taken in beyond that,
+//! surely applied. It does not say which of its own commits the planner had applied beyond that,
 //! nor which of its plans were in flight. Both are found by trying: the fleet is rebuilt from the
 //! first event on, and the same question is put to the same engine at every commit around the
 //! recorded one, with the plans that were then under way. One of these fleets is the planner's; if

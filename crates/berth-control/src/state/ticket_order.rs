@@ -1,4 +1,4 @@
-//! The fair order: tenants take turns, and nobody is overtaken for ever.
+//! The fair order: tenants take turns, and no ticket is overtaken for ever.
 //!
 //! First those who waited longer than the patience, by age. Then every tenant's first ticket, then
 //! every tenant's second, and so on, each round by age. So a tenant with a thousand tickets does

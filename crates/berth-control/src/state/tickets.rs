@@ -25,7 +25,7 @@ pub struct TicketRecord {
     pub actor: String,
     /// From where.
     pub origin: String,
-    /// How often it was granted and nobody took it up in time.
+    /// How often it was granted and the grant lapsed unused.
     #[serde(default)]
     pub lapsed: u32,
 }
@@ -46,7 +46,7 @@ impl CacheableDocument for TicketRecord {
     }
 }
 
-/// Who is to be told that tickets come and are closed.
+/// Notified when tickets come and are closed.
 #[derive(Default)]
 pub struct TicketWatchers {
     /// Rises with every ticket that comes.
@@ -72,13 +72,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Told whenever a ticket is closed.
+    /// Changes whenever a ticket is closed.
     #[must_use]
     pub fn closings(&self) -> watch::Receiver<u64> {
         self.tickets.read().index.closings.subscribe()
     }
 
-    /// Told whenever a ticket comes.
+    /// Changes whenever a ticket comes.
     pub(crate) fn arrivals(&self) -> watch::Receiver<u64> {
         self.tickets.read().index.arrivals.subscribe()
     }

@@ -1,4 +1,4 @@
-//! Members that end without being told to: how often, and how long to wait before the next try.
+//! Members that end without a release: how often, and how long to wait before the next try.
 
 use std::time::Duration;
 

@@ -94,7 +94,7 @@ impl Definition {
         }
     }
 
-    /// A workload as somebody asks for it, in place of what is there now, if anything.
+    /// A workload as requested, in place of the stored one, if there is one.
     #[must_use]
     pub fn ask(key: WorkloadKey, new: NewWorkload, now: Option<&Self>) -> Self {
         let replicas = new.replicas;
@@ -178,7 +178,7 @@ impl Definition {
         SlotKey { tenant, workload, revision: slot.revision, slot: slot.slot }
     }
 
-    /// What somebody would ask for to get the same.
+    /// The request that would make the same workload.
     #[must_use]
     pub fn spec(&self) -> NewWorkload {
         let body = &self.body;

@@ -72,7 +72,7 @@ impl<'a> Hosts<'a> {
         let (catalog, hosts_context) = (self.catalog, self.hosts_context);
         *self.known.entry(node).or_insert_with(|| match catalog.nodes.get(node) {
             Some(node) => (hosts_context.host(node), node.facts.capacity_type),
-            // A node that is not there any more keeps nobody.
+            // A node that was removed has no members.
             None => (HostState::Lost, CapacityType::OnDemand),
         })
     }

@@ -19,7 +19,7 @@ pub struct StatusInput<'a> {
     pub members: &'a [Member],
     /// What is wrong with it.
     pub degraded: Option<Degraded>,
-    /// Members that ended without being told to.
+    /// Members that ended without a release.
     pub crashes: Option<CrashHistory>,
     /// The time.
     pub now: Timestamp,

@@ -229,7 +229,7 @@ impl ObservedClaim {
 
 /// The steps that a report implies for a claim; none when it reports what is known.
 fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
-    let told = reason;
+    let reported = reason;
     let advance = |step: Step| {
         Op::Advance(Advance { key: claim.key, tenant: None, fence: claim.fence, step })
     };
@@ -240,7 +240,7 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
             tenant: None,
             fence: Some(claim.fence),
             confirmed: true,
-            reason: Text::from(told.unwrap_or(reason)),
+            reason: Text::from(reported.unwrap_or(reason)),
         })
     };
     match (state, claim.state) {
