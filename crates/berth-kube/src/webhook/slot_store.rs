@@ -250,7 +250,7 @@ impl SlotStore {
         instance.workload = Some(request.key.1.to_string());
         instance.capacity_type = request.class;
         let slots =
-            request.slot.map(|slot| RequestedSlot { seat: slot_key(slot), takes_over: None });
+            request.slot.map(|slot| RequestedSlot { slot: slot_key(slot), takes_over: None });
         let request = PlaceRequest {
             request_id: Text::from(request.request_id.as_str()),
             tenant: Text::clone(&request.key.0),
@@ -292,7 +292,7 @@ impl SlotStore {
     /// The slot of an instance, as far as this replica knows.
     pub(super) fn cached_claim(&self, id: InstanceId) -> Option<SlotClaim> {
         let claim = self.catalog.read().claims.get(&ClaimKey::primary(id)).cloned()?;
-        let (key, seat) = (claim.workload()?, claim.seat?);
+        let (key, seat) = (claim.workload()?, claim.slot?);
         let (class, state, fence) = (class_of(&claim.node), claim.state, claim.fence);
         Some(SlotClaim { id, key, slot: seat.slot, class, state, fence })
     }
@@ -376,7 +376,7 @@ impl SlotStore {
             .map(|member| SlotClaim {
                 id: member.key.instance,
                 key: key.clone(),
-                slot: member.seat.slot,
+                slot: member.slot.slot,
                 class: class_of(&member.node),
                 state: member.state,
                 fence: member.fence,

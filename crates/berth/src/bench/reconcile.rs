@@ -118,7 +118,7 @@ impl ReconcileBench {
             changes.push(began.elapsed());
         }
         changes.sort_unstable();
-        control.stopping.cancel();
+        control.lifecycle.stop();
         Ok(Report {
             workloads: self.workloads,
             instances: self.workloads * each,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use berth_control::debug::{Checked, Dump, check};
+use berth_control::debug::{CheckReport, Dump, check};
 use clap::{Args, Subcommand};
 
 use super::place::file;
@@ -101,7 +101,7 @@ fn verdict(out: &Output, text: &str, source: &str) -> CmdResult {
     }
 }
 
-fn print(out: &Output, checked: &Checked) {
+fn print(out: &Output, checked: &CheckReport) {
     for violation in &checked.violations {
         out.line(format!("{} {violation}", paint(BAD, "violated")));
     }

@@ -92,7 +92,8 @@ impl Up {
         let app = router(state.clone(), loaded.config.http.limits);
         let wire = wire.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
         let wire_app = wire::router(state.clone(), loaded.config.wire_settings());
-        let steps = Stop { draining: state.control.draining.clone(), ..Stop::default() };
+        let steps =
+            Stop { draining: state.control.lifecycle.draining().clone(), ..Stop::default() };
         let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
         let serving = tokio::spawn(async move {
             tokio::join!(on_own, on_wire);
@@ -148,7 +149,7 @@ fn simulate_fleet(
     let client =
         Client::new(connect).context("the simulated fleet cannot connect to the server")?;
     let options = DemoOptions { hosts, ..DemoOptions::default() };
-    Ok(berth_sim::agents::run(client, options, state.control.draining.clone()))
+    Ok(berth_sim::agents::run(client, options, state.control.lifecycle.draining().clone()))
 }
 
 /// Closes the ledger after all its users.

@@ -141,8 +141,7 @@ impl Reloader {
         let (_, restart) = loaded.changed(started);
         if !live.is_empty() {
             let config = &loaded.config;
-            self.control.settings.store(Arc::new(config.settings.clone()));
-            self.control.maintenance.store(Arc::new(config.maintenance));
+            self.control.lifecycle.configure(config.settings.clone(), config.maintenance);
             self.limits.store(Arc::new(config.http.connections));
             if let Err(error) = self.telemetry.set_level(&config.telemetry.log_level) {
                 tracing::error!(%error, "failed to change the log level");

@@ -171,7 +171,7 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         self.serving.abort();
-        self.state.control.stopping.cancel();
+        self.state.control.lifecycle.stop();
         // A test that failed must leave nothing running either.
         for pid in processes_in(self.folder.path()) {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {

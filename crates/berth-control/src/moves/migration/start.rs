@@ -104,14 +104,14 @@ pub async fn start(
         }
         CommitOutcome::Rejected(error) => return Err(error),
     }
-    if let Some(stored) = control.migrations.get(&id) {
+    if let Some(stored) = control.moves.migrations.get(&id) {
         hold_target(control, &id, &stored).await?;
     }
     read(control, &id).map(|stored| view(&id, &stored.value))
 }
 
 fn read(control: &ControlPlane, id: &str) -> ControlResult<StoredMigration> {
-    control.migrations.get(id).ok_or_else(|| ControlError::not_found("migration", id))
+    control.moves.migrations.get(id).ok_or_else(|| ControlError::not_found("migration", id))
 }
 
 /// The claim of an instance, if it may be migrated.
@@ -122,7 +122,7 @@ fn check_movable(control: &ControlPlane, instance: InstanceId) -> ControlResult<
         let detail = "only an instance that runs can be moved while it runs".to_owned();
         return Err(ControlError::conflict("wrong_state", detail));
     }
-    if let Some((id, open)) = control.migrations.open_of(instance) {
+    if let Some((id, open)) = control.moves.migrations.open_of(instance) {
         let detail = format!("it is being moved to {} already: migration {id}", open.value.target);
         return Err(ControlError::conflict("migrating", detail)
             .remedy(format!("wait for it, or call it off: berth migrations cancel {id}")));
@@ -191,7 +191,7 @@ async fn plan_target(
     let request = Arc::new(request_as_charged(claim));
     let (to, now) = (to.clone(), Timestamp(control.now().as_second()));
     let second = engine_id(ClaimKey::target(claim.key.instance));
-    let planned = control.placer.look(move |replica| {
+    let planned = control.placer.query_replica(move |replica| {
         // Both claims count until the switch, so the second one has an id of its own.
         let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
         if let Err(why) = replica.engine().check(&asked, &to, now) {
@@ -336,7 +336,8 @@ pub async fn find_destination(
     asked.excluded_nodes.extend(nodes_above_watermark(control, Size::of(&claim.amounts)));
     let now = Timestamp(control.now().as_second());
     asked.id = engine_id(ClaimKey::target(claim.key.instance));
-    let placed = control.placer.look(move |replica| replica.engine().place(&asked, now)).await;
+    let placed =
+        control.placer.query_replica(move |replica| replica.engine().place(&asked, now)).await;
     match placed.ok_or_else(|| ControlError::unavailable("stopping", "the server is stopping"))? {
         Ok(placed) => Ok(Destination::Node(placed.node)),
         Err(PlaceError::Refused(refusal)) => Ok(Destination::NoRoom(refusal)),
@@ -414,13 +415,13 @@ mod tests {
         assert_eq!(started.state, MigrationState::TargetHeld);
 
         // The driver read the migration before its target was held.
-        let held = control.migrations.get(&started.id).unwrap();
+        let held = control.moves.migrations.get(&started.id).unwrap();
         let value = MigrationRecord { state: MigrationState::Planned, ..held.value.clone() };
         let seen = Arc::new(Versioned { value, revision: held.revision - 1 });
         hold_target(&control, &started.id, &seen).await.unwrap();
         let is_failed = fail(&control, &started.id, &seen, "too late", true).await.unwrap();
         assert!(!is_failed);
-        assert_eq!(control.migrations.get(&started.id), Some(held));
-        control.stopping.cancel();
+        assert_eq!(control.moves.migrations.get(&started.id), Some(held));
+        control.lifecycle.stop();
     }
 }
