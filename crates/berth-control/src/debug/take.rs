@@ -23,11 +23,11 @@ use crate::error::{ControlError, ControlResult};
 /// Nodes that are looked at under one lock, and between two plans.
 const PART: usize = 256;
 
-/// How often it is asked whether the planner has come as far as the rows.
-const TRIES: u32 = 60;
+/// How often it is asked whether the copies have come as far as the rows.
+const TRIES: u32 = 1000;
 
 /// How long it is waited each time.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(10);
 
 /// What copies say of one node.
 #[derive(Clone, Debug, Default)]
@@ -62,16 +62,32 @@ pub async fn take(control: &ControlPlane) -> ControlResult<Dump> {
     let at = control.now();
     let before = look(control, at).await?;
     let rows = control.read(Rows::read).await?;
+    let is_observed = wait_until_observed(control).await;
     let cursor = reach(control, rows.cursor).await?;
     let after = look(control, at).await?;
     let in_flight = in_flight(control).await?;
     let cursors = Cursors { ledger: rows.cursor, replica: cursor };
-    let put = move || put_together(rows, &before, after, at, cursors, in_flight);
+    let reached = is_observed && cursor >= rows.cursor;
+    let put = move || put_together(rows, &before, after, at, reached, cursors, in_flight);
     tokio::task::spawn_blocking(put).await.map_err(|_| stopping())
 }
 
 fn stopping() -> ControlError {
     ControlError::unavailable("stopping", "the server is stopping")
+}
+
+/// Waits until this server has been told of all its own commits that can be in the rows, for a while.
+/// A commit is durable, and read by others, before the copies are told of it, and the cursor does not
+/// show that: it passes over what this server wrote itself. Returns whether it has been told.
+async fn wait_until_observed(control: &ControlPlane) -> bool {
+    let position = control.ledger.writer_position();
+    for _ in 0..TRIES {
+        if control.ledger.is_observed(&position) {
+            return true;
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    false
 }
 
 /// Waits until the planner has taken in all that is in the rows, for a while. Returns how far it is.
@@ -146,6 +162,7 @@ fn put_together(
     before: &FxHashMap<NodeId, NodeObservation>,
     mut after: FxHashMap<NodeId, NodeObservation>,
     at: Timestamp,
+    reached: bool,
     cursors: Cursors,
     in_flight: InFlight,
 ) -> Dump {
@@ -154,7 +171,6 @@ fn put_together(
         Policy::from_json(&policy.body.to_string()).ok()
     });
     let settings = policy.map(|policy| policy.elastic().clone()).unwrap_or_default();
-    let reached = cursors.replica >= cursors.ledger;
     for (id, node) in &mut rows.nodes {
         let on = settings.on(&node.facts);
         (node.compute_unit, node.watermark) = (on.compute_unit, on.watermark);

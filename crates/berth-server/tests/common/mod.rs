@@ -101,7 +101,7 @@ impl Server {
         drop(Client::new(Connect { url: url.clone(), ..Connect::default() }).unwrap());
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
-            .timeout(Duration::from_secs(30))
+            .timeout(TIMEOUT)
             .build()
             .unwrap();
         Self { control, state, url, http, serving, folder }

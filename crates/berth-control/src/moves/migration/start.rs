@@ -1,6 +1,7 @@
 //! Starting a migration (choosing and holding its target), and ending it early.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::elastic::{Size, watermark_free};
@@ -20,6 +21,10 @@ use crate::error::{ControlError, ControlResult};
 use crate::fleet_replica::engine_id;
 use crate::moves::records::Audit;
 use crate::moves::sandbox::request_as_charged;
+
+/// How often it is checked whether the catalogue shows a held target, and the time in between.
+const VISIBLE_TRIES: u32 = 100;
+const VISIBLE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A migration that is to be started.
 #[derive(Clone, Debug)]
@@ -107,7 +112,31 @@ pub async fn start(
     if let Some(stored) = control.moves.migrations.get(&id) {
         hold_target(control, &id, &stored).await?;
     }
-    read(control, &id).map(|stored| view(&id, &stored.value))
+    let stored = read(control, &id)?;
+    wait_until_visible(control, &stored.value).await;
+    Ok(view(&id, &stored.value))
+}
+
+/// Waits until the catalogue shows the target that is held. If a driver was faster than the request,
+/// the record may be read from the ledger before this server has taken in the claim, and a caller
+/// who is answered then would not find it.
+async fn wait_until_visible(control: &ControlPlane, record: &MigrationRecord) {
+    if !record.is_in_transit() {
+        return;
+    }
+    for _ in 0..VISIBLE_TRIES {
+        control.wait_for_read_your_writes().await;
+        let keys = [ClaimKey::target(record.instance), ClaimKey::primary(record.instance)];
+        let is_visible = {
+            let catalog = control.catalog.read();
+            let mut claims = keys.iter().filter_map(|key| catalog.claims.get(key));
+            claims.any(|claim| claim.node == record.target)
+        };
+        if is_visible || control.migrations.target_of(record.instance).is_none() {
+            return;
+        }
+        tokio::time::sleep(VISIBLE_PAUSE).await;
+    }
 }
 
 fn read(control: &ControlPlane, id: &str) -> ControlResult<StoredMigration> {
