@@ -132,7 +132,7 @@ async fn wait_until_visible(control: &ControlPlane, record: &MigrationRecord) {
             let mut claims = keys.iter().filter_map(|key| catalog.claims.get(key));
             claims.any(|claim| claim.node == record.target)
         };
-        if is_visible || control.migrations.target_of(record.instance).is_none() {
+        if is_visible || control.moves.migrations.target_of(record.instance).is_none() {
             return;
         }
         tokio::time::sleep(VISIBLE_PAUSE).await;
