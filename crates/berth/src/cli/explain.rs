@@ -14,7 +14,7 @@ use crate::cmdutil::{CmdResult, Failure, Global, RawJson, Session, decode};
 
 const EXAMPLES: &str = "\
 Examples:
-  berth explain --cpu 2 --memory 4GiB --tenant acme     what would be chosen now, and why
+  berth explain --cpu 2 --memory 4GiB --tenant acme    what would be chosen now, and why
   berth explain --memory 512GiB -o wide                every rule on every node
   berth explain web-1                                  why an instance is where it is
   berth explain 01890a5d-ac96-774b-bcce-b302099a8057   by id, or a decision by id

@@ -120,3 +120,36 @@ fn the_singular_names_of_nouns_are_aliases() {
         assert_eq!(found, Some(name));
     }
 }
+
+#[test]
+fn the_names_of_version_0_1_are_hidden_aliases() {
+    let lines = [
+        "place --memory 1GiB --tenant acme",
+        "explain --memory 1GiB --tenant acme",
+        "instances list --tenant acme",
+        "claims list --tenant acme",
+        "decisions list --tenant acme",
+        "workloads list --tenant acme",
+        "workloads apply -f web.toml --tenant acme",
+        "environments list --tenant acme",
+        "environments show live --tenant acme",
+        "groups set web --kind apart --tenant acme",
+        "volumes set data --home n1 --tenant acme",
+        "volumes attachments set db data --tenant acme",
+        "volumes attachments show db --tenant acme",
+        "volumes attachments remove db --tenant acme",
+        "tokens create --role tenant --tenant acme",
+    ];
+    for line in lines {
+        let old = if line.starts_with("tokens") { "--namespace" } else { "--owner" };
+        let parse = |line: &str| {
+            let words = std::iter::once("berth").chain(line.split(' '));
+            crate::command().try_get_matches_from(words)
+        };
+        assert!(parse(line).is_ok(), "{line}");
+        let old_line = line.replace("--tenant", old);
+        assert!(parse(&old_line).is_ok(), "{old_line}");
+        let help = parse(&format!("{line} --help")).unwrap_err().to_string();
+        assert!(!help.contains(old), "{help}");
+    }
+}
