@@ -1,4 +1,8 @@
 //! Quantities as Kubernetes writes them, read exactly and in integers: `250m`, `1.5`, `4Gi`, `1e3`.
+//!
+//! Separate from [`crate::units`], which is another language, and from the Kubernetes scheduler's parser,
+//! which rounds up and saturates as the API server does: agents of this protocol get exactly what they
+//! asked for, so a quantity that is no whole number is refused.
 
 /// What a quantity is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

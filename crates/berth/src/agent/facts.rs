@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use berth_api::engine::{Amounts, NodeFacts, NodeId, Timestamp, TraitValue};
 use clap::Args;
 
-use crate::cmdutil::args;
+use crate::cmdutil::{args, resolve_node_units};
 
 /// Facts of the node that override what is detected on the machine.
 #[derive(Args, Clone, Debug)]
@@ -231,12 +231,16 @@ fn detected(node: &str, machine: &Machine) -> NodeFacts {
 fn read(file: &Path) -> anyhow::Result<NodeFacts> {
     let shown = file.display();
     let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
-    let facts = if file.extension().is_some_and(|extension| extension == "json") {
-        serde_json::from_str(&text).map_err(anyhow::Error::new)
-    } else {
-        toml::from_str(&text).map_err(anyhow::Error::new)
-    };
-    facts.with_context(|| format!("{shown} does not contain facts of a node"))
+    parse(&text, file.extension().is_some_and(|extension| extension == "json"))
+        .with_context(|| format!("{shown} does not contain facts of a node"))
+}
+
+/// Facts in JSON or TOML; amounts may have units.
+fn parse(text: &str, is_json: bool) -> anyhow::Result<NodeFacts> {
+    let mut facts: serde_json::Value =
+        if is_json { serde_json::from_str(text)? } else { toml::from_str(text)? };
+    resolve_node_units(&mut facts).map_err(anyhow::Error::msg)?;
+    Ok(serde_json::from_value(facts)?)
 }
 
 #[cfg(test)]
@@ -266,5 +270,13 @@ mod tests {
         for wrong in ["0", "x", "1.", "-1", "99999999999"] {
             assert!(parse("--cpu", wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn amounts_in_a_file_may_have_units() {
+        let toml = "id = 'a'\ncapacity = { cpu = 8, memory = '16GiB' }\n";
+        let json = r#"{"id": "a", "capacity": {"cpu_milli": 8000, "memory_mib": 16384}}"#;
+        assert_eq!(super::parse(toml, false).unwrap(), super::parse(json, true).unwrap());
+        assert!(super::parse("id = 'a'\ncapacity = { cpu = 'all' }", false).is_err());
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Agent {
     #[arg(long, value_name = "COMMAND")]
     command: String,
     /// Time that an instance has to stop before it is killed, such as 10s.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = args::precise_duration)]
     stop_grace: Duration,
     /// Whether an instance that ends by itself is restarted.
     #[arg(long, value_enum, default_value_t = RestartPolicy::Never)]
@@ -94,14 +94,6 @@ pub(crate) struct Agent {
 enum DriverName {
     /// One process per instance.
     Exec,
-}
-
-/// A duration; in addition to the usual units, milliseconds such as `500ms`.
-fn duration(text: &str) -> Result<Duration, String> {
-    if let Some(millis) = text.strip_suffix("ms").and_then(|number| number.parse().ok()) {
-        return Ok(Duration::from_millis(millis));
-    }
-    args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
 }
 
 impl Agent {

@@ -283,10 +283,10 @@ async fn release(
     reason: &str,
 ) -> Result<(), ClientError> {
     let release = ReleaseClaim {
-        request_id: None,
         fence: Some(fence),
         confirmed: true,
         reason: Some(reason.chars().take(200).collect()),
+        ..ReleaseClaim::default()
     };
     match client.release(instance, &release).await {
         Ok(_) => {

@@ -191,10 +191,10 @@ impl ReleaseArgs {
         let release = async |text: &String| -> CmdResult<RawJson> {
             let id = session.instance(text).await?;
             let body = ReleaseClaim {
-                request_id: None,
                 fence: self.fence,
                 confirmed: self.confirmed,
                 reason: self.reason.clone(),
+                ..ReleaseClaim::default()
             };
             let query = self.role.map(|role| format!("?role={}", api_name(&role)));
             let path = format!("{}/{id}/release{}", Claim::PATH, query.unwrap_or_default());

@@ -4,6 +4,7 @@ use berth_api::engine::{
     Amounts, Batch, Engine, InstanceId, InstanceRequest, NodeFacts, NodeState, PlaceError, Policy,
     Refusal, Timestamp, TraitValue,
 };
+use berth_control::instance_spec::request_of;
 use clap::Parser;
 
 use super::*;
@@ -44,21 +45,14 @@ struct Line {
     request: RequestFlags,
 }
 
-/// The instance that flags ask for, as the server would put it to its engine.
-fn asked(request: &PlaceRequest, number: u128) -> InstanceRequest {
-    let spec = &request.instances[0];
+/// The instance that flags ask for, as the server passes it to its engine.
+fn instance(request: &PlaceRequest, number: u128) -> InstanceRequest {
     let id = InstanceId::from_u128(0x100 + number);
-    let mut asked = InstanceRequest::new(id, "acme", spec.resources.amounts());
-    asked.traits = spec.traits.clone();
-    asked.tags = spec.tags.clone();
-    asked.networks = spec.networks.clone();
-    asked.affinity = spec.affinity.clone();
-    asked.capacity_type = spec.capacity_type;
-    asked
+    InstanceRequest { id, ..request_of("acme", &request.instances[0]) }
 }
 
 fn refused(engine: &mut Engine, request: &PlaceRequest) -> Refusal {
-    match engine.place(&asked(request, 0), NOW) {
+    match engine.place(&instance(request, 0), NOW) {
         Err(PlaceError::Refused(refusal)) => *refusal,
         other => panic!("{other:?}"),
     }
@@ -114,7 +108,7 @@ fn a_batch_says_how_the_search_ended() {
     let line = "place --memory 6GiB --count 8 --best-effort";
     let flags = Line::try_parse_from(line.split(' ').take(5)).unwrap().request;
     let request = flags.request().unwrap();
-    let requests = (0..8).map(|number| asked(&request, number)).collect();
+    let requests = (0..8).map(|number| instance(&request, number)).collect();
     let outcome = engine.place_batch(&Batch::new(requests), NOW).unwrap();
     let refusals: Vec<Refusal> = outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
     let advice = Advice::new(&flags, vec!["--lease".to_owned(), "5m".to_owned()], &request);
@@ -128,7 +122,7 @@ fn the_command_of_the_first_fix_is_granted_when_it_is_followed() {
     let command = text.lines().map(str::trim).find(|line| line.starts_with("berth place"));
     let words = command.unwrap().split(' ').skip(1);
     let request = Line::try_parse_from(words).unwrap().request.request().unwrap();
-    assert!(engine.place(&asked(&request, 1), NOW).is_ok(), "{command:?}");
+    assert!(engine.place(&instance(&request, 1), NOW).is_ok(), "{command:?}");
 }
 
 #[test]

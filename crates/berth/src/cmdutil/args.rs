@@ -1,5 +1,7 @@
 //! Values of flags: parsed from what a user types, and written as a user would type them.
 
+use std::time::Duration;
+
 use berth_api::engine::elastic::Size;
 use berth_api::engine::{Hint, InstanceId, TraitValue};
 use berth_api::units::{self, Rounding, UnitError};
@@ -66,6 +68,11 @@ pub(crate) fn cpu_and_memory_flag(size: Size) -> String {
 pub(crate) fn duration(text: &str) -> Result<u32, String> {
     let seconds = units::parse_duration(text).map_err(|error| error.to_string())?;
     u32::try_from(seconds).map_err(|_| format!("duration is {text:?}; accepted is up to 100 years"))
+}
+
+/// A duration that may also be in milliseconds.
+pub(crate) fn precise_duration(text: &str) -> Result<Duration, String> {
+    units::parse_precise_duration(text).map_err(|error| error.to_string())
 }
 
 /// `key=value`.

@@ -2,6 +2,7 @@
 //!
 //! It knows no command. Commands import from here by name, never from each other's files.
 
+mod amount_fields;
 pub(crate) mod args;
 pub(crate) mod client_config;
 mod document;
@@ -12,6 +13,7 @@ mod suggest;
 mod table;
 mod text;
 
+pub(crate) use amount_fields::{resolve_instance_units, resolve_node_units};
 pub(crate) use failure::{CmdResult, EXIT_CODES, Exit, Failure, chain};
 pub(crate) use output::{Output, confirm, style};
 pub(crate) use session::{

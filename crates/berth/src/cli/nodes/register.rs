@@ -64,7 +64,7 @@ pub(crate) struct RegisterArgs {
 impl RegisterArgs {
     fn facts(&self) -> CmdResult<NodeFacts> {
         let mut facts = match (&self.file, &self.name) {
-            (Some(path), _) => file::read(path, "a node")?,
+            (Some(path), _) => file::node(path)?,
             (None, Some(name)) => NodeFacts::new(name, Amounts::default()),
             (None, None) => {
                 return Err(Failure::usage("no node is given").accepted("a name, or -f FILE"));

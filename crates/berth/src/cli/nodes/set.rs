@@ -7,18 +7,19 @@ use serde_json::{Map, Value, json};
 
 use super::bulk::{self, CHANGE, Target};
 use crate::cli::resource::path_of;
-use crate::cmdutil::{CmdResult, Failure, RawJson, Session};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, resolve_node_units};
 
 const EXAMPLES: &str = "\
 Examples:
   berth nodes set node-000012 label.team=infra trait.ssd=true
   berth nodes set node-000012 next_reboot=2026-11-01 reserved=true
   berth nodes set --where 'rack = r1' zone=z2 trait.gpu=null
-  berth nodes set node-000012 capacity.memory_mib=65536 hardware_class=3
+  berth nodes set node-000012 capacity.memory=64GiB hardware_class=3
 
 Keys are those of the node's facts, as berth nodes show -o json prints them, with dots between
 levels. label.NAME and trait.NAME are short for labels and traits. A value is parsed as JSON if it is
-JSON, and is a text otherwise; null removes a key. A time may be given as a date.";
+JSON, and is a text otherwise; null removes a key. A time may be given as a date, and an amount with its
+unit: capacity.cpu, memory, disk and bandwidth.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -92,6 +93,7 @@ fn patch(pairs: &[String]) -> CmdResult<Value> {
         }
         place.insert(last.to_owned(), value_of(last, value, is_label));
     }
+    resolve_node_units(&mut patch).map_err(Failure::usage)?;
     Ok(patch)
 }
 
@@ -136,7 +138,8 @@ mod tests {
             "trait.cpu.kind=amd",
             "trait.gpu=null",
             "capacity.memory_mib=65536",
-            "capacity.cpu_milli=8000",
+            "capacity.cpu=8",
+            "capacity.disk=1TiB",
             "next_reboot=2026-11-01",
             "rack=7",
             "reserved=false",
@@ -144,7 +147,7 @@ mod tests {
         let expected = json!({
             "labels": {"team": "7"},
             "traits": {"ssd": true, "cpu.kind": "amd", "gpu": null},
-            "capacity": {"memory_mib": 65536, "cpu_milli": 8000},
+            "capacity": {"memory_mib": 65536, "cpu_milli": 8000, "disk_mib": 1_048_576},
             "next_reboot": 1_793_491_200,
             "rack": "7",
             "reserved": false,

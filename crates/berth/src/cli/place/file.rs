@@ -3,58 +3,43 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest};
+use berth_api::engine::NodeFacts;
+use berth_api::{InstanceSpec, PlaceRequest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::amounts;
-use crate::cmdutil::{CmdResult, Failure};
+use crate::cmdutil::{CmdResult, Failure, resolve_instance_units, resolve_node_units};
 
 /// A request in a file: a whole one, or one instance.
 pub(crate) fn request(path: &Path) -> CmdResult<PlaceRequest> {
     let mut value = value(path)?;
     if let Some(instances) = value.get_mut("instances") {
         for instance in instances.as_array_mut().into_iter().flatten() {
-            resolve_units(path, instance)?;
+            resolve_instance_units(instance).map_err(|error| invalid(path, &error))?;
         }
         return convert(path, value, "a placement request");
     }
-    resolve_units(path, &mut value)?;
-    let spec: InstanceSpec = convert(path, value, "an instance, or a request with instances")?;
-    Ok(request_of(spec))
-}
-
-/// A request of one instance spec, with all defaults.
-pub(crate) fn request_of(spec: InstanceSpec) -> PlaceRequest {
-    PlaceRequest {
-        request_id: None,
-        tenant: None,
-        instances: vec![spec],
-        mode: Mode::default(),
-        at_least: None,
-        wait_s: None,
-        lease_s: None,
-        pools: Vec::new(),
-        dry_run: false,
-        explain: ExplainLevel::default(),
-    }
+    resolve_instance_units(&mut value).map_err(|error| invalid(path, &error))?;
+    let spec = convert(path, value, "an instance, or a request with instances")?;
+    Ok(PlaceRequest::new(vec![spec]))
 }
 
 /// An instance in a file.
 pub(crate) fn instance(path: &Path) -> CmdResult<InstanceSpec> {
     let mut value = value(path)?;
-    resolve_units(path, &mut value)?;
+    resolve_instance_units(&mut value).map_err(|error| invalid(path, &error))?;
     convert(path, value, "an instance")
 }
 
-fn resolve_units(path: &Path, instance: &mut Value) -> CmdResult {
-    let wrong = |error: String| Failure::usage(format!("{}: {error}", path.display()));
-    amounts::resolve_units(instance).map_err(wrong)
+/// The facts of a node in a file.
+pub(crate) fn node(path: &Path) -> CmdResult<NodeFacts> {
+    let mut value = value(path)?;
+    resolve_node_units(&mut value).map_err(|error| invalid(path, &error))?;
+    convert(path, value, "a node")
 }
 
-/// A document in a file, in its type.
-pub(crate) fn read<T: DeserializeOwned>(path: &Path, what: &str) -> CmdResult<T> {
-    convert(path, value(path)?, what)
+fn invalid(path: &Path, error: &str) -> Failure {
+    Failure::usage(format!("{}: {error}", path.display()))
 }
 
 /// The text of a file; `-` is standard input.
@@ -69,7 +54,7 @@ pub(crate) fn text(path: &Path) -> CmdResult<String> {
 }
 
 /// A file as a value, in any of the formats.
-pub(crate) fn value(path: &Path) -> CmdResult<Value> {
+fn value(path: &Path) -> CmdResult<Value> {
     let text = text(path)?;
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
     let read = match extension {
@@ -123,6 +108,20 @@ mod tests {
         let (_folder, path) = written("a.yaml", "resources: {cpu: 500m, memory: 1GiB}\n");
         let typed = request(&path).unwrap().instances.remove(0).resources;
         assert_eq!((typed.cpu_milli, typed.memory_mib), (500, 1024));
+    }
+
+    #[test]
+    fn a_request_of_version_0_1_names_its_tenant_as_owner() {
+        let yaml = "owner: acme\ninstances: [{resources: {memory: 64}}]\n";
+        let (_folder, path) = written("a.yaml", yaml);
+        assert_eq!(request(&path).unwrap().tenant.as_deref(), Some("acme"));
+    }
+
+    #[test]
+    fn the_capacity_of_a_node_may_have_units() {
+        let (_folder, path) = written("a.yaml", "id: n1\ncapacity: {cpu: 8, memory: 64GiB}\n");
+        let capacity = node(&path).unwrap().capacity.unwrap();
+        assert_eq!((capacity.cpu_milli, capacity.memory_mib), (8000, 65_536));
     }
 
     #[test]

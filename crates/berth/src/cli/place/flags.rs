@@ -238,7 +238,7 @@ impl RequestFlags {
     pub(crate) fn request(&self) -> CmdResult<PlaceRequest> {
         let mut request = match &self.file {
             Some(file) => file::request(file)?,
-            None => file::request_of(self.instance.spec()?),
+            None => PlaceRequest::new(vec![self.instance.spec()?]),
         };
         for spec in &mut request.instances {
             if self.file.is_some() {

@@ -1,6 +1,5 @@
 //! `berth place`: place instances on nodes, or say why not.
 
-pub(crate) mod amounts;
 mod elastic;
 pub(crate) mod file;
 pub(crate) mod flags;

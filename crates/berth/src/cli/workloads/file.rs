@@ -5,8 +5,8 @@ use std::path::Path;
 use berth_api::NewWorkload;
 use serde_json::{Map, Value};
 
-use crate::cli::place::{amounts, file};
-use crate::cmdutil::{CmdResult, Failure};
+use crate::cli::place::file;
+use crate::cmdutil::{CmdResult, Failure, resolve_instance_units};
 
 /// A workload in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +129,7 @@ fn document(place: String, value: Value) -> CmdResult<Document> {
 
 fn new(mut value: Value) -> Result<NewWorkload, String> {
     if let Some(template) = value.get_mut("template") {
-        amounts::resolve_units(template).map_err(|wrong| format!("template.{wrong}"))?;
+        resolve_instance_units(template).map_err(|wrong| format!("template.{wrong}"))?;
     }
     serde_path_to_error::deserialize(value).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner().to_string());
@@ -264,6 +264,12 @@ rolling:
         let text = wrong("a.toml", "name = 'a'\nreplicas = = 2\n");
         assert!(text.contains("line 2"), "{text}");
         assert!(wrong("a.yaml", "").contains("holds no workload"));
+    }
+
+    #[test]
+    fn a_workload_of_version_0_1_names_its_tenant_as_owner() {
+        let old = "owner: acme\nname: web\ntemplate: {resources: {memory: 1}}\n";
+        assert_eq!(all("a.yaml", old)[0].tenant.as_deref(), Some("acme"));
     }
 
     #[test]

@@ -169,16 +169,7 @@ impl SetArgs {
                     "the number of replicas; or --caller-managed if you create the members",
                 ));
             }
-            None => NewWorkload {
-                replicas: None,
-                process: None,
-                template,
-                pools: Vec::new(),
-                release: None,
-                capacity: None,
-                rolling: Rolling::default(),
-                paused: false,
-            },
+            None => NewWorkload { template, ..NewWorkload::default() },
         };
         if self.caller_managed || self.replicas.is_some() {
             new.replicas = self.replicas;
