@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use berth_api::engine::{Amounts, NodeFacts, NodeId, Timestamp, TraitValue};
 use clap::Args;
 
-use crate::cmdutil::{args, resolve_node_units};
+use crate::cmdutil::{args, file};
 
 /// Facts of the node that override what is detected on the machine.
 #[derive(Args, Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct FactArgs {
     /// Name of the node.
     #[arg(long, value_name = "NAME")]
     pub(super) node: String,
-    /// All facts, in TOML or JSON as in the API; nothing is detected then. Read again every minute.
+    /// All facts, in TOML, YAML or JSON as in the API; nothing is detected then. Read again every minute.
     #[arg(long, value_name = "FILE")]
     facts: Option<PathBuf>,
     /// Zone of the node.
@@ -170,7 +170,7 @@ fn clamped(number: u64) -> u32 {
 
 fn collect(arguments: &FactArgs, machine: &Machine) -> anyhow::Result<NodeFacts> {
     let mut facts = match &arguments.facts {
-        Some(file) => read(file)?,
+        Some(path) => file::node(path)?,
         None => detected(&arguments.node, machine),
     };
     if facts.id.as_str() != arguments.node {
@@ -228,21 +228,6 @@ fn detected(node: &str, machine: &Machine) -> NodeFacts {
     facts
 }
 
-fn read(file: &Path) -> anyhow::Result<NodeFacts> {
-    let shown = file.display();
-    let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
-    parse(&text, file.extension().is_some_and(|extension| extension == "json"))
-        .with_context(|| format!("{shown} does not contain facts of a node"))
-}
-
-/// Facts in JSON or TOML; amounts may have units.
-fn parse(text: &str, is_json: bool) -> anyhow::Result<NodeFacts> {
-    let mut facts: serde_json::Value =
-        if is_json { serde_json::from_str(text)? } else { toml::from_str(text)? };
-    resolve_node_units(&mut facts).map_err(anyhow::Error::msg)?;
-    Ok(serde_json::from_value(facts)?)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -270,13 +255,5 @@ mod tests {
         for wrong in ["0", "x", "1.", "-1", "99999999999"] {
             assert!(parse("--cpu", wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn amounts_in_a_file_may_have_units() {
-        let toml = "id = 'a'\ncapacity = { cpu = 8, memory = '16GiB' }\n";
-        let json = r#"{"id": "a", "capacity": {"cpu_milli": 8000, "memory_mib": 16384}}"#;
-        assert_eq!(super::parse(toml, false).unwrap(), super::parse(json, true).unwrap());
-        assert!(super::parse("id = 'a'\ncapacity = { cpu = 'all' }", false).is_err());
     }
 }

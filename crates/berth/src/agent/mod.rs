@@ -15,8 +15,7 @@ mod reclaim_notice;
 mod server_sync;
 mod volume_copier;
 
-use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ use migration_commands::MigrationCommands;
 use migration_tasks::{Commands, MigrationTasks};
 use server_sync::{ServerSync, SyncParts};
 
-use crate::cmdutil::args;
+use crate::cmdutil::{args, create_private_dir};
 
 /// How often processes are checked.
 const TICK: Duration = Duration::from_millis(250);
@@ -187,10 +186,7 @@ async fn manage(
 /// Creates the state directory, and locks it against a second agent.
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let shown = folder.display();
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
+    create_private_dir(folder)
         .with_context(|| format!("failed to create the state directory {shown}"))?;
     let file = File::create(folder.join("lock")).with_context(|| format!("{shown}/lock"))?;
     match file.try_lock() {

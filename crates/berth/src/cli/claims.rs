@@ -9,7 +9,7 @@ use super::resource::{InstanceArg, Resource};
 use crate::cmdutil::style::{BOLD, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Failure, RawJson, Session, Tone, age, amounts, api_name, args,
-    claim_state, columns, concurrently, decode, timestamp,
+    claim_state, columns, concurrently, decode, partition, timestamp,
 };
 
 /// Show, renew and release claims.
@@ -202,13 +202,8 @@ impl ReleaseArgs {
             bar.inc(1);
             Ok(raw?)
         };
-        let (mut released, mut failed) = (Vec::new(), Vec::new());
-        for result in concurrently(&self.instances, release).await {
-            match result {
-                Ok(raw) => released.push(raw),
-                Err(failure) => failed.push((String::new(), failure)),
-            }
-        }
+        let results = concurrently(&self.instances, release).await;
+        let (released, failed) = partition(results);
         bar.finish_and_clear();
         if out.is_data() {
             out.data_of(&released)?;
@@ -217,6 +212,7 @@ impl ReleaseArgs {
                 out.line(sentence(&decode(raw)?));
             }
         }
+        let failed = failed.into_iter().map(|failure| (String::new(), failure)).collect();
         Failure::of_many(failed, self.instances.len(), "claim", "were not released")
     }
 }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use berth_control::debug::{Checked, Dump, check};
 use clap::{Args, Subcommand};
 
-use super::place::file;
 use crate::cmdutil::style::{BAD, GOOD, WARN, paint};
-use crate::cmdutil::{CmdResult, Exit, Failure, Global, Output, RawJson, Session, plural};
+use crate::cmdutil::{CmdResult, Exit, Failure, Global, Output, RawJson, Session, file, plural};
 
 /// Dump and check the state of a server, to find defects of Berth itself.
 #[derive(Subcommand, Debug)]

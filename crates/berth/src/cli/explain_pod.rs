@@ -10,9 +10,9 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::explanation::{more_rows, points};
+use super::explanation::{RemovedNode, eligible_nodes, points, removed_nodes};
 use crate::cmdutil::style::{BOLD, paint};
-use crate::cmdutil::{Cell, CmdResult, Exit, Failure, Output, Table, Tone, chain, plural};
+use crate::cmdutil::{CmdResult, Exit, Failure, Output, Table, chain};
 use crate::kube::{ClusterArgs, SchedulingArgs, settings};
 
 const EXAMPLES: &str = "\
@@ -209,27 +209,20 @@ fn scored(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
         let total = verdict.total.map_or_else(|| "-".to_owned(), points);
         table.row([verdict.node.as_str().into(), total.into()]);
     }
-    let title = paint(BOLD, &format!("{} can take it", plural(can.len(), "node")));
-    format!("{title}\n{}{}", table.text(), more_rows(can.len(), limit))
+    eligible_nodes(can.len(), &table, limit)
 }
 
 fn removed(cannot: &[&NodeVerdict], wide: bool, limit: usize) -> String {
-    let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
-    for verdict in cannot.iter().take(limit) {
-        let Some((first, others)) = verdict.removed_by.split_first() else { continue };
-        let others: Vec<String> = others
-            .iter()
-            .map(|it| if wide { format!("{} ({})", it.rule, it.why) } else { it.rule.clone() })
-            .collect();
-        table.row([
-            verdict.node.as_str().into(),
-            first.rule.as_str().into(),
-            first.why.as_str().into(),
-            Cell::toned(others.join(", "), Tone::Dim),
-        ]);
-    }
-    let title = paint(BOLD, &format!("{} cannot", plural(cannot.len(), "node")));
-    format!("{title}\n{}{}", table.text(), more_rows(cannot.len(), limit))
+    let rows = cannot.iter().filter_map(|verdict| {
+        let (first, others) = verdict.removed_by.split_first()?;
+        let other = |it: &FailedRule| match wide {
+            true => format!("{} ({})", it.rule, it.why),
+            false => it.rule.clone(),
+        };
+        let (node, rule, why) = (&verdict.node, &first.rule, first.why.clone());
+        Some(RemovedNode { node, rule, why, others: others.iter().map(other).collect() })
+    });
+    removed_nodes(cannot.len(), rows, limit)
 }
 
 #[cfg(test)]

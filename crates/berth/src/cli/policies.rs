@@ -11,13 +11,12 @@ use berth_api::{PolicyChange, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::place::file;
 use super::policies_live;
 use super::resource::{NameArg, Resource, path_of};
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Failure, Global, Output, RawJson, Session, Table, Tone, age, columns,
-    decode,
+    decode, file,
 };
 
 /// Manage placement policies.

@@ -190,6 +190,16 @@ impl Failure {
     }
 }
 
+/// The line and the hints, for logs.
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        self.hints.iter().try_for_each(|(label, hint)| write!(f, "; {label}: {hint}"))
+    }
+}
+
+impl std::error::Error for Failure {}
+
 fn exit_of(problem: &Problem) -> Exit {
     let no_room = !problem.refusals.is_empty()
         || problem.code.starts_with("no_capacity")

@@ -11,7 +11,7 @@ use berth_kube::webhook::{
 use berth_ledger::Backend;
 use clap::{Args, ValueEnum};
 
-use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, make_private};
+use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, create_data_dir};
 use super::{address_failure, stop_by_signal};
 use crate::cmdutil::{CmdResult, Exit, Failure, args, chain};
 use crate::up::{Lock, default_data_dir, without_password};
@@ -324,7 +324,7 @@ impl SlotArgs {
             Some(folder) => folder.clone(),
             None => default_data_dir()?.join("kube-webhook"),
         };
-        make_private(&folder)?;
+        create_data_dir(&folder)?;
         let path = folder.join("webhook.db");
         let lock = Lock::take(&path)?;
         Ok((Backend::Sqlite(path), Some(lock)))

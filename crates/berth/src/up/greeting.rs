@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use super::client_file::Saved;
+use super::client_file::SavedConfig;
 use super::open::Opened;
 use super::options::variable;
 use super::sign_in::SignIn;
@@ -68,14 +68,14 @@ fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String
         lines.push("            admin token, shown only once: keep it".to_owned());
     }
     match &sign_in.saved {
-        Some(Saved::Here(path)) => {
+        Some(SavedConfig::UserFile(path)) => {
             lines.push(format!("  commands  use {}", path.display()));
         }
-        Some(Saved::Replaced(path, before)) => {
+        Some(SavedConfig::Replaced(path, before)) => {
             lines.push(format!("  commands  use {}", path.display()));
             lines.push(format!("            its previous content is in {}", before.display()));
         }
-        Some(Saved::Beside { path, other }) => {
+        Some(SavedConfig::DataDir { path, other }) => {
             lines.push(format!("  commands  use {}", path.display()));
             lines.push(format!(
                 "            because your own file is about {other}, and was not changed"

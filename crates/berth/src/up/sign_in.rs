@@ -6,16 +6,17 @@ use berth_api::{NewToken, Role};
 use berth_control::clock::now;
 use berth_server::{AccessControl, AppState, TokenRecord};
 
-use super::client_file::{self, Entry, Saved};
+use super::client_file::{self, SavedConfig};
 use super::open::Opened;
 use super::options::variable;
+use crate::cmdutil::client_config::{self, ClientConfig};
 
 /// How a person on this machine signs in.
 pub(super) struct SignIn {
     /// A token that was just created.
     pub(super) token: Option<String>,
     /// Where the client configuration was saved, if it was.
-    pub(super) saved: Option<Saved>,
+    pub(super) saved: Option<SavedConfig>,
     /// Whether commands on this machine can sign in.
     pub(super) ready: bool,
     /// The client configuration, if commands do not find it by themselves.
@@ -31,14 +32,14 @@ pub(super) async fn arrange(
     let known = state.clone();
     let first = move || known.access.first_token(&known.control.ledger);
     let mut token = tokio::task::spawn_blocking(first).await??;
-    let (url, user) = (opened.local_url(), client_file::path());
-    let beside = opened.data_dir.join("client.toml");
-    let mut places = user.iter().chain([&beside]);
+    let (url, user) = (opened.local_url(), client_config::path());
+    let in_data_dir = opened.data_dir.join("client.toml");
+    let mut places = user.iter().chain([&in_data_dir]);
     let works = |path: &&PathBuf| {
-        client_file::load(path).is_some_and(|entry| {
+        client_file::load(path).is_some_and(|config| {
             let by = |token: &str| state.access.tokens.caller(token, None, now()).is_some();
-            let allowed = entry.token.as_deref().map_or(opened.no_sign_in, by);
-            entry.url.trim_end_matches('/') == url && allowed
+            let allowed = config.token.as_deref().map_or(opened.no_sign_in, by);
+            client_file::is_about(&config, &url) && allowed
         })
     };
     let found = places.find(works).cloned();
@@ -56,15 +57,17 @@ pub(super) async fn arrange(
         return Ok(SignIn { token, saved: None, ready: false, file: None });
     }
     let ca_cert = opened.own.as_ref().map(|own| own.authority.ca_cert());
-    let entry = Entry { url, token: token.clone(), ca_cert };
-    let saved = match client_file::save(user.as_deref(), &opened.data_dir, &entry) {
+    let config = ClientConfig { url: Some(url.clone()), token: token.clone(), ca_cert };
+    let saved = match client_file::save(user.as_deref(), &opened.data_dir, &url, &config) {
         Ok(saved) => saved,
         Err(error) => {
             tracing::warn!(%error, "failed to write the client configuration");
             return Ok(SignIn { token, saved: None, ready: false, file: None });
         }
     };
-    let (Saved::Here(path) | Saved::Replaced(path, _) | Saved::Beside { path, .. }) = &saved;
+    let (SavedConfig::UserFile(path)
+    | SavedConfig::Replaced(path, _)
+    | SavedConfig::DataDir { path, .. }) = &saved;
     let file = unless_found(path, user.as_deref());
     Ok(SignIn { token, saved: Some(saved), ready: true, file })
 }

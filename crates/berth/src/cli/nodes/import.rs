@@ -6,8 +6,7 @@ use berth_api::ImportReport;
 use berth_client::ClientError;
 use clap::Args;
 
-use crate::cli::place::file;
-use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, decode, plural};
+use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, decode, file, plural};
 
 const EXAMPLES: &str = "\
 Examples:

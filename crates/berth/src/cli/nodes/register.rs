@@ -6,9 +6,8 @@ use berth_api::Node;
 use berth_api::engine::{Amounts, CapacityType, LinkState, Network, NodeFacts, TraitValue};
 use clap::Args;
 
-use crate::cli::place::file;
 use crate::cli::resource::path_of;
-use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, file};
 
 const EXAMPLES: &str = "\
 Examples:

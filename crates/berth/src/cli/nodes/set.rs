@@ -5,7 +5,7 @@ use berth_client::Client;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::bulk::{self, CHANGE, Target};
+use super::bulk::{self, CHANGE, Selection, Target};
 use crate::cli::resource::path_of;
 use crate::cmdutil::{CmdResult, Failure, RawJson, Session, resolve_node_units};
 
@@ -27,15 +27,8 @@ pub(crate) struct SetArgs {
     /// Names of nodes, then KEY=VALUE; each may be repeated.
     #[arg(value_name = "NODE|KEY=VALUE", required = true)]
     words: Vec<String>,
-    /// Select all nodes that match: 'rack = r1 and state = active'.
-    #[arg(long = "where", value_name = "EXPR", value_parser = super::selector)]
-    filter: Option<String>,
-    /// Show which nodes are selected, and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Change several nodes without confirmation.
-    #[arg(long, short)]
-    yes: bool,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 impl SetArgs {
@@ -46,7 +39,7 @@ impl SetArgs {
             let failure = Failure::usage("no value to set is given");
             return Err(failure.accepted("KEY=VALUE, such as zone=z2"));
         }
-        match (nodes.is_empty(), &self.filter) {
+        match (nodes.is_empty(), &self.selection.filter) {
             (true, None) => {
                 let failure = Failure::usage("no node is given");
                 return Err(failure.accepted("names before KEY=VALUE, or --where EXPR"));
@@ -58,8 +51,7 @@ impl SetArgs {
             (true, Some(_)) | (false, None) => {}
         }
         let patch = &patch(&pairs)?;
-        let (filter, dry_run, yes) = (self.filter, self.dry_run, self.yes);
-        let target = Target { nodes, filter, dry_run, yes };
+        let target = Target { nodes, selection: self.selection };
         let names = target.confirmed(session, CHANGE).await?;
         let change = |client: Client, name: String| async move {
             let (method, path) = (http::Method::PATCH, path_of::<Node>(&name));

@@ -8,8 +8,7 @@ use berth_api::{InstanceSpec, PlaceRequest, Resources, units};
 use clap::Args;
 
 use super::elastic::ElasticFlags;
-use super::file;
-use crate::cmdutil::{CmdResult, Failure, args, trait_flag};
+use crate::cmdutil::{CmdResult, Failure, args, file, trait_flag};
 
 /// Flags of one instance.
 #[derive(Args, Clone, Debug, Default, PartialEq)]

@@ -1,7 +1,6 @@
 //! `berth place`: place instances on nodes, or say why not.
 
 mod elastic;
-pub(crate) mod file;
 pub(crate) mod flags;
 mod print;
 mod wait;

@@ -5,8 +5,7 @@ use std::path::Path;
 use berth_api::NewWorkload;
 use serde_json::{Map, Value};
 
-use crate::cli::place::file;
-use crate::cmdutil::{CmdResult, Failure, resolve_instance_units};
+use crate::cmdutil::{CmdResult, Failure, file, resolve_instance_units};
 
 /// A workload in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +25,8 @@ pub(crate) fn read(path: &Path) -> CmdResult<Vec<CmdResult<Document>>> {
     } else {
         path.display().to_string()
     };
-    let values = values(path, &file::text(path)?)
-        .map_err(|error| cannot_be_read(&error).within(&name))?
+    let values = file::values(path, &file::text(path)?)
+        .map_err(|error| parse_failure(&error).within(&name))?
         .into_iter()
         .flat_map(several)
         .filter(|value| !value.is_null())
@@ -44,49 +43,9 @@ pub(crate) fn read(path: &Path) -> CmdResult<Vec<CmdResult<Document>>> {
     Ok(documents.collect())
 }
 
-fn cannot_be_read(error: &str) -> Failure {
+fn parse_failure(error: &str) -> Failure {
     let line = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    Failure::usage(format!("cannot be parsed: {line}"))
-        .accepted("JSON in .json, TOML in .toml, YAML in .yaml or .yml; any of them in others")
-}
-
-/// The values in a text, in the format of the file's extension, or else in the one that fits.
-fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json") => json(text),
-        Some("toml") => toml(text),
-        Some("yaml" | "yml") => yaml(text),
-        _ => {
-            let is_structured = |values: &Vec<Value>| {
-                values.iter().all(|it| it.is_object() || it.is_array() || it.is_null())
-            };
-            // Most TOML is not YAML; where it is, YAML takes it for one long text.
-            match yaml(text) {
-                Ok(values) if is_structured(&values) => Ok(values),
-                wrong => toml(text).map_err(|error| wrong.err().unwrap_or(error)),
-            }
-        }
-    }
-}
-
-fn json(text: &str) -> Result<Vec<Value>, String> {
-    let values = serde_json::Deserializer::from_str(text).into_iter();
-    values.collect::<Result<_, _>>().map_err(|error| error.to_string())
-}
-
-fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    serde_saphyr::from_multiple(text).map_err(|error| error.to_string())
-}
-
-fn toml(text: &str) -> Result<Vec<Value>, String> {
-    // The first line of a TOML error says only where it is.
-    ::toml::from_str(text).map(|value| vec![value]).map_err(|error| {
-        let what = error.message().to_owned();
-        match error.span().and_then(|span| text.get(..span.start)) {
-            Some(before) => format!("line {}: {what}", before.lines().count().max(1)),
-            None => what,
-        }
-    })
+    Failure::usage(format!("cannot be parsed: {line}")).accepted(file::FORMATS)
 }
 
 /// The workloads in a value: itself, the items of a list, or what is below `workload` or `items`.

@@ -11,9 +11,8 @@ use clap::Args;
 use super::diff::Change;
 use super::wait::Wait;
 use super::{Key, print_change};
-use crate::cli::place::file;
 use crate::cli::place::flags::InstanceFlags;
-use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, decode};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, decode, file};
 
 const EXAMPLES: &str = "\
 Examples:

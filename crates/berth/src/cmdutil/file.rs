@@ -8,7 +8,8 @@ use berth_api::{InstanceSpec, PlaceRequest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cmdutil::{CmdResult, Failure, resolve_instance_units, resolve_node_units};
+use super::amount_fields::{resolve_instance_units, resolve_node_units};
+use super::failure::{CmdResult, Failure};
 
 /// A request in a file: a whole one, or one instance.
 pub(crate) fn request(path: &Path) -> CmdResult<PlaceRequest> {
@@ -53,21 +54,62 @@ pub(crate) fn text(path: &Path) -> CmdResult<String> {
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
 }
 
-/// A file as a value, in any of the formats.
-fn value(path: &Path) -> CmdResult<Value> {
-    let text = text(path)?;
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
-    let read = match extension {
-        "json" => serde_json::from_str(&text).map_err(|error| error.to_string()),
-        "toml" => toml::from_str(&text).map_err(|error| error.to_string()),
-        // JSON is YAML, so standard input may be either.
-        _ => serde_saphyr::from_str(&text).map_err(|error| error.to_string()),
-    };
-    read.map_err(|error| {
-        let line = error.lines().next().unwrap_or_default();
-        Failure::usage(format!("cannot parse {}: {line}", path.display()))
-            .accepted("JSON in .json, TOML in .toml, YAML in anything else")
+/// The values in a text, in the format of the file's extension, or else in the one that fits.
+pub(crate) fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => json(text),
+        Some("toml") => toml(text),
+        Some("yaml" | "yml") => yaml(text),
+        _ => {
+            let is_structured = |values: &Vec<Value>| {
+                values.iter().all(|it| it.is_object() || it.is_array() || it.is_null())
+            };
+            // Most TOML is not YAML; where it is, YAML takes it for one long text.
+            match yaml(text) {
+                Ok(values) if is_structured(&values) => Ok(values),
+                wrong => toml(text).map_err(|error| wrong.err().unwrap_or(error)),
+            }
+        }
+    }
+}
+
+fn json(text: &str) -> Result<Vec<Value>, String> {
+    let values = serde_json::Deserializer::from_str(text).into_iter();
+    values.collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
+fn yaml(text: &str) -> Result<Vec<Value>, String> {
+    serde_saphyr::from_multiple(text).map_err(|error| error.to_string())
+}
+
+fn toml(text: &str) -> Result<Vec<Value>, String> {
+    // The first line of a TOML error says only where it is.
+    ::toml::from_str(text).map(|value| vec![value]).map_err(|error| {
+        let what = error.message().to_owned();
+        match error.span().and_then(|span| text.get(..span.start)) {
+            Some(before) => format!("line {}: {what}", before.lines().count().max(1)),
+            None => what,
+        }
     })
+}
+
+/// The formats of files, for failures.
+pub(crate) const FORMATS: &str =
+    "JSON in .json, TOML in .toml, YAML in .yaml or .yml; any of them in others";
+
+/// The one value in a file.
+fn value(path: &Path) -> CmdResult<Value> {
+    let mut values = values(path, &text(path)?).map_err(|error| {
+        let line = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        Failure::usage(format!("cannot parse {}: {line}", path.display())).accepted(FORMATS)
+    })?;
+    match values.len() {
+        1 => Ok(values.remove(0)),
+        count => {
+            let line = format!("{} holds {count} documents", path.display());
+            Err(Failure::usage(line).accepted("one document"))
+        }
+    }
 }
 
 fn convert<T: DeserializeOwned>(path: &Path, value: Value, what: &str) -> CmdResult<T> {
