@@ -5,7 +5,7 @@
 //! `m` is a thousandth of anything), and have parsers of their own.
 //!
 //! Whole numbers only, as everywhere in Berth. What is asked for rounds up and what there is rounds
-//! down, so that a rounded request never gets less and a rounded node never promises more.
+//! down, so that a rounded request never gets less and a rounded node never offers more.
 
 use std::time::Duration;
 

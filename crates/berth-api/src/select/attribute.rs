@@ -71,7 +71,7 @@ pub enum Attribute {
     Capacity(Resource),
     /// What is used of it.
     Used(Resource),
-    /// What may still be promised of it, ratios and reserves applied.
+    /// What can still be allocated of it, with ratios and reserves applied.
     Free(Resource),
     /// A free-form label.
     Label(String),
@@ -142,10 +142,10 @@ const PLAIN: [(&str, &[&str], Attribute); 25] = [
 ];
 
 /// Makes an attribute of a key.
-type WithKey = fn(String) -> Attribute;
+type AttributeOfKey = fn(String) -> Attribute;
 
 /// Attributes that need a key after a colon or a dot.
-const KEYED: [(&str, WithKey); 5] = [
+const KEYED: [(&str, AttributeOfKey); 5] = [
     ("label", Attribute::Label),
     ("trait", Attribute::Trait),
     ("extra", Attribute::Extra),
@@ -155,7 +155,7 @@ const KEYED: [(&str, WithKey); 5] = [
 
 /// Why a name is no attribute.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoAttribute {
+pub(super) enum AttributeError {
     /// Nothing of that name.
     Unknown,
     /// It needs a key.
@@ -166,7 +166,7 @@ pub(super) enum NoAttribute {
 
 impl Attribute {
     /// The attribute of that name.
-    pub(super) fn named(name: &str) -> Result<Self, NoAttribute> {
+    pub(super) fn named(name: &str) -> Result<Self, AttributeError> {
         let plain = |(written, others, _): &&(&str, &[&str], Self)| {
             *written == name || others.contains(&name)
         };
@@ -174,21 +174,21 @@ impl Attribute {
             return Ok(attribute.clone());
         }
         if let Some((prefix, _)) = KEYED.iter().find(|(prefix, _)| *prefix == name) {
-            return Err(NoAttribute::NoKey(prefix));
+            return Err(AttributeError::NoKey(prefix));
         }
         let Some((prefix, key)) = name.split_once([':', '.']) else {
-            return Err(NoAttribute::Unknown);
+            return Err(AttributeError::Unknown);
         };
         let resource = || {
             let named = Resource::ALL.into_iter().find(|resource| resource.name() == key);
-            named.ok_or(NoAttribute::NoResource)
+            named.ok_or(AttributeError::NoResource)
         };
         match (prefix, KEYED.iter().find(|(known, _)| *known == prefix)) {
             ("used", _) => resource().map(Self::Used),
             ("free", _) => resource().map(Self::Free),
-            (_, Some((known, _))) if key.is_empty() => Err(NoAttribute::NoKey(known)),
+            (_, Some((known, _))) if key.is_empty() => Err(AttributeError::NoKey(known)),
             (_, Some((_, with))) => Ok(with(key.to_owned())),
-            (_, None) => Err(NoAttribute::Unknown),
+            (_, None) => Err(AttributeError::Unknown),
         }
     }
 

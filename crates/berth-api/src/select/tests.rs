@@ -324,7 +324,7 @@ fn a_test_knows_where_it_stands() {
     let places: Vec<&str> = parts
         .iter()
         .map(|part| match part {
-            Expr::Test(test) => &text[test.at.start..test.at.end],
+            Expr::Comparison(test) => &text[test.at.start..test.at.end],
             other => panic!("{other:?}"),
         })
         .collect();

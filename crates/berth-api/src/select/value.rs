@@ -16,7 +16,7 @@ pub enum Value {
     Switch(bool),
     /// A number in the attribute's unit: thousandths of a core, MiB, Mbit/s, parts per million.
     Number(i64),
-    /// A share of what may be promised, in parts per million.
+    /// A share of what can be allocated, in parts per million.
     Share(u64),
     /// A second or a day: from the first second to before the last, since the Unix epoch.
     Moment(i64, i64),

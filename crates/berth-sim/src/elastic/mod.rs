@@ -114,9 +114,9 @@ pub fn simulate_day(options: &Options, rule: Rule) -> Result<Outcome, Simulation
     let mut simulation = Simulation::new(options)?;
     let minutes = options.hours.saturating_mul(60);
     for minute in 0..minutes {
-        simulation.begin(minute);
+        simulation.start_minute(minute);
         simulation.finish_migrations()?;
-        simulation.ask_for_permits()?;
+        simulation.request_permits()?;
         match rule {
             Rule::Berth => simulation.relieve(options)?,
             Rule::Seed => simulation.relieve_by_seed_rule(options)?,

@@ -85,8 +85,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Takes note of how full all nodes were in a minute.
-    pub(super) fn note_fill(&mut self, permille: u64) {
+    /// Records how full all nodes were in a minute.
+    pub(super) fn record_fill(&mut self, permille: u64) {
         self.minutes += 1;
         self.fill_sum += permille;
         self.peak_fill_permille = self.peak_fill_permille.max(permille);

@@ -358,18 +358,18 @@ mod tests {
         driver
     }
 
-    fn gone(driver: &mut Exec) -> Exit {
+    fn wait_for_exit(driver: &mut Exec) -> Exit {
         for _ in 0..600 {
             if let Observation::Gone(exit) = driver.observe(ONE) {
                 return exit;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        panic!("it does not go");
+        panic!("the process does not end");
     }
 
     #[test]
-    fn a_process_whose_start_was_not_noted_is_found_by_its_environment() {
+    fn a_process_whose_start_was_not_recorded_is_found_by_its_environment() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = started(folder.path());
         let record = first.read(ONE).unwrap();
@@ -382,8 +382,8 @@ mod tests {
         );
         assert_eq!(second.read(ONE), Some(record));
         second.stop(ONE, StopMode::Forced);
-        assert_eq!(gone(&mut second), Exit::Unwatched);
-        assert_eq!(gone(&mut first), Exit::Signal(9));
+        assert_eq!(wait_for_exit(&mut second), Exit::Unwatched);
+        assert_eq!(wait_for_exit(&mut first), Exit::Signal(9));
         second.forget(ONE);
         assert_eq!(second.recover().unwrap(), []);
     }
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_nothing_is_taken_for_the_old_process_and_nobody_is_killed() {
+    fn after_a_reboot_no_process_is_taken_for_the_old_one_or_killed() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = started(folder.path());
         let mut record = first.read(ONE).unwrap();
@@ -413,6 +413,6 @@ mod tests {
         second.stop(ONE, StopMode::Forced);
         assert!(!matches!(first.observe(ONE), Observation::Gone(_)));
         first.stop(ONE, StopMode::Graceful);
-        assert_eq!(gone(&mut first), Exit::Signal(15));
+        assert_eq!(wait_for_exit(&mut first), Exit::Signal(15));
     }
 }

@@ -221,7 +221,7 @@ fn submit(control: &ControlPlane, ops: impl IntoIterator<Item = Op>) -> anyhow::
 async fn until(
     control: &Arc<ControlPlane>,
     members: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -229,8 +229,8 @@ async fn until(
         if placed >= members {
             return Ok(());
         }
-        if began.elapsed() > patience {
-            bail!("only {placed} of {members} members are placed after {patience:?}");
+        if began.elapsed() > timeout {
+            bail!("only {placed} of {members} members are placed after {timeout:?}");
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -55,11 +55,11 @@ impl Debug {
             }
             Self::Check(CheckArgs { file: Some(path), .. }) => {
                 let text = file::text(&path)?;
-                verdict(&out, &text, &path.display().to_string())
+                check_dump(&out, &text, &path.display().to_string())
             }
             Self::Check(CheckArgs { file: None, .. }) => {
                 let raw = get_state(&global.session()?).await?;
-                verdict(&out, raw.get(), "response of the server")
+                check_dump(&out, raw.get(), "response of the server")
             }
         }
     }
@@ -80,7 +80,7 @@ fn write(out: &Output, to: &Path, raw: &RawJson) -> CmdResult {
     Ok(())
 }
 
-fn verdict(out: &Output, text: &str, source: &str) -> CmdResult {
+fn check_dump(out: &Output, text: &str, source: &str) -> CmdResult {
     let dump =
         Dump::read(text).map_err(|error| Failure::usage(error.to_string()).within(source))?;
     let checked = check(&dump);

@@ -60,12 +60,12 @@ impl CheckArgs {
         session.out.response(&raw, |_: serde::de::IgnoredAny| {
             found.items.iter().for_each(|one| print(&session.out, one));
         })?;
-        verdict(&found.items)
+        fail_unless_all_can_be_emptied(&found.items)
     }
 }
 
 /// The exit code tells a script whether all of them can be emptied.
-fn verdict(found: &[Evacuation]) -> CmdResult {
+fn fail_unless_all_can_be_emptied(found: &[Evacuation]) -> CmdResult {
     let cannot: Vec<&Evacuation> = found.iter().filter(|one| !one.can_be_emptied).collect();
     let message = match cannot[..] {
         [] => return Ok(()),

@@ -129,11 +129,11 @@ async fn reason(session: &Session, instance: &Instance) -> Option<(String, Optio
     // A tenant may not read it; then only the instance is shown.
     let raw = session.get(&path, &[]).await.ok()?;
     let explanation: NodeExplanation = decode(&raw).ok()?;
-    let mut guests = explanation.guests.into_iter();
-    let guest = guests.find(|guest| guest.claim.instance == instance.claim.instance)?;
-    let decision = match &guest.decision {
+    let mut instances = explanation.guests.into_iter();
+    let found = instances.find(|found| found.claim.instance == instance.claim.instance)?;
+    let decision = match &found.decision {
         Some(id) => session.get(&format!("/v1/decisions/{}", escape(id)), &[]).await.ok(),
         None => None,
     };
-    Some((guest.why, decision))
+    Some((found.why, decision))
 }

@@ -84,8 +84,8 @@ struct FailedRule {
 impl ExplainPod {
     pub(crate) async fn run(self, out: &Output) -> CmdResult {
         let found = match &self.scheduler {
-            Some(url) => self.ask(url).await?,
-            None => self.compute().await?,
+            Some(url) => self.ask_scheduler(url).await?,
+            None => self.explain_here().await?,
         };
         let explanation: PodExplanation = serde_json::from_value(found.clone())?;
         if out.is_data() {
@@ -97,7 +97,7 @@ impl ExplainPod {
     }
 
     /// Asks a running scheduler.
-    async fn ask(&self, url: &str) -> CmdResult<Value> {
+    async fn ask_scheduler(&self, url: &str) -> CmdResult<Value> {
         let (namespace, name) = &self.pod;
         let base = url.trim_end_matches('/');
         let path = format!("{base}/v1/pods/{}/{}/explain", escape(namespace), escape(name));
@@ -107,8 +107,8 @@ impl ExplainPod {
         }
         // Only the first call sets the provider for the process; all of Berth uses the same one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let asked = reqwest::Client::new().get(path).header("accept", "application/json").send();
-        let answer = asked.await.map_err(|error| {
+        let request = reqwest::Client::new().get(path).header("accept", "application/json").send();
+        let answer = request.await.map_err(|error| {
             Failure::new(Exit::Unreachable, format!("no scheduler answers at {url}"))
                 .remedy("omit --scheduler to ask the API server")
                 .remedy(chain(&error))
@@ -127,7 +127,7 @@ impl ExplainPod {
     }
 
     /// Lists everything once, and runs the scheduler's own code on it.
-    async fn compute(&self) -> CmdResult<Value> {
+    async fn explain_here(&self) -> CmdResult<Value> {
         let client = self.cluster.client().await?;
         let key = Key::new(&self.pod.0, &self.pod.1);
         let found = explain_once(&client, settings(&self.scheduling)?, &key).await;

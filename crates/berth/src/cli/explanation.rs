@@ -133,9 +133,9 @@ fn section(title: &str, table: &Table, count: usize, limit: usize) -> String {
     text
 }
 
-type Scored<'a> = (&'a berth_api::engine::NodeId, i64, &'a Vec<berth_api::engine::Term>);
+type ScoredNode<'a> = (&'a berth_api::engine::NodeId, i64, &'a Vec<berth_api::engine::Term>);
 
-fn scores(scored: &[Scored<'_>], wide: bool, limit: usize) -> Table {
+fn scores(scored: &[ScoredNode<'_>], wide: bool, limit: usize) -> Table {
     let mut table = Table::new(&["NODE", ">TOTAL"]);
     let Some((_, _, terms)) = scored.first() else { return table };
     // A term that is the same for all nodes makes no difference.

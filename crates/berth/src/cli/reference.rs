@@ -15,12 +15,12 @@ fn document() -> String {
     let mut text = OPENING.to_owned();
     let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     for noun in command.get_subcommands().filter(shown) {
-        chapter(&mut text, noun, "berth", 2);
+        write_chapter(&mut text, noun, "berth", 2);
     }
     text
 }
 
-fn chapter(text: &mut String, command: &Command, above: &str, level: usize) {
+fn write_chapter(text: &mut String, command: &Command, above: &str, level: usize) {
     let name = format!("{above} {}", command.get_name());
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
     let about = about.unwrap_or_default();
@@ -31,7 +31,7 @@ fn chapter(text: &mut String, command: &Command, above: &str, level: usize) {
     }
     let shown = |below: &&Command| !below.is_hide_set() && below.get_name() != "help";
     for below in command.get_subcommands().filter(shown) {
-        chapter(text, below, &name, level + 1);
+        write_chapter(text, below, &name, level + 1);
     }
 }
 
@@ -93,21 +93,21 @@ fn the_document_of_the_command_line_is_up_to_date() {
 
 #[test]
 fn every_command_has_an_example() {
-    fn look(command: &Command, name: &str, without: &mut Vec<String>) {
+    fn find_missing(command: &Command, name: &str, without: &mut Vec<String>) {
         let texts = [command.get_after_help(), command.get_long_about()];
         let has = texts.into_iter().flatten().any(|text| text.to_string().contains("berth "));
         if !has && command.get_name() != "help" {
             without.push(name.to_owned());
         }
         for below in command.get_subcommands() {
-            look(below, &format!("{name} {}", below.get_name()), without);
+            find_missing(below, &format!("{name} {}", below.get_name()), without);
         }
     }
     let mut without = Vec::new();
     let command = crate::command();
     // Benchmarks are for developers.
     for noun in command.get_subcommands().filter(|noun| noun.get_name() != "bench") {
-        look(noun, noun.get_name(), &mut without);
+        find_missing(noun, noun.get_name(), &mut without);
     }
     assert!(without.is_empty(), "no example: {without:?}");
 }

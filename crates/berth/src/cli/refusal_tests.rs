@@ -58,29 +58,30 @@ fn refused(engine: &mut Engine, request: &PlaceRequest) -> Refusal {
     }
 }
 
-fn plain(drawing: &str) -> String {
+fn strip_styles(drawing: &str) -> String {
     anstream::adapter::strip_str(drawing).to_string()
 }
 
-fn drawn(engine: &mut Engine, line: &str) -> String {
+fn draw_refusal(engine: &mut Engine, line: &str) -> String {
     let words = std::iter::once("place").chain(line.split(' '));
     let flags = Line::try_parse_from(words).unwrap().request;
     let request = flags.request().unwrap();
     let refusal = refused(engine, &request);
-    plain(&draw_refusals(&[refusal], &Advice::new(&flags, Vec::new(), &request)))
+    strip_styles(&draw_refusals(&[refusal], &Advice::new(&flags, Vec::new(), &request)))
 }
 
 #[test]
 fn too_much_memory_shows_who_came_close_and_commands_that_help() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--cpu 4 --memory 100GiB --disk 10GiB --trait ssd --tenant acme");
+    let text =
+        draw_refusal(&mut engine, "--cpu 4 --memory 100GiB --disk 10GiB --trait ssd --tenant acme");
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_rule_that_holds_nowhere_is_softened_in_the_command() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--memory 1GiB --affinity role==db@rack");
+    let text = draw_refusal(&mut engine, "--memory 1GiB --affinity role==db@rack");
     insta::assert_snapshot!(text);
 }
 
@@ -91,13 +92,13 @@ fn a_full_fleet_names_the_instances_whose_release_would_help() {
     let resident =
         InstanceRequest::new(InstanceId::from_u128(7), "acme", Amounts::new(500, 12_288));
     engine.fleet_mut().claim(&resident, &"only".into()).unwrap();
-    insta::assert_snapshot!(drawn(&mut engine, "--cpu 500m --memory 8GiB"));
+    insta::assert_snapshot!(draw_refusal(&mut engine, "--cpu 500m --memory 8GiB"));
 }
 
 #[test]
 fn no_nodes_at_all_is_said_plainly() {
     let mut engine = Engine::new(Policy::builtin("balanced").unwrap());
-    insta::assert_snapshot!(drawn(&mut engine, "--memory 1GiB"));
+    insta::assert_snapshot!(draw_refusal(&mut engine, "--memory 1GiB"));
 }
 
 #[test]
@@ -112,13 +113,13 @@ fn a_batch_says_how_the_search_ended() {
     let outcome = engine.place_batch(&Batch::new(requests), NOW).unwrap();
     let refusals: Vec<Refusal> = outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
     let advice = Advice::new(&flags, vec!["--lease".to_owned(), "5m".to_owned()], &request);
-    insta::assert_snapshot!(plain(&draw_refusals(&refusals, &advice)));
+    insta::assert_snapshot!(strip_styles(&draw_refusals(&refusals, &advice)));
 }
 
 #[test]
 fn the_command_of_the_first_fix_is_granted_when_it_is_followed() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--cpu 4 --memory 100GiB --trait ssd");
+    let text = draw_refusal(&mut engine, "--cpu 4 --memory 100GiB --trait ssd");
     let command = text.lines().map(str::trim).find(|line| line.starts_with("berth place"));
     let words = command.unwrap().split(' ').skip(1);
     let request = Line::try_parse_from(words).unwrap().request.request().unwrap();
@@ -130,7 +131,7 @@ fn a_refusal_in_the_log_has_no_command_of_its_own() {
     let mut engine = engine();
     let words = ["place", "--memory", "100GiB"];
     let request = Line::try_parse_from(words).unwrap().request.request().unwrap();
-    let text = plain(&draw_refusals(&[refused(&mut engine, &request)], &Advice::none()));
+    let text = strip_styles(&draw_refusals(&[refused(&mut engine, &request)], &Advice::none()));
     assert!(!text.contains("berth place"), "{text}");
 }
 

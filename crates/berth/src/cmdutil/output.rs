@@ -206,7 +206,7 @@ impl Progress {
     }
 }
 
-/// Asks for confirmation on a terminal. Without a terminal nobody can answer, and `--yes` is implied.
+/// Asks for confirmation on a terminal. Without a terminal there is no answer, and `--yes` is implied.
 pub(crate) fn confirm(question: &str) -> CmdResult {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(());

@@ -20,7 +20,7 @@ use super::options::default_data_dir;
 use crate::cmdutil::create_private_dir;
 
 /// The resources that a server holds while it runs.
-pub(super) struct Opened {
+pub(super) struct ServerResources {
     pub(super) data_dir: PathBuf,
     pub(super) backend: Backend,
     pub(super) addresses: Vec<SocketAddr>,
@@ -56,7 +56,7 @@ pub(super) fn listen(flag: &str, addresses: &[SocketAddr]) -> anyhow::Result<Ser
     })
 }
 
-impl Opened {
+impl ServerResources {
     pub(super) fn new(
         config: &Config,
         demo: bool,

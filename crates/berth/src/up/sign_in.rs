@@ -7,7 +7,7 @@ use berth_control::clock::now;
 use berth_server::{AccessControl, AppState, TokenRecord};
 
 use super::client_file::{self, SavedConfig};
-use super::open::Opened;
+use super::open::ServerResources;
 use super::options::variable;
 use crate::cmdutil::client_config::{self, ClientConfig};
 
@@ -24,21 +24,21 @@ pub(super) struct SignIn {
 }
 
 /// Creates the first token, and saves it for the commands on this machine.
-pub(super) async fn arrange(
-    opened: &Opened,
+pub(super) async fn set_up(
+    resources: &ServerResources,
     state: &AppState,
     demo: bool,
 ) -> anyhow::Result<SignIn> {
     let known = state.clone();
     let first = move || known.access.first_token(&known.control.ledger);
     let mut token = tokio::task::spawn_blocking(first).await??;
-    let (url, user) = (opened.local_url(), client_config::path());
-    let in_data_dir = opened.data_dir.join("client.toml");
+    let (url, user) = (resources.local_url(), client_config::path());
+    let in_data_dir = resources.data_dir.join("client.toml");
     let mut places = user.iter().chain([&in_data_dir]);
     let works = |path: &&PathBuf| {
         client_file::load(path).is_some_and(|config| {
             let by = |token: &str| state.access.tokens.caller(token, None, now()).is_some();
-            let allowed = config.token.as_deref().map_or(opened.no_sign_in, by);
+            let allowed = config.token.as_deref().map_or(resources.no_sign_in, by);
             client_file::is_about(&config, &url) && allowed
         })
     };
@@ -47,18 +47,18 @@ pub(super) async fn arrange(
         let file = unless_found(found, user.as_deref());
         return Ok(SignIn { token: None, saved: None, ready: true, file });
     }
-    if token.is_none() && demo && !opened.no_sign_in {
+    if token.is_none() && demo && !resources.no_sign_in {
         // A demonstration must not require a search for its token.
         let known = state.clone();
-        let make = move || known.access.admin_token(&known.control.ledger, "demo");
-        token = Some(tokio::task::spawn_blocking(make).await??);
+        let create = move || known.access.admin_token(&known.control.ledger, "demo");
+        token = Some(tokio::task::spawn_blocking(create).await??);
     }
-    if token.is_none() && !opened.no_sign_in {
+    if token.is_none() && !resources.no_sign_in {
         return Ok(SignIn { token, saved: None, ready: false, file: None });
     }
-    let ca_cert = opened.own.as_ref().map(|own| own.authority.ca_cert());
+    let ca_cert = resources.own.as_ref().map(|own| own.authority.ca_cert());
     let config = ClientConfig { url: Some(url.clone()), token: token.clone(), ca_cert };
-    let saved = match client_file::save(user.as_deref(), &opened.data_dir, &url, &config) {
+    let saved = match client_file::save(user.as_deref(), &resources.data_dir, &url, &config) {
         Ok(saved) => saved,
         Err(error) => {
             tracing::warn!(%error, "failed to write the client configuration");

@@ -103,13 +103,13 @@ async fn one_client(
             pools: Vec::new(),
             ..PlaceRequest::default()
         };
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         placer.submit(berth_control::PlaceJob { request, reply });
         match receiver.await? {
             PlaceAnswer::Granted(_) => {
-                latencies.push(u32::try_from(asked.elapsed().as_micros()).unwrap_or(u32::MAX));
+                latencies.push(u32::try_from(sent_at.elapsed().as_micros()).unwrap_or(u32::MAX));
             }
             other => bail!("a claim was not granted: {other:?}"),
         }

@@ -159,7 +159,7 @@ impl InstanceFlags {
     }
 
     /// The flags as words of a command line.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn to_words(&self) -> Vec<String> {
         let mut line = CommandLine::default();
         let exact = |amount: Option<u32>, text: fn(i64) -> String| {
             amount.map(|amount| text(i64::from(amount)))
@@ -188,7 +188,7 @@ impl InstanceFlags {
         line.switch("--cpu-capped", self.cpu_capped);
         line.switch("--exclude-virtual", self.exclude_virtual);
         line.flag("--priority", self.priority.map(|priority| priority.to_string()));
-        self.elastic.words(&mut line);
+        self.elastic.add_words(&mut line);
         line.0
     }
 }
@@ -255,10 +255,10 @@ impl RequestFlags {
     }
 
     /// The flags as words of a command line.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn to_words(&self) -> Vec<String> {
         let mut line = CommandLine::default();
         line.flag("-f", self.file.as_ref().map(|file| file.display().to_string()));
-        line.0.extend(self.instance.words());
+        line.0.extend(self.instance.to_words());
         line.flag("--count", self.count.map(|count| count.to_string()));
         line.flag("--tenant", self.tenant.clone());
         line.flag("--pool", self.pools.iter().cloned());
@@ -267,7 +267,7 @@ impl RequestFlags {
 
     /// A whole command line.
     pub(crate) fn line(&self, command: &str, after: &[&str]) -> String {
-        let words = self.words();
+        let words = self.to_words();
         let words = words.iter().map(String::as_str).chain(after.iter().copied());
         format!("{command} {}", args::shell_line(words))
     }

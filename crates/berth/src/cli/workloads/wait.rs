@@ -37,7 +37,7 @@ fn is_done(workload: &Workload) -> bool {
     status.rollout.complete && (settled || workload.spec.replicas.is_none())
 }
 
-/// Waits until the roll-out of this version or a later one is complete; forever without a limit.
+/// Waits until the roll-out of this version or a later one is complete; without a limit, indefinitely.
 pub(crate) async fn until_complete(
     session: &Session,
     which: &super::Key,
@@ -109,7 +109,9 @@ fn timed_out(workload: &Workload, limit_s: Option<u32>) -> Failure {
         format!("{which} is degraded after {after}: {}: {}", reason.code, print::why(reason));
     let failure = Failure::new(Exit::Refused, line.clone());
     match print::refusal(reason) {
-        Some(drawing) => failure.drawn(format!("{} {line}\n\n{drawing}", paint(BAD, "error:"))),
+        Some(drawing) => {
+            failure.with_drawing(format!("{} {line}\n\n{drawing}", paint(BAD, "error:")))
+        }
         None => failure.remedy(format!("show details with: berth workloads status {which}")),
     }
 }
