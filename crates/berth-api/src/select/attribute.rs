@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::value::quoted;
+use super::value::quote;
 
 /// Something a node has a capacity of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub(super) enum AttributeError {
 
 impl Attribute {
     /// The attribute of that name.
-    pub(super) fn named(name: &str) -> Result<Self, AttributeError> {
+    pub(super) fn by_name(name: &str) -> Result<Self, AttributeError> {
         let plain = |(written, others, _): &&(&str, &[&str], Self)| {
             *written == name || others.contains(&name)
         };
@@ -290,11 +290,11 @@ impl fmt::Display for Attribute {
             Self::Used(resource) => write!(f, "used.{}", resource.name()),
             Self::Free(resource) => write!(f, "free.{}", resource.name()),
             Self::Capacity(resource) => f.write_str(resource.name()),
-            Self::Label(key) => write!(f, "label:{}", quoted(key)),
-            Self::Trait(key) => write!(f, "trait:{}", quoted(key)),
-            Self::Extra(key) => write!(f, "extra.{}", quoted(key)),
-            Self::Network(key) => write!(f, "network:{}", quoted(key)),
-            Self::Image(key) => write!(f, "image:{}", quoted(key)),
+            Self::Label(key) => write!(f, "label:{}", quote(key)),
+            Self::Trait(key) => write!(f, "trait:{}", quote(key)),
+            Self::Extra(key) => write!(f, "extra.{}", quote(key)),
+            Self::Network(key) => write!(f, "network:{}", quote(key)),
+            Self::Image(key) => write!(f, "image:{}", quote(key)),
             plain => {
                 let named = PLAIN.iter().find(|(_, _, attribute)| attribute == plain);
                 f.write_str(named.map_or("", |(name, _, _)| name))

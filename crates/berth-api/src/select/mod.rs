@@ -187,8 +187,8 @@ impl fmt::Display for Selector {
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::All(parts) => joined(f, parts, " and ", |part| matches!(part, Self::Any(_))),
-            Self::Any(parts) => joined(f, parts, " or ", |_| false),
+            Self::All(parts) => join(f, parts, " and ", |part| matches!(part, Self::Any(_))),
+            Self::Any(parts) => join(f, parts, " or ", |_| false),
             Self::Not(inner) if matches!(**inner, Self::All(_) | Self::Any(_)) => {
                 write!(f, "not ({inner})")
             }
@@ -198,7 +198,7 @@ impl fmt::Display for Expr {
     }
 }
 
-fn joined(
+fn join(
     f: &mut fmt::Formatter<'_>,
     parts: &[Expr],
     between: &str,
@@ -220,7 +220,7 @@ fn joined(
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.attribute.kind();
-        let write = |value: &Value| value.written(kind);
+        let write = |value: &Value| value.to_text(kind);
         match (self.operator, self.values.as_slice()) {
             (Operator::Has, _) => write!(f, "has {}", self.attribute),
             (Operator::In, values) => {

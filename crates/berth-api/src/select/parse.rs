@@ -71,7 +71,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, Span)>, SelectError> {
         let (token, length) = match symbol {
             Some((written, meaning)) => (Token::Symbol(meaning), written.len()),
             None if matches!(first, '"' | '\'') => {
-                let (inner, length) = quoted(text, start)?;
+                let (inner, length) = read_quoted(text, start)?;
                 (Token::Quoted(inner), length)
             }
             None => word(text, start)?,
@@ -89,7 +89,7 @@ fn word(text: &str, start: usize) -> Result<(Token, usize), SelectError> {
     let length = rest.find(|c: char| !is_plain(c)).unwrap_or(rest.len());
     let (plain, after) = rest.split_at(length);
     if plain.ends_with([':', '.']) && after.starts_with(['"', '\'']) {
-        let (key, more) = quoted(text, start + length)?;
+        let (key, more) = read_quoted(text, start + length)?;
         return Ok((Token::Word(format!("{plain}{key}")), length + more));
     }
     if length > 0 {
@@ -114,7 +114,7 @@ fn word(text: &str, start: usize) -> Result<(Token, usize), SelectError> {
 }
 
 /// The text between quotes, and how long it is with them. A backslash takes the next as it is.
-fn quoted(text: &str, start: usize) -> Result<(String, usize), SelectError> {
+fn read_quoted(text: &str, start: usize) -> Result<(String, usize), SelectError> {
     let mut inner = String::new();
     let mut characters = text[start..].char_indices();
     let quote = characters.next().map_or('"', |(_, quote)| quote);
@@ -240,7 +240,7 @@ impl Parser<'_> {
             }
         };
         let (_, at) = self.advance();
-        Attribute::named(&name).map_err(|why| match why {
+        Attribute::by_name(&name).map_err(|why| match why {
             AttributeError::Unknown => {
                 let accepted = format!("an attribute: {}", Attribute::accepted());
                 self.error(at, accepted, Attribute::suggestion(&name))

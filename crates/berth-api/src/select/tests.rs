@@ -469,7 +469,7 @@ fn comparisons() -> impl Strategy<Value = String> {
         .prop_map(|(attribute, operator, second, day)| {
             let until = if day { second / 86_400 * 86_400 + 86_400 } else { second + 1 };
             let from = if day { until - 86_400 } else { second };
-            let text = Value::Moment(from, until).written(attribute::Kind::Date);
+            let text = Value::Moment(from, until).to_text(attribute::Kind::Date);
             format!("{attribute} {operator} {text}")
         });
     let words = prop_oneof![

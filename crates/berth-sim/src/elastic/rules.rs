@@ -9,7 +9,7 @@ use super::Options;
 use super::simulation::{Host, Simulation};
 use crate::SimulationError;
 
-/// An instance does not return to a node that it left so long ago or less.
+/// An instance does not return to a node that it left within this time.
 const NO_RETURN_MIN: u32 = 24 * 60;
 
 /// For how long an instance counts as recently moved.

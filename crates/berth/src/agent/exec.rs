@@ -351,7 +351,7 @@ mod tests {
 
     const ONE: InstanceId = InstanceId::from_u128(1);
 
-    fn started(folder: &Path) -> Exec {
+    fn start_driver(folder: &Path) -> Exec {
         let mut driver = Exec::new(folder, "exec sleep 60").unwrap();
         let environment = BTreeMap::from([("BERTH_FENCE".to_owned(), "5".to_owned())]);
         driver.start(&Launch { instance: ONE, fence: 5, environment, receive: None }).unwrap();
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn a_process_whose_start_was_not_recorded_is_found_by_its_environment() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = started(folder.path());
+        let mut first = start_driver(folder.path());
         let record = first.read(ONE).unwrap();
         // As it is when an agent is killed just after it started a process.
         first.write(ONE, &Record { process: None, ..record.clone() }).unwrap();
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn after_a_reboot_no_process_is_taken_for_the_old_one_or_killed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = started(folder.path());
+        let mut first = start_driver(folder.path());
         let mut record = first.read(ONE).unwrap();
         record.process.as_mut().unwrap().boot = "another".to_owned();
         first.write(ONE, &record).unwrap();

@@ -25,7 +25,7 @@ const BATCH_SIZE: usize = 4096;
 /// How long idle writes are counted: several rounds of the loops.
 const IDLE_TIME: Duration = Duration::from_secs(12);
 
-/// Measured passes and changes.
+/// How many passes and changes are measured.
 const ROUNDS: u32 = 21;
 
 /// Options of `berth bench reconcile`.

@@ -110,7 +110,7 @@ impl Resource for Claim {
         "LEASE" => claim.lease_until.map(age),
         "AGE" => age(claim.created_at),
         "?MIGRATION" => match claim.role {
-            ClaimRole::Primary => Cell::toned("runs here", Tone::Dim),
+            ClaimRole::Primary => Cell::with_tone("runs here", Tone::Dim),
             ClaimRole::MigrationTarget => "moves here".into(),
             ClaimRole::MigrationSource => "moved away".into(),
         },

@@ -148,7 +148,7 @@ fn table(moves: &[DrainMove], together: bool, wide: bool) -> Table {
             row.push(planned.from.as_str().into());
         }
         let to = planned.to.as_ref().map(NodeId::as_str);
-        row.push(to.map_or_else(|| Cell::toned("nowhere", Tone::Bad), Cell::from));
+        row.push(to.map_or_else(|| Cell::with_tone("nowhere", Tone::Bad), Cell::from));
         // Why it fits is of interest in wide tables only.
         let why = if to.is_some() && !wide { "" } else { planned.message.as_str() };
         row.push(why.into());

@@ -93,7 +93,7 @@ impl ExplainPod {
         } else {
             out.line(text(&explanation, out.is_wide(), self.limit));
         }
-        refused(&explanation).map_or(Ok(()), Err)
+        refusal_failure(&explanation).map_or(Ok(()), Err)
     }
 
     /// Asks a running scheduler.
@@ -158,7 +158,7 @@ fn list_failure(kind: &str, error: &kube::Error) -> Failure {
 }
 
 /// The failure of a pod that has no node and would get none.
-fn refused(explanation: &PodExplanation) -> Option<Failure> {
+fn refusal_failure(explanation: &PodExplanation) -> Option<Failure> {
     let refusal = explanation.refusal.as_ref().filter(|_| explanation.node.is_none())?;
     let (namespace, pod) = (&explanation.namespace, &explanation.pod);
     let line = format!("{namespace}/{pod} cannot be placed: {} ({})", refusal.line, refusal.code);
@@ -173,10 +173,10 @@ fn text(explanation: &PodExplanation, wide: bool, limit: usize) -> String {
     let mut parts = Vec::new();
     parts.extend(headline(explanation));
     if !can.is_empty() {
-        parts.push(scored(can, limit));
+        parts.push(eligible_section(can, limit));
     }
     if !cannot.is_empty() {
-        parts.push(removed(&cannot, wide, limit));
+        parts.push(removed_section(&cannot, wide, limit));
     }
     parts.join("\n\n")
 }
@@ -201,7 +201,7 @@ fn headline(explanation: &PodExplanation) -> Option<String> {
     Some(paint(BOLD, &line))
 }
 
-fn scored(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
+fn eligible_section(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
     // The sort is stable and nodes come in order of name, so equal ones stay in order of name.
     can.sort_by_key(|verdict| std::cmp::Reverse(verdict.total));
     let mut table = Table::new(&["NODE", ">TOTAL"]);
@@ -212,7 +212,7 @@ fn scored(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
     eligible_nodes(can.len(), &table, limit)
 }
 
-fn removed(cannot: &[&NodeVerdict], wide: bool, limit: usize) -> String {
+fn removed_section(cannot: &[&NodeVerdict], wide: bool, limit: usize) -> String {
     let rows = cannot.iter().filter_map(|verdict| {
         let (first, others) = verdict.removed_by.split_first()?;
         let other = |it: &FailedRule| match wide {
@@ -267,7 +267,7 @@ mod tests {
              and 1 more; show more with --limit"
         );
         assert!(plain(&waiting, true).contains("cpu (2 free of 8 asked)"));
-        let failure = refused(&waiting).unwrap();
+        let failure = refusal_failure(&waiting).unwrap();
         assert_eq!(failure.exit, Exit::Refused);
         let said = anstream::adapter::strip_str(&failure.text()).to_string();
         assert_eq!(
@@ -281,7 +281,7 @@ mod tests {
     fn a_running_pod_is_no_failure_even_if_no_node_would_take_it() {
         let mut running = waiting();
         running.node = Some("a".to_owned());
-        assert!(refused(&running).is_none());
+        assert!(refusal_failure(&running).is_none());
         assert!(plain(&running, false).starts_with("shop/web-0 is on a; if placed now: 0/3"));
     }
 
@@ -299,7 +299,7 @@ mod tests {
             "shop/web-0 would go to b\n\n3 nodes can take it\n\
              NODE   TOTAL\nb     2.5000\nc     2.5000\na     1.0000"
         );
-        assert!(refused(&found).is_none());
+        assert!(refusal_failure(&found).is_none());
     }
 
     #[test]

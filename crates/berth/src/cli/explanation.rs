@@ -34,9 +34,9 @@ pub(crate) fn winner(explanation: &Explanation) -> String {
                 let mark = if differs { "←" } else { "" };
                 let tone = if differs { Tone::Plain } else { Tone::Dim };
                 table.row([
-                    Cell::toned(term.scorer.to_string(), tone),
-                    Cell::toned(points(term.points), tone),
-                    Cell::toned(points(other.points), tone),
+                    Cell::with_tone(term.scorer.to_string(), tone),
+                    Cell::with_tone(points(term.points), tone),
+                    Cell::with_tone(points(other.points), tone),
                     mark.into(),
                 ]);
             }
@@ -117,7 +117,7 @@ pub(crate) fn removed_nodes<'a>(
 ) -> String {
     let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
     for RemovedNode { node, rule, why, others } in nodes.take(limit) {
-        let others = Cell::toned(others.join(", "), Tone::Dim);
+        let others = Cell::with_tone(others.join(", "), Tone::Dim);
         table.row([node.into(), rule.into(), why.into(), others]);
     }
     section(&format!("{} cannot", plural(count, "node")), &table, count, limit)

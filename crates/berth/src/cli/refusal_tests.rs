@@ -51,7 +51,7 @@ fn instance(request: &PlaceRequest, number: u128) -> InstanceRequest {
     InstanceRequest { id, ..request_of("acme", &request.instances[0]) }
 }
 
-fn refused(engine: &mut Engine, request: &PlaceRequest) -> Refusal {
+fn expect_refusal(engine: &mut Engine, request: &PlaceRequest) -> Refusal {
     match engine.place(&instance(request, 0), NOW) {
         Err(PlaceError::Refused(refusal)) => *refusal,
         other => panic!("{other:?}"),
@@ -66,7 +66,7 @@ fn draw_refusal(engine: &mut Engine, line: &str) -> String {
     let words = std::iter::once("place").chain(line.split(' '));
     let flags = Line::try_parse_from(words).unwrap().request;
     let request = flags.request().unwrap();
-    let refusal = refused(engine, &request);
+    let refusal = expect_refusal(engine, &request);
     strip_styles(&draw_refusals(&[refusal], &Advice::new(&flags, Vec::new(), &request)))
 }
 
@@ -131,7 +131,8 @@ fn a_refusal_in_the_log_has_no_command_of_its_own() {
     let mut engine = engine();
     let words = ["place", "--memory", "100GiB"];
     let request = Line::try_parse_from(words).unwrap().request.request().unwrap();
-    let text = strip_styles(&draw_refusals(&[refused(&mut engine, &request)], &Advice::none()));
+    let text =
+        strip_styles(&draw_refusals(&[expect_refusal(&mut engine, &request)], &Advice::none()));
     assert!(!text.contains("berth place"), "{text}");
 }
 

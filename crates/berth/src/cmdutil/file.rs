@@ -121,7 +121,7 @@ fn convert<T: DeserializeOwned>(path: &Path, value: Value, what: &str) -> CmdRes
 mod tests {
     use super::*;
 
-    fn written(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    fn write_file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -134,7 +134,7 @@ mod tests {
         let yaml = "tenant: acme\ninstances:\n  - count: 2\n    resources: {memory_mib: 1024}\n";
         let toml = "tenant = 'acme'\n[[instances]]\ncount = 2\nresources = { memory_mib = 1024 }\n";
         let of = |name: &str, text: &str| {
-            let (_folder, path) = written(name, text);
+            let (_folder, path) = write_file(name, text);
             request(&path).unwrap()
         };
         let first = of("a.json", json);
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn an_instance_alone_is_a_request_for_it() {
-        let (_folder, path) = written("a.yaml", "resources: {memory_mib: 64}\n");
+        let (_folder, path) = write_file("a.yaml", "resources: {memory_mib: 64}\n");
         assert_eq!(request(&path).unwrap().instances.len(), 1);
-        let (_folder, path) = written("a.yaml", "resources: {cpu: 500m, memory: 1GiB}\n");
+        let (_folder, path) = write_file("a.yaml", "resources: {cpu: 500m, memory: 1GiB}\n");
         let typed = request(&path).unwrap().instances.remove(0).resources;
         assert_eq!((typed.cpu_milli, typed.memory_mib), (500, 1024));
     }
@@ -155,20 +155,20 @@ mod tests {
     #[test]
     fn a_request_of_version_0_1_names_its_tenant_as_owner() {
         let yaml = "owner: acme\ninstances: [{resources: {memory: 64}}]\n";
-        let (_folder, path) = written("a.yaml", yaml);
+        let (_folder, path) = write_file("a.yaml", yaml);
         assert_eq!(request(&path).unwrap().tenant.as_deref(), Some("acme"));
     }
 
     #[test]
     fn the_capacity_of_a_node_may_have_units() {
-        let (_folder, path) = written("a.yaml", "id: n1\ncapacity: {cpu: 8, memory: 64GiB}\n");
+        let (_folder, path) = write_file("a.yaml", "id: n1\ncapacity: {cpu: 8, memory: 64GiB}\n");
         let capacity = node(&path).unwrap().capacity.unwrap();
         assert_eq!((capacity.cpu_milli, capacity.memory_mib), (8000, 65_536));
     }
 
     #[test]
     fn a_field_that_is_not_known_is_named() {
-        let (_folder, path) = written("a.json", r#"{"resources":{"memory_mb":64}}"#);
+        let (_folder, path) = write_file("a.json", r#"{"resources":{"memory_mb":64}}"#);
         let text = request(&path).unwrap_err().text();
         assert!(text.contains("memory_mb"), "{text}");
     }

@@ -44,7 +44,7 @@ pub(super) async fn set_up(
     };
     let found = places.find(works).cloned();
     if let (Some(found), None) = (&found, &token) {
-        let file = unless_found(found, user.as_deref());
+        let file = explicit_path(found, user.as_deref());
         return Ok(SignIn { token: None, saved: None, ready: true, file });
     }
     if token.is_none() && demo && !resources.no_sign_in {
@@ -68,12 +68,12 @@ pub(super) async fn set_up(
     let (SavedConfig::UserFile(path)
     | SavedConfig::Replaced(path, _)
     | SavedConfig::DataDir { path, .. }) = &saved;
-    let file = unless_found(path, user.as_deref());
+    let file = explicit_path(path, user.as_deref());
     Ok(SignIn { token, saved: Some(saved), ready: true, file })
 }
 
 /// The file, unless commands find it by themselves.
-fn unless_found(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
+fn explicit_path(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
     let is_found = user == Some(path) && variable("BERTH_CONFIG").is_none();
     (!is_found).then(|| path.to_owned())
 }

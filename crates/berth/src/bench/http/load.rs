@@ -36,7 +36,7 @@ pub(super) struct Load {
 
 /// What one client measured, or all of them.
 #[derive(Default)]
-pub(super) struct Measured {
+pub(super) struct Measurements {
     /// Latencies of granted placements; those of all clients are sorted.
     pub(super) latencies_us: Vec<u32>,
     pub(super) errors: u64,
@@ -45,12 +45,12 @@ pub(super) struct Measured {
 
 impl Load {
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-    pub(super) async fn run(&self) -> anyhow::Result<Measured> {
+    pub(super) async fn run(&self) -> anyhow::Result<Measurements> {
         let from = Instant::now() + self.warmup;
         let until = from + self.measure;
         let clients = (0..self.clients).map(|client| self.client(client, from, until));
         let by_client = futures_util::future::try_join_all(clients).await?;
-        let mut measured = Measured::default();
+        let mut measured = Measurements::default();
         for client in by_client {
             measured.latencies_us.extend(client.latencies_us);
             measured.errors += client.errors;
@@ -65,8 +65,13 @@ impl Load {
 
     /// One client: sends requests until the end, and counts answers within the measured time.
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-    async fn client(&self, number: u64, from: Instant, until: Instant) -> anyhow::Result<Measured> {
-        let mut measured = Measured::default();
+    async fn client(
+        &self,
+        number: u64,
+        from: Instant,
+        until: Instant,
+    ) -> anyhow::Result<Measurements> {
+        let mut measured = Measurements::default();
         let mut connection = self.connect().await?;
         for turn in 0_u64.. {
             let sent_at = Instant::now();

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::HttpBench;
-use super::load::Measured;
+use super::load::Measurements;
 use crate::bench::percentile_ms;
 
 #[derive(Serialize)]
@@ -25,7 +25,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(bench: &HttpBench, measured: &Measured) -> Self {
+    pub(super) fn new(bench: &HttpBench, measured: &Measurements) -> Self {
         let placed = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
         let seconds = u64::from(bench.seconds.max(1));
         let latencies = &measured.latencies_us;

@@ -152,7 +152,7 @@ impl LedgerBench {
             let id = berth_sim::node_id(number);
             let facts = fleet.node(&id).context("a simulated node is missing")?;
             let sender = sender.clone();
-            let op = Op::put_node(self.enlarged(facts));
+            let op = Op::put_node(self.enlarge(facts));
             let reply = Box::new(move |answer| drop(sender.send(answer)));
             ledger.submit([berth_ledger::Job { op, reply }]);
         }
@@ -165,7 +165,7 @@ impl LedgerBench {
         Ok(())
     }
 
-    fn enlarged(&self, mut facts: NodeFacts) -> NodeFacts {
+    fn enlarge(&self, mut facts: NodeFacts) -> NodeFacts {
         facts.instance_limit = 10_000_000;
         facts.reserved = false;
         if self.nodes < 1000 {

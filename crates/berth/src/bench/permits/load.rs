@@ -20,7 +20,7 @@ pub(super) struct Load {
 
 /// What was measured.
 #[derive(Default)]
-pub(super) struct Measured {
+pub(super) struct Measurements {
     /// Latencies of answers, sorted.
     pub(super) latencies_us: Vec<u32>,
     pub(super) grown: u64,
@@ -68,7 +68,7 @@ struct Times {
 }
 
 /// The measurements of all agents, which share a thread.
-type SharedMeasurements = RefCell<Measured>;
+type SharedMeasurements = RefCell<Measurements>;
 
 impl Load {
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -76,7 +76,7 @@ impl Load {
         &self,
         server: &mut Server,
         agents: Vec<Agent>,
-    ) -> anyhow::Result<Measured> {
+    ) -> anyhow::Result<Measurements> {
         let address = server.address.clone();
         let from = Instant::now() + self.warmup;
         let times = Times { from, until: from + self.measure };
@@ -183,7 +183,7 @@ async fn send(
     }
 }
 
-impl Measured {
+impl Measurements {
     fn record(&mut self, outcome: PermitOutcome, sent_at: Instant, done_at: Instant, times: Times) {
         if done_at < times.from || done_at >= times.until {
             return;

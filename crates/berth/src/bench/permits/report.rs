@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::PermitsBench;
-use super::load::{Measured, RestartTimes};
+use super::load::{Measurements, RestartTimes};
 use crate::bench::percentile_ms;
 
 #[derive(Serialize)]
@@ -57,7 +57,7 @@ impl Outage {
 }
 
 impl Report {
-    pub(super) fn new(bench: &PermitsBench, measured: &Measured) -> Self {
+    pub(super) fn new(bench: &PermitsBench, measured: &Measurements) -> Self {
         let answered = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
         let latencies = &measured.latencies_us;
         Self {

@@ -69,7 +69,7 @@ impl Verb {
 
 impl ChangeArgs {
     pub(crate) async fn run(self, session: &Session, verb: Verb) -> CmdResult {
-        let names = self.target.confirmed(session, verb.name()).await?;
+        let names = self.target.confirm(session, verb.name()).await?;
         let change = |client: Client, name: String| {
             let body = NodeStateChange { reason: self.reason.clone() };
             async move {
@@ -98,7 +98,7 @@ impl Target {
     }
 
     /// The selected nodes once the user has confirmed; none when nothing is to be done.
-    pub(crate) async fn confirmed(&self, session: &Session, verb: &str) -> CmdResult<Vec<String>> {
+    pub(crate) async fn confirm(&self, session: &Session, verb: &str) -> CmdResult<Vec<String>> {
         let out = &session.out;
         let names = self.names(session).await?;
         let count = plural(names.len(), "node");

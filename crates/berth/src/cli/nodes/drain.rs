@@ -66,14 +66,14 @@ impl DrainArgs {
             return print_drains(session, &get_drains(session, &names).await?);
         }
         if self.cancel {
-            let names = self.target.confirmed(session, "cancel the drain of").await?;
+            let names = self.target.confirm(session, "cancel the drain of").await?;
             let cancel = |client: Client, name: String| async move {
                 let body = serde_json::Map::new();
                 client.post::<_, RawJson>(&path(&name, "drain/cancel"), &body).await.map(Some)
             };
             return bulk::apply(session, "cancel", names, cancel).await;
         }
-        let names = self.target.confirmed(session, "drain").await?;
+        let names = self.target.confirm(session, "drain").await?;
         if names.is_empty() {
             return Ok(());
         }
@@ -173,7 +173,7 @@ fn state(state: MoveState) -> Cell {
         MoveState::Waiting => Tone::Dim,
         MoveState::Blocked => Tone::Bad,
     };
-    Cell::toned(api_name(&state), tone)
+    Cell::with_tone(api_name(&state), tone)
 }
 
 /// Prints every move of emptying the nodes together, and whether all are possible.

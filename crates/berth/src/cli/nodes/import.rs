@@ -48,7 +48,7 @@ impl ImportArgs {
         };
         let report: ImportReport = decode(&raw)?;
         if !report.errors.is_empty() {
-            return Err(refused(&report));
+            return Err(import_failure(&report));
         }
         session.out.response(&raw, |report: ImportReport| {
             session.out.line(format!(
@@ -59,7 +59,7 @@ impl ImportArgs {
     }
 }
 
-fn refused(report: &ImportReport) -> Failure {
+fn import_failure(report: &ImportReport) -> Failure {
     const SHOWN: usize = 20;
     let wrong = plural(report.errors.len(), "line");
     let line = format!("{wrong} cannot be accepted; nothing was imported");

@@ -74,7 +74,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         "MEMORY" => usage(node.used.memory_mib, node.limits.memory_mib, units::size),
         "DISK" => usage(node.used.disk_mib, node.limits.disk_mib, units::size),
         ">INSTANCES" => node.instances,
-        "HEARD" => node.heard_at.map_or_else(|| Cell::toned("never", Tone::Dim), |at| age(at).into()),
+        "HEARD" => node.heard_at.map_or_else(|| Cell::with_tone("never", Tone::Dim), |at| age(at).into()),
         "+PRESSURE" => pressure(&node.account),
         "+KIND" => node.facts.capacity_type.name(),
         "+PLATFORM" => platform(&node.facts),
@@ -147,7 +147,7 @@ fn print_account(out: &Output, account: &Account) {
     let resources = [("cpu", &account.cpu, Unit::MilliCpu), ("memory", &account.memory, Unit::Mib)];
     for (name, of, unit) in resources {
         let cell = |amount: i64| match amount {
-            0 => Cell::toned("0", Tone::Dim),
+            0 => Cell::with_tone("0", Tone::Dim),
             _ => amount_with_unit(amount, unit).into(),
         };
         let amounts = [
@@ -192,8 +192,8 @@ fn pressure_sentence(account: &Account) -> String {
 /// What must leave, for a column.
 fn pressure(account: &Account) -> Cell {
     match (account.must_shed(), account.is_over()) {
-        (true, _) => Cell::toned(format!("{} over", excess(account)), Tone::Bad),
-        (false, true) => Cell::toned("full", Tone::Warn),
+        (true, _) => Cell::with_tone(format!("{} over", excess(account)), Tone::Bad),
+        (false, true) => Cell::with_tone("full", Tone::Warn),
         (false, false) => dash(),
     }
 }

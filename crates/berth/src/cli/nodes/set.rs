@@ -52,7 +52,7 @@ impl SetArgs {
         }
         let patch = &patch(&pairs)?;
         let target = Target { nodes, selection: self.selection };
-        let names = target.confirmed(session, CHANGE).await?;
+        let names = target.confirm(session, CHANGE).await?;
         let change = |client: Client, name: String| async move {
             let (method, path) = (http::Method::PATCH, path_of::<Node>(&name));
             let answer = client.send_json::<_, RawJson>(method, &path, patch, None).await;

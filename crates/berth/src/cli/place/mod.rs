@@ -128,7 +128,7 @@ impl Place {
     ) -> CmdResult {
         let out = &session.out;
         out.response(raw, |_: serde::de::IgnoredAny| {
-            print::placed(out, placed);
+            print::print_placement(out, placed);
             if let Some(explanation) = &placed.explanation {
                 out.line("");
                 out.line(explanation::winner(explanation));

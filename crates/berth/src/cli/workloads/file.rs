@@ -155,7 +155,7 @@ rolling:
   max_unavailable: 1
 ";
 
-    fn written(name: &str, text: &str) -> CmdResult<Vec<CmdResult<Document>>> {
+    fn read_text(name: &str, text: &str) -> CmdResult<Vec<CmdResult<Document>>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -163,11 +163,11 @@ rolling:
     }
 
     fn all(name: &str, text: &str) -> Vec<Document> {
-        written(name, text).unwrap().into_iter().map(Result::unwrap).collect()
+        read_text(name, text).unwrap().into_iter().map(Result::unwrap).collect()
     }
 
     fn wrong(name: &str, text: &str) -> String {
-        let failure = match written(name, text) {
+        let failure = match read_text(name, text) {
             Ok(documents) => documents.into_iter().find_map(Result::err).unwrap(),
             Err(failure) => failure,
         };
