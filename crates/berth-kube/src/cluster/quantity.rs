@@ -2,6 +2,9 @@
 //!
 //! Integers only. Requests round up, to whole units or to thousandths, as the API server does; values
 //! out of range saturate.
+//!
+//! Separate from `berth_api::units`: the rules are those of Kubernetes, where a bare number of memory is
+//! bytes, units are case-sensitive, `m` is a thousandth of anything, and exponents are allowed.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 

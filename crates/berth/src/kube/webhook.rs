@@ -11,9 +11,9 @@ use berth_kube::webhook::{
 use berth_ledger::Backend;
 use clap::{Args, ValueEnum};
 
-use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, make_private};
+use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, create_data_dir};
 use super::{address_failure, stop_by_signal};
-use crate::cmdutil::{CmdResult, Exit, Failure, chain};
+use crate::cmdutil::{CmdResult, Exit, Failure, args, chain};
 use crate::up::{Lock, default_data_dir, without_password};
 
 /// Arguments of `berth kube webhook`.
@@ -101,7 +101,7 @@ struct SlotArgs {
     #[arg(long, env = "BERTH_KUBE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
     /// How long a slot is reserved for an admitted pod that does not appear.
-    #[arg(long, env = "BERTH_KUBE_RESERVE_FOR", value_name = "TIME", default_value = "30s", value_parser = seconds)]
+    #[arg(long, env = "BERTH_KUBE_RESERVE_FOR", value_name = "TIME", default_value = "30s", value_parser = args::precise_duration)]
     reserve_for: Duration,
     /// Lease that elects the replica that evicts misplaced pods.
     #[arg(
@@ -148,7 +148,7 @@ struct RegistrationArgs {
     )]
     failure_policy: FailurePolicyArg,
     /// Timeout of the API server for a review: 1s to 30s.
-    #[arg(long, env = "BERTH_KUBE_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = seconds)]
+    #[arg(long, env = "BERTH_KUBE_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = args::precise_duration)]
     timeout: Duration,
     /// Namespace to exclude, in addition to the webhook's own and kube-*; repeatable.
     #[arg(long, env = "BERTH_KUBE_EXCLUDE_NAMESPACE", value_name = "NAME", value_delimiter = ',')]
@@ -207,10 +207,6 @@ enum FailurePolicyArg {
     Ignore,
     /// Create no pods.
     Fail,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    crate::cmdutil::args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
 }
 
 impl WebhookArgs {
@@ -328,7 +324,7 @@ impl SlotArgs {
             Some(folder) => folder.clone(),
             None => default_data_dir()?.join("kube-webhook"),
         };
-        make_private(&folder)?;
+        create_data_dir(&folder)?;
         let path = folder.join("webhook.db");
         let lock = Lock::take(&path)?;
         Ok((Backend::Sqlite(path), Some(lock)))
