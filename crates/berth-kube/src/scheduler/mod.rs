@@ -22,7 +22,6 @@ mod leadership_sync;
 mod messages;
 mod metrics;
 mod queue;
-mod watch_diff;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,13 +11,14 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::{ObjectMeta, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
 use super::settings::{Install, Options, Reach};
+use crate::watch::watch_events;
 
 /// The name of the webhook within its configuration.
 const WEBHOOK: &str = "pods.berth.dev";
@@ -139,8 +140,8 @@ impl Installer {
         stop: CancellationToken,
     ) {
         let only = format!("metadata.name={}", self.install.name);
-        let events = watcher(self.api.clone(), watcher::Config::default().fields(&only));
-        let mut events = std::pin::pin!(events.default_backoff());
+        let config = watcher::Config::default().fields(&only);
+        let mut events = std::pin::pin!(watch_events(self.api.clone(), config, stop));
         loop {
             let authority = trusted.borrow_and_update().clone();
             // Without a CA, a configuration would only make calls fail.
@@ -166,7 +167,6 @@ impl Installer {
                 }
             };
             tokio::select! {
-                () = stop.cancelled() => return,
                 changed = trusted.changed() => if changed.is_err() { return },
                 event = events.next() => if event.is_none() { return },
                 () = tokio::time::sleep(RETRY_DELAY), if !right => {}

@@ -9,7 +9,7 @@ use super::{PodRecord, SchedulerCore};
 use crate::cluster::PodState;
 use crate::cluster::pod::{Key, Pod};
 use crate::scheduler::queue::{QueueKey, QueueRank};
-use crate::scheduler::watch_diff::{is_stale, resource_version};
+use crate::watch::{is_stale, resource_version};
 
 /// The annotation of a static pod, which a kubelet made from a file.
 const STATIC_POD: &str = "kubernetes.io/config.mirror";

@@ -2,6 +2,11 @@
 //!
 //! Nothing waits for it, and it never delays a binding: writes are limited per second, of several
 //! notices for one pod only the last is written, and if too many events wait, the oldest are dropped.
+//!
+//! The webhook uses kube-rs's `Recorder`, for a few events per workload. It does not suit an event per
+//! binding: it neither limits nor retries writes, a retry would write the event a second time, each write
+//! walks all events of the last six minutes under a lock, and a repeated event keeps its first note,
+//! although the numbers of nodes in it have changed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
