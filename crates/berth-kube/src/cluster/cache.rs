@@ -44,7 +44,7 @@ impl Cluster {
         // A node's index in the columns depends on its zone, which may have changed.
         if let Some(old) = old.filter(|old| *old != index) {
             self.topologies.set_node(old, None);
-            self.nodes.relocate(old, index);
+            self.nodes.move_node(old, index);
             for uid in self.nodes.get(index).map(|it| it.pods.clone()).unwrap_or_default() {
                 self.pods.get_mut(&uid).into_iter().for_each(|it| it.assigned = Some(index));
             }

@@ -13,13 +13,13 @@ use super::selector::Selector;
 
 /// What budgets say about the deletion of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowed<'a> {
+pub enum BudgetVerdict<'a> {
     /// No budget selects it.
-    Unbound,
+    NoBudget,
     /// This many such pods may be deleted, including this one.
-    Yes(i64),
+    Allowed(i64),
     /// This budget allows no disruption now.
-    No(&'a Key),
+    Violated(&'a Key),
 }
 
 #[derive(Clone, Debug)]
@@ -91,11 +91,11 @@ impl Budgets {
 
     /// Whether one pod may be deleted on its own.
     #[must_use]
-    pub fn allowed(&self, pod: &Pod) -> Allowed<'_> {
+    pub fn allowed(&self, pod: &Pod) -> BudgetVerdict<'_> {
         match self.of(pod).min_by_key(|it| it.allowed) {
-            None => Allowed::Unbound,
-            Some(it) if it.allowed <= 0 => Allowed::No(&it.key),
-            Some(it) => Allowed::Yes(it.allowed),
+            None => BudgetVerdict::NoBudget,
+            Some(it) if it.allowed <= 0 => BudgetVerdict::Violated(&it.key),
+            Some(it) => BudgetVerdict::Allowed(it.allowed),
         }
     }
 
@@ -182,8 +182,8 @@ mod tests {
         status["disruptedPods"] = json!({"a": "2026-01-01T00:00:00Z"});
         let budgets = of(&[budget("web", &json!({"matchLabels": {"app": "web"}}), &status)]);
         assert_eq!(budgets.split(&[web("a"), web("b"), web("c")]), (vec![2], vec![0, 1]));
-        assert_eq!(budgets.allowed(&web("a")), Allowed::Unbound);
-        assert_eq!(budgets.allowed(&web("b")), Allowed::Yes(1));
+        assert_eq!(budgets.allowed(&web("a")), BudgetVerdict::NoBudget);
+        assert_eq!(budgets.allowed(&web("b")), BudgetVerdict::Allowed(1));
     }
 
     #[test]
@@ -195,13 +195,13 @@ mod tests {
         // The second violates one of them, and still counts against the other.
         let victims = [both("a"), both("b"), web("c")];
         assert_eq!(budgets.split(&victims), (vec![1, 2], vec![0]));
-        assert_eq!(budgets.allowed(&both("a")), Allowed::Yes(1));
+        assert_eq!(budgets.allowed(&both("a")), BudgetVerdict::Allowed(1));
     }
 
     #[test]
     fn a_budget_that_nobody_has_looked_at_yet_allows_nothing() {
         let budgets = of(&[budget("web", &json!({}), &Value::Null)]);
-        assert_eq!(budgets.allowed(&web("a")), Allowed::No(&Key::new("prod", "web")));
+        assert_eq!(budgets.allowed(&web("a")), BudgetVerdict::Violated(&Key::new("prod", "web")));
         assert_eq!(budgets.split(&[web("a")]), (vec![0], vec![]));
     }
 }

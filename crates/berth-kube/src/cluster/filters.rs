@@ -96,7 +96,7 @@ fn matching_pods(count: u32, entry: &NodeEntry, key: &str) -> String {
     format!("{count} matching pod{many} in {}", domain(entry, key))
 }
 
-fn hard(effect: Effect) -> bool {
+fn is_hard(effect: Effect) -> bool {
     effect != Effect::PreferNoSchedule
 }
 
@@ -120,7 +120,7 @@ fn taints(
     _: usize,
     entry: &NodeEntry,
 ) -> Option<FilterFailure> {
-    let counts = |effect| hard(effect);
+    let counts = |effect| is_hard(effect);
     let tolerations = &prepared.entry.pod.node_requirements.tolerations;
     let others = entry.taints.iter().filter(|it| !is_cordon(it));
     let taint = others.into_iter().find(|it| {
@@ -301,13 +301,15 @@ fn load(
 ) -> Option<FilterFailure> {
     let pod = &prepared.entry.pod;
     let mut nominated: Option<(i64, Resources)> = None;
-    let mut clash = pod.ports.iter().find(|it| entry.ports.iter().any(|used| used.clashes(it)));
+    let mut clash =
+        pod.ports.iter().find(|it| entry.ports.iter().any(|used| used.conflicts_with(it)));
     for other in nominated_ahead(cluster, prepared, index) {
         let sum = nominated.get_or_insert_with(|| (0, entry.used.clone()));
         sum.0 += 1;
         sum.1.add(&other.requested, 1);
-        let clashes = || pod.ports.iter().find(|it| other.pod.ports.iter().any(|p| p.clashes(it)));
-        clash = clash.or_else(clashes);
+        let conflicts_with =
+            || pod.ports.iter().find(|it| other.pod.ports.iter().any(|p| p.conflicts_with(it)));
+        clash = clash.or_else(conflicts_with);
     }
     if let Some(port) = clash {
         let text = format!("host port {}/{} is in use", port.port, port.protocol);

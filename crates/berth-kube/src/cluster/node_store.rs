@@ -129,7 +129,7 @@ impl NodeStore {
     }
 
     /// Moves a node to another index, which is free.
-    pub(super) fn relocate(&mut self, from: usize, to: usize) {
+    pub(super) fn move_node(&mut self, from: usize, to: usize) {
         let Some(entry) = self.all.get_mut(from).and_then(Option::take) else { return };
         if to >= self.all.len() {
             self.all.resize(to + 1, None);

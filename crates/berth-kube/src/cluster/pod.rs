@@ -129,7 +129,7 @@ pub struct Port {
 impl Port {
     /// Whether two pods with these ports cannot share a node.
     #[must_use]
-    pub fn clashes(&self, other: &Self) -> bool {
+    pub fn conflicts_with(&self, other: &Self) -> bool {
         const ANY: &str = "0.0.0.0";
         self.port == other.port
             && self.protocol == other.protocol

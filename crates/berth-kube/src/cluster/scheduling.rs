@@ -43,7 +43,7 @@ impl ScoredNode {
 }
 
 /// Why there is no node for a pod.
-pub(super) enum NoNode {
+pub(super) enum SchedulingFailure {
     /// For a reason that does not depend on nodes.
     PodRejected(FilterFailure),
     /// Every node was rejected.
@@ -61,10 +61,10 @@ impl Cluster {
                 Some(reservation) => Outcome::Reserved(Box::new(reservation)),
                 None => Outcome::NotPending,
             },
-            Err(NoNode::PodRejected(failure)) => {
+            Err(SchedulingFailure::PodRejected(failure)) => {
                 Outcome::Refused(Box::new(self.refuse_pod(&uid, &failure)))
             }
-            Err(NoNode::NodesRejected) => self.preempt(&uid, now),
+            Err(SchedulingFailure::NodesRejected) => self.preempt(&uid, now),
         }
     }
 
@@ -93,9 +93,15 @@ impl Cluster {
     }
 
     /// The best node for a pod. Reserves nothing.
-    pub(super) fn choose_node(&mut self, uid: &str, now: Timestamp) -> Result<usize, NoNode> {
-        let Some(entry) = self.pods.get(uid).cloned() else { return Err(NoNode::NodesRejected) };
-        let prepared = self.prepare_pod(&entry).map_err(NoNode::PodRejected)?;
+    pub(super) fn choose_node(
+        &mut self,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<usize, SchedulingFailure> {
+        let Some(entry) = self.pods.get(uid).cloned() else {
+            return Err(SchedulingFailure::NodesRejected);
+        };
+        let prepared = self.prepare_pod(&entry).map_err(SchedulingFailure::PodRejected)?;
         if let Some(index) = self.choose_node_fast(&prepared, now) {
             return Ok(index);
         }
@@ -110,7 +116,7 @@ impl Cluster {
         let hard = entry.pod.spread.iter().any(|it| it.hard);
         self.waits_for_others |=
             chosen.is_none() && (hard || !entry.pod.required_affinity.is_empty());
-        chosen.ok_or(NoNode::NodesRejected)
+        chosen.ok_or(SchedulingFailure::NodesRejected)
     }
 
     /// The best node for a pod without affinity and preferences, which most pods are: the same result
@@ -358,9 +364,9 @@ fn is_first_match(entry: &PodEntry, terms: &AffinityIndex) -> bool {
 }
 
 /// A preference: the topology, the counts per domain, and the weight of one.
-type Preference<'a> = (usize, Counts<'a>, i64);
+type Preference<'a> = (usize, PreferenceCounts<'a>, i64);
 
-enum Counts<'a> {
+enum PreferenceCounts<'a> {
     Pods(&'a [u32]),
     Weights(&'a [i64]),
 }
@@ -369,12 +375,12 @@ enum Counts<'a> {
 fn preferred_affinity<'a>(entry: &PodEntry, terms: &'a AffinityIndex) -> Vec<Preference<'a>> {
     let own = entry.pod_terms.preferred_affinity.iter().filter_map(|(weight, id)| {
         let term = terms.term(*id).filter(|term| term.total > 0)?;
-        Some((term.topology, Counts::Pods(&term.matching), *weight))
+        Some((term.topology, PreferenceCounts::Pods(&term.matching), *weight))
     });
     let set = terms.set(entry.pod_terms.set);
     let others = set.into_iter().flat_map(|set| &set.terms).filter_map(|id| {
         let term = terms.term(*id).filter(|term| term.preferring > 0)?;
-        Some((term.topology, Counts::Weights(&term.preference), 1))
+        Some((term.topology, PreferenceCounts::Weights(&term.preference), 1))
     });
     own.chain(others).collect()
 }
@@ -390,8 +396,8 @@ fn sum_preferences(
         if domain != NO_DOMAIN {
             sum += weight
                 * match counts {
-                    Counts::Pods(counts) => i64::from(count_in(counts, domain)),
-                    Counts::Weights(counts) => count_in(counts, domain),
+                    PreferenceCounts::Pods(counts) => i64::from(count_in(counts, domain)),
+                    PreferenceCounts::Weights(counts) => count_in(counts, domain),
                 };
         }
     }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
-use super::settings::{Install, Options, Reach};
+use super::settings::{InstallOptions, Options, WebhookAddress};
 use crate::watch::watch_events;
 
 /// The name of the webhook within its configuration.
@@ -29,8 +29,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Reconciles the configuration.
 pub(super) struct Installer {
     pub(super) api: Api<MutatingWebhookConfiguration>,
-    pub(super) install: Install,
-    pub(super) reach: Reach,
+    pub(super) install: InstallOptions,
+    pub(super) reach: WebhookAddress,
     pub(super) namespace: String,
     pub(super) excluded: Vec<String>,
     pub(super) timeout_s: i32,
@@ -43,7 +43,7 @@ impl Installer {
     pub(super) fn new(
         client: Client,
         options: &Options,
-        install: Install,
+        install: InstallOptions,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Installer {
         let kept = || found.and_then(|found| found.client_config.ca_bundle.clone());
         let text = |text: &str| Some(text.to_owned());
         let (service, url) = match &self.reach {
-            Reach::Service { name, port } => {
+            WebhookAddress::Service { name, port } => {
                 let service = ServiceReference {
                     name: name.clone(),
                     namespace: self.namespace.clone(),
@@ -77,7 +77,7 @@ impl Installer {
                 };
                 (Some(service), None)
             }
-            Reach::Url(url) => (None, Some(url.clone())),
+            WebhookAddress::Url(url) => (None, Some(url.clone())),
         };
         MutatingWebhook {
             name: WEBHOOK.to_owned(),

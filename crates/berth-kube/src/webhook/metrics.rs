@@ -24,7 +24,7 @@ struct CapacityLabel {
 
 /// The result of an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum AdmissionResult {
     OnDemand,
     Spot,
     DryRun,
@@ -35,7 +35,7 @@ pub(super) enum Admission {
     BadRequest,
 }
 
-impl Admission {
+impl AdmissionResult {
     const fn name(self) -> &'static str {
         match self {
             Self::OnDemand => "on_demand",
@@ -129,7 +129,7 @@ impl Metrics {
     }
 
     /// Counts an admission.
-    pub(super) fn record_admission(&self, result: Admission, took: Duration) {
+    pub(super) fn record_admission(&self, result: AdmissionResult, took: Duration) {
         self.admissions.get_or_create(&ResultLabel { result: result.name() }).inc();
         self.seconds.observe(took.as_secs_f64());
     }

@@ -147,6 +147,11 @@ impl AdmissionResponse {
         Self { warnings: vec![truncate_warning(warning)], ..Self::default() }
     }
 
+    /// Rejected.
+    pub(super) fn rejected(code: u16, reason: &'static str, message: String) -> Self {
+        Self { rejection: Some(Rejection { code, reason, message }), ..Self::default() }
+    }
+
     /// The review to send back.
     pub(super) fn to_review(&self, uid: &str) -> Value {
         let mut response = json!({ "uid": uid, "allowed": self.rejection.is_none() });

@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::{ApiFailure, call};
+use crate::client::object_reference;
 use crate::cluster::pod::Key;
 use crate::leader_election::Leadership;
 use crate::scheduler::messages::UnschedulableNotice;
@@ -122,28 +123,15 @@ impl EventRecorder {
         reason: &'static str,
         note: String,
     ) {
-        let about = core::ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            // Kubelets use the name as the uid, and `kubectl describe node` looks for it.
-            uid: Some(node.to_owned()),
-            ..core::ObjectReference::default()
-        };
+        // Kubelets use the name as the uid, and `kubectl describe node` looks for it.
+        let about = object_reference("Node", None, node, Some(node));
         let event = ObjectEvent { about, warning, reason, action: "Draining", note };
         self.enqueue(Notification::Event(event));
     }
 }
 
 fn pod_reference(pod: &Key, uid: &Arc<str>) -> core::ObjectReference {
-    core::ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: Some(pod.namespace.to_string()),
-        name: Some(pod.name.to_string()),
-        uid: Some(uid.to_string()),
-        ..core::ObjectReference::default()
-    }
+    object_reference("Pod", Some(&pod.namespace), &pod.name, Some(uid))
 }
 
 /// Notifications that wait to be written.
