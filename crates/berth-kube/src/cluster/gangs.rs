@@ -117,8 +117,7 @@ fn size<'a>(members: &[&'a PodEntry]) -> Result<usize, (&'a Pod, FilterFailure)>
     for entry in members {
         let Some(gang) = &entry.pod.gang else { continue };
         let wrong = |text: String| {
-            let (rule, code) = ("gang".into(), "gang_size_invalid");
-            Err((&*entry.pod, FilterFailure { rule, code, text, short: None }))
+            Err((&*entry.pod, FilterFailure::new("gang", "gang_size_invalid", text)))
         };
         match (&gang.size, size) {
             (Err(found), _) => {

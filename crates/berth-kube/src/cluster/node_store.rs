@@ -173,9 +173,9 @@ impl NodeStore {
     }
 
     fn record_change(&mut self, index: usize) {
-        const KEPT: usize = 1 << 17;
-        if self.changes.len() >= KEPT {
-            self.changes.drain(..KEPT / 2);
+        const CHANGES_MAX: usize = 1 << 17;
+        if self.changes.len() >= CHANGES_MAX {
+            self.changes.drain(..CHANGES_MAX / 2);
         }
         self.changes.push(index);
         self.version += 1;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use berth_engine::Timestamp;
 
 use super::cache::reservation;
+use super::eligibility::has_bit;
 use super::filters::{FilterFailure, PreparedPod, first_failure};
 use super::outcome::{Outcome, Reservation, VolumePlan};
 use super::pod_affinity::AffinityIndex;
@@ -138,14 +139,19 @@ impl Cluster {
             return None;
         }
         let mut best: Option<ScoredNode> = None;
-        let see = |index: usize, total: i32, rank: u32| {
+        let consider = |index: usize, total: i32, rank: u32| {
             let found = ScoredNode { index, total: i64::from(total), rank };
             if best.is_none_or(|best| best.order() < found.order()) {
                 best = Some(found);
             }
         };
         self.engine
-            .for_each_candidate(&engine_types::instance_request(entry), now, eligible.words, see)
+            .for_each_candidate(
+                &engine_types::instance_request(entry),
+                now,
+                eligible.words,
+                consider,
+            )
             .ok()?;
         best.map(|best| best.index).filter(|index| first_failure(self, prepared, *index).is_none())
     }
@@ -195,22 +201,21 @@ impl Cluster {
         {
             let text = format!(
                 "container {container} declares neither a request nor a limit for {what}, and this \
-                                 scheduler is configured to refuse such pods"
+                 scheduler is configured to refuse such pods"
             );
-            let (rule, code) = ("requests".into(), "requests_missing");
-            return Err(FilterFailure { rule, code, text, short: None });
+            return Err(FilterFailure::new("requests", "requests_missing", text));
         }
         if let Some(claim) = &pod.device_claim {
             let text = format!(
                 "it has resource claim {claim:?}, and this scheduler does not allocate devices; use \
-                                 another schedulerName for such pods"
+                 another schedulerName for such pods"
             );
-            let (rule, code) = ("resource-claims".into(), "resource_claims_unsupported");
-            return Err(FilterFailure { rule, code, text, short: None });
+            let code = "resource_claims_unsupported";
+            return Err(FilterFailure::new("resource-claims", code, text));
         }
         let volumes = self.volumes.prepare(pod).map_err(|why| {
             let text = format!("{}; {}", why.text, why.help);
-            FilterFailure { rule: "volumes".into(), code: why.code, text, short: None }
+            FilterFailure::new("volumes", why.code, text)
         })?;
         let spread = if pod.spread.is_empty() {
             Vec::new()
@@ -236,11 +241,11 @@ impl Cluster {
         found.clear();
         let eligible = self.eligibility.get(&prepared.entry.pod.node_requirements, &self.nodes);
         let request = engine_types::instance_request(prepared.entry);
-        let see = |index: usize, total: i32, rank: u32| {
+        let consider = |index: usize, total: i32, rank: u32| {
             found.push(ScoredNode { index, total: i64::from(total), rank });
         };
         // A request that is invalid for the engine has no candidates.
-        let _ = self.engine.for_each_candidate(&request, now, eligible.words, see);
+        let _ = self.engine.for_each_candidate(&request, now, eligible.words, consider);
         self.retain_by_affinity(prepared, found);
         if !prepared.volumes.is_empty() {
             let fits = |it: &ScoredNode| {
@@ -264,9 +269,7 @@ impl Cluster {
             return;
         }
         let eligible = self.eligibility.get(node_requirements, &self.nodes).words;
-        let is_eligible =
-            |index: usize| eligible.get(index / 64).is_some_and(|it| it >> (index % 64) & 1 == 1);
-        for (index, node) in self.nodes.present().filter(|(index, _)| is_eligible(*index)) {
+        for (index, node) in self.nodes.present().filter(|(index, _)| has_bit(eligible, *index)) {
             let overfull = node.used.memory > node.node.allocatable.memory;
             if overfull && !found.iter().any(|it| it.index == index) {
                 let rank = u32::try_from(index).unwrap_or(u32::MAX);
@@ -318,9 +321,9 @@ impl Cluster {
             let raw = |index: usize| {
                 let Some(entry) = self.nodes.get(index) else { return 0 };
                 let (name, labels) = (&entry.node.name, &entry.node.labels);
-                let liked =
+                let preferred =
                     pod.preferred_nodes.iter().filter(|(_, term)| term.matches(name, labels));
-                liked.map(|(weight, _)| weight).sum()
+                preferred.map(|(weight, _)| weight).sum()
             };
             add_scaled(found, PREFERENCE_SCORE, raw);
         }

@@ -87,7 +87,7 @@ fn a_node_is_filled_to_the_last_byte_and_the_refusal_has_both_numbers() -> TestR
 }
 
 #[test]
-fn pods_that_others_bound_count_and_give_back_when_they_end() -> TestResult {
+fn pods_bound_by_others_are_accounted_until_they_end() -> TestResult {
     let mut world = TestCluster::new(&[node("a", "1", "1Gi")])?;
     let mut other = bound(pod("other", "800m", "100Mi"), "a");
     other["spec"]["schedulerName"] = "default-scheduler".into();
@@ -101,7 +101,7 @@ fn pods_that_others_bound_count_and_give_back_when_they_end() -> TestResult {
 }
 
 #[test]
-fn a_reservation_becomes_a_binding_and_one_that_is_given_up_leaves_nothing() -> TestResult {
+fn a_reservation_becomes_a_binding_and_an_unreserved_one_leaves_nothing() -> TestResult {
     let mut world = TestCluster::new(&[node("a", "1", "1Gi")])?;
     let first = pod("p1", "1", "1Gi");
     world.reserved(&first)?;
@@ -171,7 +171,7 @@ fn a_gang_is_placed_as_a_whole_or_leaves_no_trace() -> TestResult {
 }
 
 #[test]
-fn the_least_important_pod_makes_room_and_the_node_is_promised() -> TestResult {
+fn the_least_important_pod_is_preempted_and_the_node_nominated() -> TestResult {
     let mut world = TestCluster::new(&[node("a", "2", "8Gi"), node("b", "2", "8Gi")])?;
     let with = |name: &str, priority: i32| {
         let mut pod = pod(name, "2", "1Gi");
@@ -217,7 +217,7 @@ fn a_claim_that_waits_for_its_first_consumer_is_provisioned_on_the_chosen_node()
 }
 
 #[test]
-fn a_machine_that_was_found_counts_in_full_until_its_agent_speaks() -> TestResult {
+fn a_virtual_machine_is_charged_its_maximum_until_its_agent_requests_a_permit() -> TestResult {
     let mut world = TestCluster::new(&[node("a", "4", "16Gi")])?;
     let mut runner = bound(pod("runner", "100m", "64Mi"), "a");
     runner["metadata"]["labels"]["vm.neon.tech/name"] = "vm".into();

@@ -141,8 +141,7 @@ impl Informers {
 
     /// Watches virtual machines where they are defined, and otherwise checks again periodically.
     async fn run_vm_informer(self) {
-        let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
+        let resource = vm_resource();
         let mut synced = false;
         loop {
             let found = self.client.list_api_group_resources("vm.neon.tech/v1").await;
@@ -173,6 +172,12 @@ impl Informers {
             }
         }
     }
+}
+
+/// The kind of virtual machines.
+pub(super) fn vm_resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
+    ApiResource::from_gvk_with_plural(&kind, "virtualmachines")
 }
 
 /// Whether the kind is not defined.

@@ -1,6 +1,5 @@
 //! Prometheus metrics of the webhook. All labels come from closed sets.
 
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -62,9 +61,9 @@ pub(super) struct Metrics {
     pub(super) relists: Counter,
     pub(super) misplaced: Gauge,
     pub(super) leader: Gauge,
-    pub(super) certificate_expiry: Gauge<i64, std::sync::atomic::AtomicI64>,
-    pub(super) ca_expiry: Gauge<i64, std::sync::atomic::AtomicI64>,
-    pub(super) configuration_writes: Counter<u64, AtomicU64>,
+    pub(super) certificate_expiry: Gauge,
+    pub(super) ca_expiry: Gauge,
+    pub(super) configuration_writes: Counter,
 }
 
 impl Metrics {

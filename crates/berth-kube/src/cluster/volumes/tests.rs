@@ -12,7 +12,7 @@ use crate::cluster::pod::{Key, Pod};
 mod binding;
 mod claims;
 mod limits;
-mod making;
+mod provisioning;
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("what a test writes can be read")

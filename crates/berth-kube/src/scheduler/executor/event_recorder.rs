@@ -97,23 +97,26 @@ impl EventRecorder {
     }
 
     pub(super) fn record_scheduled(&self, pod: &Key, uid: &Arc<str>, node: &str) {
-        self.enqueue(Notification::Event(ObjectEvent {
-            about: pod_reference(pod, uid),
-            warning: false,
-            reason: "Scheduled",
-            action: "Binding",
-            note: format!("Successfully assigned {pod} to {node}"),
-        }));
+        let note = format!("Successfully assigned {pod} to {node}");
+        self.record_pod_event(pod, uid, "Scheduled", "Binding", note);
     }
 
     pub(super) fn record_preempted(&self, pod: &Key, uid: &Arc<str>, message: &str) {
-        self.enqueue(Notification::Event(ObjectEvent {
-            about: pod_reference(pod, uid),
-            warning: false,
-            reason: "Preempted",
-            action: "Preempting",
-            note: format!("Preempted: {message}"),
-        }));
+        let note = format!("Preempted: {message}");
+        self.record_pod_event(pod, uid, "Preempted", "Preempting", note);
+    }
+
+    fn record_pod_event(
+        &self,
+        pod: &Key,
+        uid: &Arc<str>,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
+        let about = pod_reference(pod, uid);
+        let event = ObjectEvent { about, warning: false, reason, action, note };
+        self.enqueue(Notification::Event(event));
     }
 
     pub(super) fn record_node_event(

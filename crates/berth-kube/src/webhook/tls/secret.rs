@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_reads_back_as_it_was() {
+    fn stored_certificates_are_read_back_unchanged() {
         let hosts = vec!["berth-webhook.berth.svc".to_owned()];
         let settings = SelfSignedTls::default();
         let mut set = CertificateSet::new(&hosts, &settings, Timestamp::now()).unwrap();

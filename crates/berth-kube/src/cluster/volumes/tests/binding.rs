@@ -49,7 +49,7 @@ fn an_unbound_claim_takes_the_smallest_volume_that_fits_and_then_the_first_name(
 }
 
 #[test]
-fn a_volume_that_is_smaller_than_asked_is_not_taken() {
+fn a_volume_that_is_smaller_than_requested_is_not_used() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "9Gi");
@@ -136,7 +136,7 @@ fn a_volume_must_match_in_class_mode_access_labels_and_state() {
 }
 
 #[test]
-fn a_volume_that_names_the_claim_is_the_one_it_gets_even_if_a_smaller_one_is_free() {
+fn a_volume_that_names_the_claim_is_preferred_to_a_smaller_free_one() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("small", "n1", "10Gi");
@@ -149,7 +149,7 @@ fn a_volume_that_names_the_claim_is_the_one_it_gets_even_if_a_smaller_one_is_fre
 }
 
 #[test]
-fn a_volume_that_names_the_claim_and_cannot_serve_it_does_not_keep_it_from_others() {
+fn a_volume_that_names_the_claim_and_does_not_satisfy_it_does_not_exclude_others() {
     let for_data = json!({"spec": {"claimRef": {"namespace": "prod", "name": "data"}}});
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
@@ -163,7 +163,7 @@ fn a_volume_that_names_the_claim_and_cannot_serve_it_does_not_keep_it_from_other
 }
 
 #[test]
-fn of_two_pods_that_race_for_one_volume_the_second_is_refused_and_release_gives_it_back() {
+fn of_two_pods_that_need_one_volume_the_second_is_refused_until_the_first_is_released() {
     let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     world.local("v1", "n1", "10Gi");
@@ -249,7 +249,7 @@ fn a_volume_stays_taken_while_claim_and_volume_are_seen_bound_one_after_the_othe
 }
 
 #[test]
-fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
+fn a_claim_whose_chosen_volume_was_taken_is_decided_again() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "10Gi");
@@ -266,7 +266,7 @@ fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
 }
 
 #[test]
-fn a_claim_that_is_created_again_owes_nothing_to_its_predecessor() {
+fn a_recreated_claim_does_not_inherit_decisions() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "10Gi");
@@ -308,7 +308,7 @@ fn a_volume_whose_affinity_has_alternatives_is_found_from_each() {
 }
 
 #[test]
-fn what_was_decided_for_a_bound_pod_outlives_it_until_it_is_seen() {
+fn a_decision_for_a_bound_pod_stands_until_the_watch_shows_it() {
     let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     world.local("v1", "n1", "10Gi");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_pod_without_claims_asks_nothing() {
+fn a_pod_without_claims_has_no_requirements() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &[]), node("n1", "a"));
     assert!(world.0.prepare(&web).is_ok_and(|it| it.is_empty()));
@@ -118,7 +118,7 @@ fn a_claim_for_one_pod_is_in_use_by_a_pod_that_was_found_bound() {
 }
 
 #[test]
-fn a_claim_that_a_predecessors_own_volume_made_is_not_the_pods() {
+fn a_claim_of_an_earlier_pods_ephemeral_volume_is_rejected() {
     let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     let web = pod("web-0", &["web-0-scratch"]);
@@ -132,7 +132,7 @@ fn a_claim_that_a_predecessors_own_volume_made_is_not_the_pods() {
 }
 
 #[test]
-fn only_what_may_let_a_pod_fit_is_news() {
+fn only_what_may_let_a_pod_fit_counts_as_a_change() {
     let mut world = TestVolumes::new();
     assert!(world.0.take_changed());
     assert!(!world.0.take_changed());

@@ -18,7 +18,7 @@ fn attached(world: &mut TestVolumes, claim: &str, handle: &str) {
 }
 
 #[test]
-fn a_node_takes_as_many_volumes_of_a_driver_as_it_says() {
+fn a_node_takes_no_more_volumes_of_a_driver_than_its_attach_limit() {
     let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     limit(&mut world, "n1", Some(2));
@@ -54,7 +54,7 @@ fn a_volume_that_is_attached_for_another_pod_counts_once() {
 }
 
 #[test]
-fn volumes_that_are_yet_to_be_made_count_and_count_once_when_they_are() {
+fn volumes_to_be_provisioned_count_once_before_and_after() {
     let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     limit(&mut world, "n1", Some(2));
@@ -90,7 +90,7 @@ fn pods_that_were_found_before_their_claims_volumes_and_classes_count_when_those
 }
 
 #[test]
-fn a_pod_that_adds_no_volume_goes_where_the_limit_is_passed_already() {
+fn a_pod_that_adds_no_volume_fits_where_the_limit_is_already_exceeded() {
     let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     attached(&mut world, "a", "a");
@@ -104,7 +104,7 @@ fn a_pod_that_adds_no_volume_goes_where_the_limit_is_passed_already() {
 }
 
 #[test]
-fn limits_are_looked_at_as_if_some_pods_were_gone() {
+fn limits_can_be_checked_as_if_some_pods_were_gone() {
     let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     limit(&mut world, "n1", Some(1));
@@ -121,7 +121,7 @@ fn limits_are_looked_at_as_if_some_pods_were_gone() {
 }
 
 #[test]
-fn a_limit_that_goes_is_news() {
+fn a_removed_limit_counts_as_a_change() {
     let mut world = TestVolumes::new();
     limit(&mut world, "n1", Some(1));
     world.0.take_changed();

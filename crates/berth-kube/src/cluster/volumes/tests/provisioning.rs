@@ -15,7 +15,7 @@ fn driver(world: &mut TestVolumes, measured: bool) {
 }
 
 #[test]
-fn a_volume_is_made_where_none_is_free() {
+fn a_volume_is_provisioned_where_none_is_free() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.claim("data", "disk", &json!({}));
@@ -26,7 +26,7 @@ fn a_volume_is_made_where_none_is_free() {
 }
 
 #[test]
-fn a_class_restricted_to_zones_makes_volumes_there_only() {
+fn a_class_restricted_to_zones_provisions_volumes_only_there() {
     let mut world = TestVolumes::new();
     let zones = |values: &[&str]| {
         json!({"allowedTopologies": [{"matchLabelExpressions": [
@@ -47,7 +47,7 @@ fn a_class_restricted_to_zones_makes_volumes_there_only() {
 }
 
 #[test]
-fn a_claim_with_a_selector_gets_only_what_exists() {
+fn a_claim_with_a_selector_gets_only_existing_volumes() {
     let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.claim("data", "disk", &json!({"spec": {"selector": {"matchLabels": {"tier": "fast"}}}}));
@@ -57,7 +57,7 @@ fn a_claim_with_a_selector_gets_only_what_exists() {
 }
 
 #[test]
-fn a_claim_whose_volume_is_being_made_for_a_node_fits_there_only() {
+fn a_claim_whose_volume_is_being_provisioned_for_a_node_fits_only_there() {
     let mut world = TestVolumes::new();
     let web = pod("web", &["data"]);
     let selected =
@@ -74,7 +74,7 @@ fn a_claim_whose_volume_is_being_made_for_a_node_fits_there_only() {
 }
 
 #[test]
-fn a_claim_that_is_to_be_made_for_one_pod_keeps_the_next_on_that_node() {
+fn a_claim_provisioned_for_one_pod_binds_the_next_pod_to_that_node() {
     let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     world.claim("data", "disk", &json!({}));
@@ -87,7 +87,7 @@ fn a_claim_that_is_to_be_made_for_one_pod_keeps_the_next_on_that_node() {
 }
 
 #[test]
-fn a_pod_that_is_reserved_elsewhere_leaves_the_first_place() {
+fn a_pod_that_is_reserved_elsewhere_releases_its_first_reservation() {
     let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     world.claim("data", "disk", &json!({}));
@@ -98,7 +98,7 @@ fn a_pod_that_is_reserved_elsewhere_leaves_the_first_place() {
 }
 
 #[test]
-fn what_a_driver_can_still_make_counts_if_it_says_that_it_measures() {
+fn reported_capacity_counts_if_the_driver_publishes_it() {
     let mut world = TestVolumes::new();
     let web = pod("web", &["data"]);
     let (n1, n2) = (node("n1", "a"), node("n2", "b"));
@@ -126,7 +126,7 @@ fn what_a_driver_can_still_make_counts_if_it_says_that_it_measures() {
 }
 
 #[test]
-fn a_capacity_that_grows_is_news_and_one_that_shrinks_or_goes_is_none() {
+fn only_a_capacity_that_grows_counts_as_a_change() {
     let mut world = TestVolumes::new();
     capacity(&mut world, "a", "a", &json!({"capacity": "9Gi"}));
     world.0.take_changed();
@@ -147,7 +147,7 @@ fn a_capacity_that_grows_is_news_and_one_that_shrinks_or_goes_is_none() {
 }
 
 #[test]
-fn a_claim_whose_maker_gave_up_on_the_node_may_go_elsewhere() {
+fn a_claim_whose_provisioner_gave_up_on_the_node_may_go_elsewhere() {
     let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     let web = pod("web", &["data"]);
