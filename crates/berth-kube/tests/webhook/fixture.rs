@@ -103,7 +103,7 @@ impl Fixture {
         };
         let quick = |options: &mut Options| {
             options.rebuild.every = Duration::from_millis(200);
-            options.rebuild.back_off = Duration::from_millis(100);
+            options.rebuild.backoff = Duration::from_millis(100);
         };
         Self::with(alive, quick).await
     }

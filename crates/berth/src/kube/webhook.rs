@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_kube::webhook::{
-    FailurePolicy, Install, NodeLabel, OnChange, OnError, OnInvalid, OpenError, Options, Reach,
-    Rebuild, SelfSignedTls, TlsSource, Webhook, WebhookError,
+    FailurePolicy, InstallOptions, NodeLabel, OnChange, OnError, OnInvalid, OpenError, Options,
+    RebuildOptions, SelfSignedTls, TlsSource, Webhook, WebhookAddress, WebhookError,
 };
 use berth_ledger::Backend;
 use clap::{Args, ValueEnum};
@@ -254,19 +254,19 @@ impl WebhookArgs {
             OnFailureArg::Admit => OnError::Ignore,
             OnFailureArg::Refuse => OnError::Refuse,
         };
-        options.rebuild = Rebuild {
+        options.rebuild = RebuildOptions {
             on_change: match self.rules.on_change {
                 OnChangeArg::Rebuild => OnChange::Rebuild,
                 OnChangeArg::Lazy => OnChange::Lazy,
             },
             lease: self.slots.lease_name.clone(),
-            ..Rebuild::default()
+            ..RebuildOptions::default()
         };
         options.reserve_for = self.slots.reserve_for;
         options.timeout = self.registration.timeout;
         options.reach = match &self.registration.external_url {
-            Some(url) => Reach::Url(url.clone()),
-            None => Reach::Service {
+            Some(url) => WebhookAddress::Url(url.clone()),
+            None => WebhookAddress::Service {
                 name: self.registration.service.clone(),
                 port: self.registration.service_port,
             },
@@ -332,12 +332,13 @@ impl SlotArgs {
 }
 
 impl RegistrationArgs {
-    fn install(&self) -> Option<Install> {
+    fn install(&self) -> Option<InstallOptions> {
         let failure_policy = match self.failure_policy {
             FailurePolicyArg::Ignore => FailurePolicy::Ignore,
             FailurePolicyArg::Fail => FailurePolicy::Fail,
         };
-        (!self.no_install).then(|| Install { name: self.configuration.clone(), failure_policy })
+        (!self.no_install)
+            .then(|| InstallOptions { name: self.configuration.clone(), failure_policy })
     }
 }
 
@@ -359,10 +360,10 @@ impl TlsArgs {
 /// What is printed at the start: what runs, where, and what to try next.
 fn startup_lines(options: &Options, at: SocketAddr, probes: Option<SocketAddr>) -> Vec<String> {
     let reached = match &options.reach {
-        Reach::Service { name, port } => {
+        WebhookAddress::Service { name, port } => {
             format!("https://{name}.{}.svc:{port}/mutate", options.namespace)
         }
-        Reach::Url(url) => url.clone(),
+        WebhookAddress::Url(url) => url.clone(),
     };
     let slots = match &options.ledger {
         Backend::Sqlite(path) => format!("{} (one replica)", path.display()),
