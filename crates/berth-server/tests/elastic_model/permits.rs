@@ -201,10 +201,12 @@ impl Model {
         let body = json!({ "min": min.json(), "max": max.json() });
         let reply = self.stage.put(&format!("/v1/instances/{id}/bounds"), &body).await;
         let guest = self.guests.get_mut(id).unwrap();
-        // One that was found and has not spoken is charged for its maximum, which may not fit.
+        // One that was found and has not spoken is charged for its maximum, which may not fit, and
+        // which cannot change while it moves.
         if reply.status == 409 && guest.answer.is_none() {
-            assert!(reply.code().starts_with("no_capacity"), "{}", reply.text);
-            return format!("{id} may not be from {min:?} to {max:?}: there is no room");
+            let frozen = guest.moving.is_some() && reply.code() == "migrating";
+            assert!(frozen || reply.code().starts_with("no_capacity"), "{}", reply.text);
+            return format!("{id} may not be from {min:?} to {max:?}: {}", reply.code());
         }
         drop(reply.expect(200));
         (guest.min, guest.max) = (min, max);
