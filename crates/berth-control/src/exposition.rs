@@ -22,7 +22,24 @@ struct MetricWriter<'a>(DescriptorEncoder<'a>);
 
 impl MetricWriter<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: impl TryInto<i64>) -> fmt::Result {
-        self.gauges(name, help, [([], value)] as [([(&str, &str); 0], _); 1])
+        let help = format!("{help}.");
+        let value: i64 = value.try_into().unwrap_or(i64::MAX);
+        ConstGauge::new(value).encode(self.0.encode_descriptor(
+            name,
+            &help,
+            None,
+            MetricType::Gauge,
+        )?)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let help = format!("{help}.");
+        ConstCounter::new(value).encode(self.0.encode_descriptor(
+            name,
+            &help,
+            None,
+            MetricType::Counter,
+        )?)
     }
 
     /// A gauge for each set of labels.
@@ -198,14 +215,10 @@ fn write_evacuations(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> f
 
 fn write_ledger(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
     let stats = control.ledger.stats();
-    let counters = [
-        ("ledger_commits", "Transactions that were committed", stats.transactions),
-        ("ledger_operations", "Operations in those", stats.operations),
-        ("ledger_drift", "Counters found out of step with their claims", stats.drifts),
-    ];
-    for (name, help, value) in counters {
-        writer.counters(name, help, [([], value)] as [([(&str, &str); 0], _); 1])?;
-    }
+    writer.counter("ledger_commits", "Transactions that were committed", stats.transactions)?;
+    writer.counter("ledger_operations", "Operations in those", stats.operations)?;
+    let help = "Counters found out of step with their claims";
+    writer.counter("ledger_drift", help, stats.drifts)?;
     let retries = [
         ("serialization", stats.retries.conflicts),
         ("duplicate", stats.retries.duplicates),
